@@ -13,7 +13,7 @@
 #include "device/cuda/cuda_info.h"
 #include "lap_commit.h"
 
-enum { TEXT = 160 };
+enum { TEXT = LAP_ABOUT_TEXT };
 
 /* The value of a line "key : value" of /proc/cpuinfo; false: there is none. */
 static bool read_cpu(const char *key, char value[TEXT])
@@ -35,16 +35,19 @@ static bool read_cpu(const char *key, char value[TEXT])
 }
 
 /* Arm has numbers for names. */
-static void name_cpu(char text[TEXT], const struct utsname *machine)
+void lap_about_cpu(char text[LAP_ABOUT_TEXT])
 {
     char implementer[TEXT], part[TEXT];
+    struct utsname machine;
     if (read_cpu("model name", text))
         return;
+    if (uname(&machine) != 0)
+        memset(&machine, 0, sizeof(machine));
     if (read_cpu("CPU implementer", implementer) && read_cpu("CPU part", part))
-        snprintf(text, TEXT, "%.32s, implementer %.32s, part %.32s", machine->machine, implementer,
+        snprintf(text, TEXT, "%.32s, implementer %.32s, part %.32s", machine.machine, implementer,
                  part);
     else
-        snprintf(text, TEXT, "%.64s", machine->machine);
+        snprintf(text, TEXT, "%.64s", machine.machine);
 }
 
 void lap_about_json(const char *device)
@@ -53,7 +56,7 @@ void lap_about_json(const char *device)
     if (uname(&machine) != 0)
         memset(&machine, 0, sizeof(machine));
     char cpu[TEXT], date[32];
-    name_cpu(cpu, &machine);
+    lap_about_cpu(cpu);
     lap_cuda_info_t gpus;
     const bool gpu = strcmp(device, "cuda") == 0 && lap_cuda_info(&gpus) == LAP_OK;
     const time_t now = time(NULL);

@@ -3,6 +3,10 @@
 #ifndef LAP_CLI_ABOUT_H
 #define LAP_CLI_ABOUT_H
 
+/* What the processor of this machine is called. */
+#define LAP_ABOUT_TEXT 160
+void lap_about_cpu(char text[LAP_ABOUT_TEXT]);
+
 /*
  * Prints ,"host":...,"cpu":...,"gpu":...,"version":...,"commit":...,"date":... to standard output.
  * `device` is what was measured; of GPUs only the first is told, null with other devices.

@@ -14,6 +14,7 @@
 #include "parallel/stage_prove.h"
 #include "shared_options.h"
 #include "train.h"
+#include "tune.h"
 #include "util/clock.h"
 
 enum { TARGET, NOPTIONS };
@@ -190,6 +191,7 @@ int lap_cli_check_train(int argc, char **argv)
     if (train.config && *train.config_unused)
         fprintf(stderr, "%s: %s: without effect: %s\n", command->name, train.config,
                 train.config_unused);
+    lap_status_t status = lap_tune_use(&train, NULL);
     lap_nn_desc_t desc = train.desc;
     desc.overlap = train.overlap ? &train.rules : &train.serial;
     desc.cp_overlap = train.overlap;
@@ -197,7 +199,8 @@ int lap_cli_check_train(int argc, char **argv)
     if (name && !lap_arg_target(command, name, &target))
         return LAP_CLI_USAGE;
     const lap_pp_options_t stages = lap_train_stages(&train, train.overlap);
-    lap_status_t status = lap_train_target(&train, name, &target);
+    if (status == LAP_OK)
+        status = lap_train_target(&train, name, &target);
     if (status == LAP_OK)
         status = lap_nn_validate(&desc, train.grid.tp);
     if (status == LAP_OK && train.grid.pp > 1)

@@ -106,7 +106,9 @@ const lap_subcommand_t lap_subcommands[] = {
         .brief = "find the overlap of each GEMM that makes a layer fastest here",
         .run = lap_cli_tune,
         .files = "FILE.yaml       rules for --tp-comm-overlap-cfg; written whole or not at all\n"
-                 "FILE.yaml.part  what was found so far, until FILE.yaml is there",
+                 "FILE.yaml.part  what was found so far, until FILE.yaml is there\n"
+                 "$XDG_CACHE_HOME/lap/*.tune  results by machine, layer, type and version, which\n"
+                 "                lap train --auto uses; ~/.cache/lap unless that is set",
         .examples =
             {
                 {"lap tune -o overlap.yaml --tp 2 --heads 4 --seq 64 --rounds 3 &&\n"
@@ -229,6 +231,7 @@ const lap_variable_t lap_variables[] = {
      "run bench train tune calibrate"},
     {"XDG_RUNTIME_DIR, TMPDIR", "where directories of jobs are made",
      "run bench train tune calibrate"},
+    {"XDG_CACHE_HOME", "where lap tune stores its results, ~/.cache unless set", "train tune"},
     {"LAP_GPU", "the GPU of a rank; set for the launcher, the GPU of all ranks",
      "run bench train tune calibrate"},
     {"LAP_GPU_PART", "which part of how many of that GPU a rank has, counted from 0: 1/4",

@@ -15,6 +15,7 @@
 #include "nn/predict.h"
 #include "ranks.h"
 #include "shared_options.h"
+#include "tune.h"
 #include "util/alloc.h"
 
 enum { RANK, TARGET, AFTER, EACH, STEPS, PREDICT, SVG, NOPTIONS };
@@ -203,12 +204,14 @@ static bool parse(const lap_command_t *command, request_t *request)
 /* One rank of --predict. */
 static int predict_rank(const void *context, lap_world_t *world)
 {
-    const request_t *request = context;
+    request_t own_request = *(const request_t *)context, *request = &own_request;
     lap_grid_groups_t groups;
     lap_train_model_t model = {.train = NULL};
     lap_link_t link;
     lap_status_t status =
         lap_grid_groups_init(&groups, &request->train.grid, lap_world_group(world));
+    if (status == LAP_OK)
+        status = lap_tune_use(&request->train, groups.world);
     if (status == LAP_OK)
         status = lap_train_find_link(&request->train, &groups, &link);
     if (status == LAP_OK)
@@ -227,6 +230,7 @@ static int predict_rank(const void *context, lap_world_t *world)
 
 static lap_status_t show_plan(request_t *request)
 {
+    LAP_TRY(lap_tune_use(&request->train, NULL));
     lap_nn_desc_t desc = request->train.desc;
     desc.overlap = request->train.overlap ? &request->train.rules : &request->train.serial;
     desc.cp_overlap = request->train.overlap;

@@ -14,6 +14,7 @@
 #include "interrupt.h"
 #include "nn/predict.h"
 #include "ranks.h"
+#include "tune.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
@@ -244,6 +245,9 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
     const int count = train->compare ? 2 : 1;
     lap_link_t link;
     lap_train_say_unused(train, groups->world);
+    if (train->tuned[0])
+        lap_train_say(train, groups->world, "|-- Overlap: rules that lap tune found on %s",
+                      train->tuned);
     LAP_TRY(lap_train_find_link(train, groups, &link));
     lap_status_t status = LAP_OK;
     for (int w = 0; w < count && status == LAP_OK; w++) {
@@ -321,12 +325,14 @@ static int check_ranks(const void *context, int nranks)
 
 static int run_rank(const void *context, lap_world_t *world)
 {
-    const lap_train_t *train = context;
+    lap_train_t train = *(const lap_train_t *)context; /* ranks may be threads */
     lap_grid_groups_t groups;
     int end = LAP_CLI_OK; /* the exit status, if nothing fails */
-    lap_status_t status = make_groups(train, world, &groups);
+    lap_status_t status = make_groups(&train, world, &groups);
     if (status == LAP_OK)
-        status = train_all(train, &groups, &end);
+        status = lap_tune_use(&train, groups.world);
+    if (status == LAP_OK)
+        status = train_all(&train, &groups, &end);
     const bool told = status != LAP_OK && end == LAP_CLI_FAILED && lap_world_rank(world) != 0;
     if (status != LAP_OK)
         end = told ? LAP_CLI_FAILED

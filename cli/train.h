@@ -46,23 +46,26 @@ typedef struct lap_train {
     int micro;          /* forwards and backwards of an iteration, which share them */
     lap_nn_desc_t desc; /* of one replica, without overlap and buffer; batch is that of a forward */
     lap_optimizer_desc_t optimizer;
-    lap_tp_overlap_t rules;    /* as the file, or the defaults, and the switches make them */
-    lap_tp_overlap_t serial;   /* the same, with nothing overlapped */
-    const char *rules_path;    /* NULL: the defaults */
-    bool overlap, compare;     /* compare: with and without overlap, one after the other */
-    lap_dtype_t grad_dtype;    /* of gradients on their way to other replicas */
-    size_t bucket;             /* elements that travel together */
-    const char *data;          /* files of tokens; NULL: made from the seed */
-    bool data_ends;            /* after their last sample */
-    const char *config;        /* the file of --config; NULL: none */
-    const char *config_unused; /* its keys that nothing comes of */
-    const char *save, *load;   /* folders of checkpoints; NULL: none */
-    int save_every;            /* steps; 0: at the end only */
-    int keep;                  /* checkpoints; 0: all */
-    bool shuffle;              /* the samples of the files, */
-    uint64_t data_seed;        /* with this seed */
-    bool dynamic;              /* the scale of the loss changes, */
-    lap_loss_scale_t scale;    /* from this on */
+    lap_tp_overlap_t rules;     /* as the file, or the defaults, and the switches make them */
+    lap_tp_overlap_t serial;    /* the same, with nothing overlapped */
+    const char *rules_path;     /* NULL: the defaults */
+    lap_tp_switches_t switches; /* those that made the rules */
+    bool cache;                 /* what lap tune has found may be used */
+    char tuned[16];             /* the day when that was; "": the rules are not from there */
+    bool overlap, compare;      /* compare: with and without overlap, one after the other */
+    lap_dtype_t grad_dtype;     /* of gradients on their way to other replicas */
+    size_t bucket;              /* elements that travel together */
+    const char *data;           /* files of tokens; NULL: made from the seed */
+    bool data_ends;             /* after their last sample */
+    const char *config;         /* the file of --config; NULL: none */
+    const char *config_unused;  /* its keys that nothing comes of */
+    const char *save, *load;    /* folders of checkpoints; NULL: none */
+    int save_every;             /* steps; 0: at the end only */
+    int keep;                   /* checkpoints; 0: all */
+    bool shuffle;               /* the samples of the files, */
+    uint64_t data_seed;         /* with this seed */
+    bool dynamic;               /* the scale of the loss changes, */
+    lap_loss_scale_t scale;     /* from this on */
     const char *device, *transport;
     lap_gpu_mode_t gpus;
     lap_link_arg_t link;

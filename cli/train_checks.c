@@ -75,6 +75,8 @@ bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const boo
          LIST(TRACE_FORMAT)},
         {args->given[NO_TRACE], "needs traces; expected no --no-trace with it",
          LIST(TRACE, REPORT, ASSERT_HIDDEN)},
+        {!args->given[AUTO] && strcmp(args->command->name, "lap tune") != 0,
+         "is for what --auto uses; expected --auto with it", LIST(NO_CACHE)},
         {args->given[COMPARE], "is for one training; expected no --compare with it",
          LIST(SAVE, LOAD)},
         {args->given[NO_SEQUENCE_PARALLEL],

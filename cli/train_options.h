@@ -85,6 +85,7 @@ enum {
     NO_OVERLAP,
     RULES,
     AUTO,
+    NO_CACHE,
     NO_AG,
     NO_RS,
     RS_DGRAD,

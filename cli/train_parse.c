@@ -245,6 +245,8 @@ static bool parse_overlap(lap_train_t *train, const lap_args_t *args)
     switches.bulk_dgrad = !args->given[NO_BULK_DGRAD];
     switches.bulk_wgrad = !args->given[NO_BULK_WGRAD];
     switches.automatic = args->given[AUTO];
+    train->switches = switches;
+    train->cache = !args->given[NO_CACHE];
     if (status == LAP_OK)
         status = lap_tp_overlap_switch(&train->rules, &switches);
     train->serial = train->rules;

@@ -438,6 +438,11 @@ static void print_json(const lap_train_t *train, const lap_train_result_t *resul
            "\"transport\":\"%s\",",
            desc->hidden, desc->seq, train->batch, train->micro, desc->layers, train->transport);
     print_json_model(train);
+    printf("\"tuned\":");
+    if (train->tuned[0])
+        printf("\"%s\",", train->tuned);
+    else
+        printf("null,");
     lap_bench_json_link(&results[0].link);
     if (count > 1) {
         printf(",\"baseline\":{");

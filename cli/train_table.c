@@ -185,7 +185,12 @@ const lap_option_t lap_train_options[NOPTIONS] = {
     [RULES] = {0, "tp-comm-overlap-cfg", "FILE.yaml",
                "the method and knobs of each GEMM, as in NeMo and Megatron; -: standard input",
                NULL},
-    [AUTO] = {0, "auto", NULL, "measure, and choose the method of each GEMM", NULL},
+    [AUTO] =
+        {0, "auto", NULL,
+         "the rules that lap tune has found for this layer on this machine; without them measure, "
+         "and choose the method of each GEMM",
+         NULL},
+    [NO_CACHE] = {0, "no-cache", NULL, "neither use nor store what lap tune has found", NULL},
     [NO_AG] = {0, "disable-tp-comm-overlap-ag", NULL, "no overlap of AG+GEMM", NULL},
     [NO_RS] = {0, "disable-tp-comm-overlap-rs", NULL, "no overlap of GEMM+RS", NULL},
     [RS_DGRAD] = {0, "tp-comm-overlap-rs-dgrad", NULL,

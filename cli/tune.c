@@ -6,8 +6,10 @@
  */
 #include "tune.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include <lap/lap.h>
 
@@ -23,11 +25,13 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-enum { OUTPUT, ROUNDS, NOPTIONS };
+enum { OUTPUT, ROUNDS, CLEAR, NOPTIONS };
 
 static const lap_option_t own[NOPTIONS] = {
     [OUTPUT] = {'o', "output", "FILE.yaml", "the file to write, which must be given", NULL},
     [ROUNDS] = {0, "rounds", "COUNT", "timed rounds of each comparison", "9"},
+    [CLEAR] = {0, "clear-cache", NULL, "remove all results from the cache, and do nothing else",
+               NULL},
 };
 
 static lap_train_form_t form = {
@@ -46,9 +50,12 @@ static lap_train_form_t form = {
             "was faster in three quarters of the rounds, twice; serial stays where overlap\n"
             "loses. At the end the rules are timed against the defaults, auto and serial, and\n"
             "the fastest is written. The file says what each GEMM gained.\n\n"
-            "What was found is kept in FILE.yaml.part after each GEMM: a search that was\n"
-            "interrupted goes on there if it is started with the same options.",
-        .exit_status = "  0        the file was written\n"
+            "What was found is in FILE.yaml.part after each GEMM: a search that was interrupted\n"
+            "goes on there if it is started with the same options.\n\n"
+            "Results are stored in a cache, by machine, layer, type and version. The same search\n"
+            "is then not made again, unless it has more rounds or begins with other rules; and\n"
+            "lap train --auto uses the rules. --no-cache measures, and stores nothing.",
+        .exit_status = "  0        the file was written, or the cache emptied\n"
                        "  1        a rank failed, or the file could not be written\n"
                        "  2        the command line is wrong\n"
                        "  128 + n  signal n ended it; the same command goes on",
@@ -358,9 +365,9 @@ static const char *words_of(const lap_tune_t *tune, int u, const lap_tp_overlap_
     return text;
 }
 
-static void print_json(const lap_tune_t *tune, const lap_tp_overlap_t *rules,
-                       const lap_tune_end_t *end)
+static void print_json(const lap_tune_t *tune, const lap_tune_entry_t *entry, bool cached)
 {
+    const lap_tune_end_t *end = &entry->end;
     printf("{\"file\":");
     lap_json_string(stdout, tune->output);
     printf(",\"gemms\":{");
@@ -371,23 +378,25 @@ static void print_json(const lap_tune_t *tune, const lap_tp_overlap_t *rules,
         if (!tune->has[u])
             continue;
         printf("%s\"%s\":{\"rule\":\"%s\",\"changed\":%s,\"ratio\":%.6g}", comma,
-               lap_tune_units[u].name, words_of(tune, u, rules, text),
+               lap_tune_units[u].name, words_of(tune, u, &entry->rules, text),
                choice->candidate >= 0 ? "true" : "false", choice->ratio);
         comma = ",";
     }
     printf("}");
     for (int w = 0; w < LAP_TUNE_WAYS; w++)
         printf(",\"%s_ms\":%.6g", lap_tune_way_names[w], end->seconds[w] * 1e3);
-    printf(",\"written\":\"%s\"", lap_tune_way_names[end->best]);
+    printf(",\"written\":\"%s\",\"measured\":\"%s\",\"cached\":%s", lap_tune_way_names[end->best],
+           entry->date, cached ? "true" : "false");
     lap_about_json(tune->train.device);
     printf("}\n");
 }
 
-static void print(const search_t *search, const lap_tp_overlap_t *rules, const lap_tune_end_t *end)
+static void print(const search_t *search, const lap_tune_entry_t *entry, bool cached)
 {
     const lap_tune_t *tune = search->tune;
+    const lap_tune_end_t *end = &entry->end;
     if (tune->train.json) {
-        print_json(tune, rules, end);
+        print_json(tune, entry, cached);
         return;
     }
     printf("%-22s %-28s %s\n", "GEMM", "rule", "the layer with it");
@@ -396,7 +405,7 @@ static void print(const search_t *search, const lap_tp_overlap_t *rules, const l
         char text[LAP_TUNE_TEXT];
         if (!tune->has[u])
             continue;
-        printf("%-22s %-28s ", lap_tune_units[u].name, words_of(tune, u, rules, text));
+        printf("%-22s %-28s ", lap_tune_units[u].name, words_of(tune, u, &entry->rules, text));
         if (choice->candidate >= 0)
             printf("%.1f %% faster than with %s\n", 100 * (1 / choice->ratio - 1), choice->other);
         else if (choice->other[0])
@@ -404,8 +413,11 @@ static void print(const search_t *search, const lap_tp_overlap_t *rules, const l
         else
             printf("nothing else was timed\n");
     }
-    printf("\n%d timed, %d left out by simulation. Forward and backward of a layer:\n",
-           search->tried, search->left_out);
+    if (cached)
+        printf("\nFrom the cache: measured on %s; --no-cache measures again.", entry->date);
+    else
+        printf("\n%d timed, %d left out by simulation.", search->tried, search->left_out);
+    printf(" Forward and backward of a layer:\n");
     for (int w = 0; w < LAP_TUNE_WAYS; w++)
         printf("  %-10s %.4g ms\n", lap_tune_way_names[w], end->seconds[w] * 1e3);
     printf("%s has the %s rules\n", tune->output, lap_tune_way_names[end->best]);
@@ -444,29 +456,65 @@ static lap_status_t go_on(search_t *search)
     return replay(search);
 }
 
-static lap_status_t tune_all(search_t *search, int *end_p)
+/* Whether the cache has the end of this search: then there is nothing to be measured. Collective. */
+static lap_status_t find_cached(search_t *search, lap_tune_entry_t *entry, bool *found_p)
 {
-    lap_tune_end_t end = {.best = LAP_TUNE_TUNED};
-    lap_tp_overlap_t rules;
-    int interrupted = 0;
+    lap_tune_t *tune = search->tune;
+    *found_p = false;
+    if (!tune->train.cache)
+        return LAP_OK;
+    LAP_TRY(lap_tune_find(&tune->train, search->groups->world, entry));
+    *found_p = entry->rounds >= tune->rounds && entry->start == lap_tune_rules_digest(&tune->start);
+    for (int u = 0; u < LAP_TUNE_CHOICES && *found_p; u++) {
+        tune->choices[u] = entry->choices[u];
+        if (u < LAP_TUNE_UNITS)
+            tune->has[u] = entry->choices[u].decided;
+    }
+    return LAP_OK;
+}
+
+/* The search, and what came of it. *interrupted_p: a signal, and nothing came of it. */
+static lap_status_t search_entry(search_t *search, lap_tune_entry_t *entry, int *interrupted_p)
+{
+    const lap_tune_t *tune = search->tune;
+    const time_t now = time(NULL);
+    struct tm utc;
+    *entry =
+        (lap_tune_entry_t){.rounds = tune->rounds, .start = lap_tune_rules_digest(&tune->start)};
     LAP_TRY(lap_train_find_link(&search->tune->train, search->groups, &search->link));
     LAP_TRY(go_on(search));
     LAP_TRY(crown(search));
     LAP_TRY(find_units(search));
-    LAP_TRY(search_all(search, &interrupted));
-    if (interrupted) {
-        lap_bench_progress_end(search->speaks);
-        *end_p = lap_interrupt_status(interrupted);
-        return lap_group_barrier(search->groups->world);
-    }
-    LAP_TRY(judge(search, &end));
+    LAP_TRY(search_all(search, interrupted_p));
+    if (!*interrupted_p)
+        LAP_TRY(judge(search, &entry->end));
     lap_bench_progress_end(search->speaks);
-    LAP_TRY(rules_of(search, end.best, &rules));
-    const bool first = lap_group_rank(search->groups->world) == 0;
-    LAP_TRY(lap_group_agree(search->groups->world,
-                            first ? lap_tune_write(search->tune, &rules, &end) : LAP_OK));
+    memcpy(entry->choices, tune->choices, sizeof(entry->choices));
+    gmtime_r(&now, &utc);
+    strftime(entry->date, sizeof(entry->date), "%Y-%m-%d", &utc);
+    return rules_of(search, entry->end.best, &entry->rules);
+}
+
+static lap_status_t tune_all(search_t *search, int *end_p)
+{
+    const lap_tune_t *tune = search->tune;
+    lap_group_t *world = search->groups->world;
+    lap_tune_entry_t entry;
+    bool cached;
+    int interrupted = 0;
+    LAP_TRY(find_cached(search, &entry, &cached));
+    if (!cached)
+        LAP_TRY(search_entry(search, &entry, &interrupted));
+    if (interrupted) {
+        *end_p = lap_interrupt_status(interrupted);
+        return lap_group_barrier(world);
+    }
+    const bool first = lap_group_rank(world) == 0;
+    if (first && !cached && tune->train.cache)
+        lap_tune_store(&tune->train, &entry);
+    LAP_TRY(lap_group_agree(world, first ? lap_tune_write(tune, &entry) : LAP_OK));
     if (first)
-        print(search, &rules, &end);
+        print(search, &entry, cached);
     return LAP_OK;
 }
 
@@ -489,20 +537,15 @@ static int run_rank(const void *context, lap_world_t *world)
     return result;
 }
 
-/* Of a model one layer is tuned. */
-static void take_layer(lap_train_t *train)
+static int empty_cache(const lap_command_t *command)
 {
-    train->desc.layers = 1;
-    train->micro = 1;
-    if (!train->model)
-        return;
-    train->model = NULL;
-    train->desc.kind = LAP_NN_TRANSFORMER;
-    train->desc.vocab = 0;
-    train->desc.max_positions = 0;
-    train->desc.tied = 0;
-    if (train->desc.positions == LAP_POSITIONS_LEARNED)
-        train->desc.positions = LAP_POSITIONS_NONE;
+    char path[PATH_MAX];
+    int removed;
+    const lap_status_t status = lap_tune_clear(path, sizeof(path), &removed);
+    if (status != LAP_OK)
+        return lap_args_refused(command, status, "");
+    printf("%d results removed from %s\n", removed, path);
+    return LAP_CLI_OK;
 }
 
 static int parse(const lap_command_t *command, int argc, char **argv, lap_tune_t *tune)
@@ -513,6 +556,8 @@ static int parse(const lap_command_t *command, int argc, char **argv, lap_tune_t
     const lap_train_t *train = &tune->train;
     tune->output = lap_train_own(train, OUTPUT);
     bool right = true;
+    if (lap_train_own(train, CLEAR))
+        return empty_cache(command);
     if (!tune->output)
         right = lap_args_wrong(command, "--output is missing, expected the file to write");
     else if (train->grid.tp < 2 || lap_train_ranks(train) != train->grid.tp)
@@ -529,7 +574,9 @@ static int parse(const lap_command_t *command, int argc, char **argv, lap_tune_t
     if (status != LAP_OK)
         return lap_args_refused(command, status, "");
     tune->start = train->rules;
-    take_layer(&tune->train);
+    tune->train.model = NULL; /* of a model one layer is tuned */
+    tune->train.micro = 1;
+    lap_tune_layer(&tune->train.desc);
     return LAP_CLI_GO;
 }
 

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `lap tune`: finds the rule of each GEMM of a layer by measuring the whole layer, and writes them as
- * a file for --tp-comm-overlap-cfg. The candidates are in tune_rules.c, files in tune_file.c, the
- * search in tune.c.
+ * a file for --tp-comm-overlap-cfg. The candidates are in tune_rules.c, files in tune_file.c,
+ * the cache in tune_cache.c, the search in tune.c.
  */
 #ifndef LAP_CLI_TUNE_H
 #define LAP_CLI_TUNE_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
 
 #include <lap/tp_overlap.h>
 
@@ -73,16 +75,62 @@ typedef struct lap_tune_end {
     int best; /* what the file has */
 } lap_tune_end_t;
 
+/* ---- a search as text: tune_entry.c ---- */
+
+/* Machine, layer, type and version: a line each. */
+typedef struct lap_tune_key {
+    char text[4096];
+    uint64_t digest;
+} lap_tune_key_t;
+lap_status_t lap_tune_key_init(const lap_train_t *train, lap_tune_key_t *key);
+
+/* What was found, and how. */
+typedef struct lap_tune_entry {
+    int rounds;     /* 0: nothing was found */
+    uint64_t start; /* lap_tune_rules_digest of the rules that the search began with */
+    lap_tune_choice_t choices[LAP_TUNE_CHOICES];
+    /* Of a search that has ended: */
+    char date[16]; /* "": it has not */
+    lap_tune_end_t end;
+    lap_tp_overlap_t rules;
+} lap_tune_entry_t;
+
+uint64_t lap_tune_rules_digest(const lap_tp_overlap_t *rules);
+void lap_tune_entry_write(FILE *file, const lap_tune_key_t *key, const lap_tune_entry_t *entry);
+
+/* False: it is of another key, or not as it was written. */
+bool lap_tune_entry_read(FILE *file, const lap_tune_key_t *key, int tp, lap_tune_entry_t *entry);
+
+/* Makes one layer of a description: what is tuned. */
+void lap_tune_layer(lap_nn_desc_t *desc);
+
+/* ---- the cache of this user: tune_cache.c ---- */
+
+/*
+ * Looks for what was found for a layer like this one: rounds is 0 where there is nothing. Rank 0 looks,
+ * and all ranks have its answer. Collective; or with NULL for one process. What is damaged is named on
+ * standard error, and ignored.
+ */
+lap_status_t lap_tune_find(const lap_train_t *train, lap_group_t *world, lap_tune_entry_t *entry_p);
+
+/* With --auto the rules that were found take the place of auto. Likewise. */
+lap_status_t lap_tune_use(lap_train_t *train, lap_group_t *world);
+
+/* Stores what was found; where that cannot be, standard error says why. */
+void lap_tune_store(const lap_train_t *train, const lap_tune_entry_t *entry);
+
+/* Removes all of it. Writes where that was, and how many. */
+lap_status_t lap_tune_clear(char *path, size_t bytes, int *removed_p);
+
 /* ---- tune_file.c; on rank 0 ---- */
 
 /* What an interrupted search of the same description left beside the output: fills `choices`. */
 lap_status_t lap_tune_read(lap_tune_t *tune, int *found_p);
 
-/* Keeps what was found so far. */
+/* Writes what was found so far there. */
 lap_status_t lap_tune_keep(const lap_tune_t *tune);
 
-/* Writes the rules, and removes what was kept. */
-lap_status_t lap_tune_write(const lap_tune_t *tune, const lap_tp_overlap_t *rules,
-                            const lap_tune_end_t *end);
+/* Writes the rules, and removes what was found so far. */
+lap_status_t lap_tune_write(const lap_tune_t *tune, const lap_tune_entry_t *entry);
 
 #endif

@@ -5,13 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/utsname.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <lap/lap.h>
 
 #include "core/output.h"
 #include "core/status.h"
+#include "nn/tp_overlap.h"
 #include "tune.h"
 
 const char *const lap_tune_way_names[LAP_TUNE_WAYS] = {
@@ -21,7 +21,9 @@ const char *const lap_tune_way_names[LAP_TUNE_WAYS] = {
     [LAP_TUNE_SERIAL] = "serial",
 };
 
-/* Everything that a search depends on, in one line. */
+#define LINE 1024
+
+/* The machine and the layer, in a line for people. */
 static void describe(const lap_tune_t *tune, char *text, size_t bytes)
 {
     const lap_train_t *train = &tune->train;
@@ -55,70 +57,62 @@ static lap_status_t part_path(const lap_tune_t *tune, char path[PATH_MAX])
 
 /* ---- what was found so far ---- */
 
-#define LINE 1024
-
-/* "NUMBER CANDIDATE RATIO LEAST MOST OTHER" */
-static bool read_choice(const char *line, lap_tune_choice_t choices[LAP_TUNE_CHOICES])
-{
-    lap_tune_choice_t choice = {.decided = 1};
-    int unit, used = 0;
-    /* NOLINTNEXTLINE(cert-err34-c): a line that was not written by us is not taken */
-    if (sscanf(line, "%d %d %lf %lf %lf %n", &unit, &choice.candidate, &choice.ratio, &choice.least,
-               &choice.most, &used) != 5 ||
-        unit < 0 || unit >= LAP_TUNE_CHOICES || choice.candidate < -1 ||
-        choice.candidate >= LAP_TUNE_MOST)
-        return false;
-    snprintf(choice.other, sizeof(choice.other), "%.*s", (int)strcspn(line + used, "\n"),
-             line + used);
-    choices[unit] = choice;
-    return true;
-}
-
 lap_status_t lap_tune_read(lap_tune_t *tune, int *found_p)
 {
-    char path[PATH_MAX], line[LINE], key[LINE];
+    char path[PATH_MAX];
+    lap_tune_key_t key;
+    lap_tune_entry_t entry;
     *found_p = 0;
     LAP_TRY(part_path(tune, path));
+    LAP_TRY(lap_tune_key_init(&tune->train, &key));
     FILE *file = fopen(path, "re");
     if (!file)
         return LAP_OK;
-    describe(tune, key, sizeof(key));
-    const bool same = fgets(line, sizeof(line), file) && strncmp(line, key, strlen(key)) == 0 &&
-                      line[strlen(key)] == '\n';
-    while (same && fgets(line, sizeof(line), file) && read_choice(line, tune->choices))
-        ++*found_p;
+    const bool same = lap_tune_entry_read(file, &key, tune->start.tp, &entry) &&
+                      entry.rounds == tune->rounds &&
+                      entry.start == lap_tune_rules_digest(&tune->start);
     fclose(file);
+    if (!same)
+        return LAP_OK;
+    memcpy(tune->choices, entry.choices, sizeof(tune->choices));
+    for (int u = 0; u < LAP_TUNE_CHOICES; u++)
+        *found_p += entry.choices[u].decided;
     return LAP_OK;
 }
 
 lap_status_t lap_tune_keep(const lap_tune_t *tune)
 {
-    char path[PATH_MAX], key[LINE];
+    char path[PATH_MAX];
+    lap_tune_key_t key;
     lap_output_t output;
+    lap_tune_entry_t entry = {.rounds = tune->rounds, .start = lap_tune_rules_digest(&tune->start)};
     LAP_TRY(part_path(tune, path));
-    describe(tune, key, sizeof(key));
+    LAP_TRY(lap_tune_key_init(&tune->train, &key));
+    memcpy(entry.choices, tune->choices, sizeof(entry.choices));
     LAP_TRY(lap_output_open("what was found so far", path, &output));
-    fprintf(output.file, "%s\n", key);
-    for (int u = 0; u < LAP_TUNE_CHOICES; u++) {
-        const lap_tune_choice_t *choice = &tune->choices[u];
-        if (choice->decided)
-            fprintf(output.file, "%d %d %.17g %.17g %.17g %s\n", u, choice->candidate,
-                    choice->ratio, choice->least, choice->most, choice->other);
-    }
+    lap_tune_entry_write(output.file, &key, &entry);
     return lap_output_close(&output, true);
 }
 
 /* ---- the rules ---- */
 
-static void write_rule(FILE *file, lap_tp_gemm_t gemm, const lap_tp_rule_t *rule)
+/*
+ * All of a rule that is not the default of its method, so that it is the same when it is read. Of a serial
+ * one only what is reduced has an effect.
+ */
+static void write_rule(FILE *file, lap_tp_gemm_t gemm, const lap_tp_rule_t *rule, int tp)
 {
+    const lap_tp_rule_t usual = lap_tp_rule_default(gemm, rule->method, tp);
     fprintf(file, "%s:\n  method: %s\n", lap_tp_gemm_name(gemm), lap_tp_method_name(rule->method));
-    if (rule->method == LAP_TP_PIPELINE && !rule->atomic_gemm)
-        fprintf(file, "  num_splits: %d\n", rule->num_splits);
-    if (rule->aggregate)
-        fprintf(file, "  aggregate: 1\n");
-    if (rule->atomic_gemm)
-        fprintf(file, "  atomic_gemm: 1\n");
+    for (size_t f = 0; f < LAP_TP_FIELDS; f++) {
+        const lap_field_t *field = &lap_tp_fields[f];
+        const uint64_t value = lap_field_number(field, rule);
+        if (rule->method == LAP_TP_SERIAL &&
+            field->offset != offsetof(lap_tp_rule_t, is_reduce_scatter))
+            continue;
+        if (value != lap_field_number(field, &usual))
+            fprintf(file, "  %s: %d\n", field->name, (int)value);
+    }
 }
 
 static void write_unit(FILE *file, const lap_tune_t *tune, int u, const lap_tp_overlap_t *rules,
@@ -137,25 +131,22 @@ static void write_unit(FILE *file, const lap_tune_t *tune, int u, const lap_tp_o
                 "# Nothing was surely faster: with the nearest, %s, %+.1f %% (%+.1f to %+.1f).\n",
                 choice->other, 100 * (choice->ratio - 1), 100 * (choice->least - 1),
                 100 * (choice->most - 1));
-    write_rule(file, unit->gemm, rule);
+    write_rule(file, unit->gemm, rule, rules->tp);
     if (unit->both && !rule->is_reduce_scatter)
-        write_rule(file, (lap_tp_gemm_t)(unit->gemm + 1), rule + 1);
+        write_rule(file, (lap_tp_gemm_t)(unit->gemm + 1), rule + 1, rules->tp);
 }
 
-lap_status_t lap_tune_write(const lap_tune_t *tune, const lap_tp_overlap_t *rules,
-                            const lap_tune_end_t *end)
+lap_status_t lap_tune_write(const lap_tune_t *tune, const lap_tune_entry_t *entry)
 {
-    char path[PATH_MAX], key[LINE], date[32];
+    const lap_tune_end_t *end = &entry->end;
+    char path[PATH_MAX], text[LINE];
     lap_output_t output;
-    const time_t now = time(NULL);
-    struct tm utc;
-    gmtime_r(&now, &utc);
-    strftime(date, sizeof(date), "%Y-%m-%d", &utc);
-    describe(tune, key, sizeof(key));
+    describe(tune, text, sizeof(text));
     LAP_TRY(part_path(tune, path));
     LAP_TRY(lap_output_open("the rules", tune->output, &output));
     fprintf(output.file,
-            "# Measured by lap tune, %s: %s.\n# Forward and backward of a layer:", date, key);
+            "# Measured by lap tune, %s: %s.\n# Forward and backward of a layer:", entry->date,
+            text);
     for (int w = 0; w < LAP_TUNE_WAYS; w++)
         fprintf(output.file, "%s %s %.4g ms", w ? "," : "", lap_tune_way_names[w],
                 end->seconds[w] * 1e3);
@@ -165,7 +156,7 @@ lap_status_t lap_tune_write(const lap_tune_t *tune, const lap_tp_overlap_t *rule
                 lap_tune_way_names[end->best]);
     for (int u = 0; u < LAP_TUNE_UNITS; u++)
         if (tune->has[u])
-            write_unit(output.file, tune, u, rules, end->best == LAP_TUNE_TUNED);
+            write_unit(output.file, tune, u, &entry->rules, end->best == LAP_TUNE_TUNED);
     LAP_TRY(lap_output_close(&output, true));
     if (unlink(path) != 0 && errno != ENOENT)
         return lap_error(LAP_ERR_SYSTEM, "%s cannot be removed: %s", path, strerror(errno));

@@ -11,19 +11,11 @@
 #include "checkpoint/checkpoint.h"
 #include "core/file.h"
 #include "core/output.h"
+#include "util/digest.h"
 #include "util/json.h"
 
 #define FORMAT 2 /* 1 had neither layers nor training */
 #define MOST_BYTES 8192
-
-/* FNV-1a, of bytes. */
-static uint64_t sum_text(const char *text, size_t bytes)
-{
-    uint64_t sum = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < bytes; i++)
-        sum = (sum ^ (unsigned char)text[i]) * 0x100000001b3u;
-    return sum;
-}
 
 static lap_status_t path_of(const char *dir, char path[PATH_MAX])
 {
@@ -63,7 +55,7 @@ static size_t put_text(const lap_ckpt_manifest_t *manifest, char text[MOST_BYTES
     used += put_fields("training", &manifest->training, text + used, MOST_BYTES - used);
     return used + (size_t)snprintf(text + used, MOST_BYTES - used,
                                    "\"manifest_checksum\":\"%016" PRIx64 "\"}\n",
-                                   sum_text(text, used));
+                                   lap_digest(LAP_DIGEST_INIT, text, used));
 }
 
 lap_status_t lap_ckpt_manifest_write(const char *dir, const lap_ckpt_manifest_t *manifest)
@@ -182,7 +174,7 @@ static bool take_all(lap_json_t *json, lap_ckpt_manifest_t *manifest)
     const size_t bytes = json->at;
     if (!take_key(json, "manifest_checksum") || !take_sum(json, &sum))
         return false;
-    if (sum != sum_text(json->text, bytes))
+    if (sum != lap_digest(LAP_DIGEST_INIT, json->text, bytes))
         return lap_json_fail(json, "expected the checksum of all before");
     return !lap_json_next(json, '}') && lap_json_end(json);
 }

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "core/status.h"
+#include "util/digest.h"
 
 #define TIMEOUT_MIN_S 0.001
 #define TIMEOUT_MAX_S 1e9
@@ -212,18 +213,15 @@ lap_status_t lap_environment_base(size_t room, const char **base_p)
     return LAP_OK;
 }
 
-/* FNV-1a over a string with its end, so that "a", "bc" and "ab", "c" differ. */
+/* The digest of a string with its end, so that "a", "bc" and "ab", "c" differ. */
 static uint64_t hash_text(uint64_t hash, const char *text)
 {
-    do
-        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
-    while (*text++);
-    return hash;
+    return lap_digest(hash, text, strlen(text) + 1);
 }
 
 static lap_status_t derive_dir(const launcher_t *launcher, char *dir)
 {
-    uint64_t hash = hash_text(0xcbf29ce484222325u, launcher->name);
+    uint64_t hash = hash_text(LAP_DIGEST_INIT, launcher->name);
     bool named = false;
     for (size_t i = 0; i < 5 && launcher->identity[i]; i++) {
         const char *value = getenv(launcher->identity[i]);

@@ -17,6 +17,7 @@
 
 #include "core/status.h"
 #include "util/clock.h"
+#include "util/digest.h"
 
 #define BACKLOG 1024 /* as many may ask: they are never accepted */
 #define TRIES 50
@@ -26,9 +27,7 @@
 static socklen_t job_address(const char *dir, int rank, lap_job_word_t word,
                              struct sockaddr_un *address)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (const char *c = dir; *c; c++)
-        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    const uint64_t hash = lap_digest(LAP_DIGEST_INIT, dir, strlen(dir));
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
     const int length = snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1,
                                 "lap-job:%016" PRIx64 ":%d:%d", hash, rank, (int)word);

@@ -43,8 +43,8 @@ static lap_status_t refuse(const char *dir, int error)
         return lap_error(LAP_ERR_SYSTEM, "'%s' is not a directory", dir);
     if (about.st_uid != geteuid())
         return lap_error(LAP_ERR_SYSTEM,
-                         "the directory '%s' belongs to user %lu, expected %lu: XDG_RUNTIME_DIR or "
-                         "TMPDIR may name a directory of your own",
+                         "the directory '%s' belongs to user %lu, expected %lu: XDG_RUNTIME_DIR, "
+                         "TMPDIR or XDG_CACHE_HOME may name a directory of your own",
                          dir, (unsigned long)about.st_uid, (unsigned long)geteuid());
     if (about.st_mode & 077)
         return lap_error(LAP_ERR_SYSTEM, "the directory '%s' has mode %03o, expected 700", dir,

@@ -12,6 +12,7 @@
 #include "core/status.h"
 #include "core/world.h"
 #include "util/alloc.h"
+#include "util/digest.h"
 
 #define AT_A_TIME 16 /* terms that travel together */
 
@@ -24,15 +25,6 @@ void lap_terms_clear(lap_terms_t *terms)
 {
     lap_free(terms->all);
     *terms = (lap_terms_t){.of = terms->of};
-}
-
-/* FNV-1a */
-static uint64_t digest_of(const void *bytes, size_t count)
-{
-    uint64_t digest = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < count; i++)
-        digest = (digest ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
-    return digest;
 }
 
 static lap_status_t make_room(lap_terms_t *terms)
@@ -62,8 +54,9 @@ void lap_terms_text(lap_terms_t *terms, const char *name, const char *value)
     if ((size_t)length < sizeof(term->value))
         return;
     char tail[32];
-    const int tail_length = snprintf(tail, sizeof(tail), "... (%llx)",
-                                     (unsigned long long)digest_of(text, strlen(text)));
+    const int tail_length =
+        snprintf(tail, sizeof(tail), "... (%llx)",
+                 (unsigned long long)lap_digest(LAP_DIGEST_INIT, text, strlen(text)));
     memcpy(term->value + sizeof(term->value) - 1 - tail_length, tail, (size_t)tail_length);
 }
 
@@ -165,7 +158,8 @@ static lap_status_t find_difference(const lap_terms_t *terms, lap_group_t *group
 
 lap_status_t lap_terms_agree(const lap_terms_t *terms, lap_group_t *group, lap_status_t mine)
 {
-    const card_t card = {digest_of(terms->all, terms->count * sizeof(*terms->all)), terms->count};
+    const card_t card = {
+        lap_digest(LAP_DIGEST_INIT, terms->all, terms->count * sizeof(*terms->all)), terms->count};
     void *memory;
     LAP_TRY(lap_group_agree(group, mine == LAP_OK ? terms->status : mine));
     LAP_TRY(lap_group_collect(group, &card, sizeof(card), &memory));

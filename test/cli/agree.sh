@@ -34,7 +34,7 @@ declare -A train=(
     [--dtype]=bf16 [--fp8]=- [--optimizer]=sgd [--lr]=0.5 [--lr-warmup-iters]=1 [--lr-decay-style]=linear [--lr-decay-iters]=5 [--min-lr]=0.00001
     [--adam-beta1]=0.5 [--adam-beta2]=0.5 [--micro-batch]=1 [--data]="$work/b.bin" [--no-data-wrap]=- [--config]=own [--save]="$work/save"
     [--save-every]=1 [--load]="$work/load" [--weight-decay]=0.5 [--clip-grad]=0
-    [--grad-sync-dtype]=bf16 [--bucket-size]=100 [--seed]=5 [--no-comm-overlap]=- [--tp-comm-overlap-cfg]=own [--auto]=-
+    [--grad-sync-dtype]=bf16 [--bucket-size]=100 [--seed]=5 [--no-comm-overlap]=- [--tp-comm-overlap-cfg]=own [--auto]=- [--no-cache]=-
     [--disable-tp-comm-overlap-ag]=- [--disable-tp-comm-overlap-rs]=- [--tp-comm-overlap-rs-dgrad]=-
     [--disable-tp-comm-bulk-dgrad]=- [--disable-tp-comm-bulk-wgrad]=- [--compare]=- [--link]=1GB/s [--device]=ref [--transport]=
     [--gpu-share]=own [--timeout]=own [--continue-on-nan]=- [--no-trace]=- [--trace]="$work/t.json" [--trace-format]= [--report]="$work/r.html" [--assert-hidden]=1 [--peak-tflops]=own [--no-predict]=- [--debug]=own [--quiet]=own [--log-interval]=own [--json]=own
@@ -54,6 +54,7 @@ for option in $(options train); do
     value=${train[$option]-none}
     # What must be there for the option to make sense, and not to change another one too.
     case $option in
+    --no-cache) common='train --auto' ;;
     --num-replicas) common='train --tp 2' value='2 --tp 1' ;;
     --tp) common='train --tp 2' value='1 --num-replicas 2' ;;
     --cp) common='train --model gpt --tp 2' value='2 --tp 1' ;;

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # `lap tune`: lap train reads the file that it writes; the file has the fastest rules of those timed at the end; a search that was
-# interrupted goes on where it was.
+# interrupted goes on where it was; what was found is in the cache, where lap train --auto finds it.
 . "$(dirname "$0")/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
+cache=$XDG_CACHE_HOME/lap # none of these folders is there yet
 layer='--tp 2 --heads 2 --head-dim 8 --seq 16 --no-predict'
 mlp="--layer layernorm_mlp $layer"
 
@@ -30,6 +31,7 @@ END
 
     lap tune -o "$work/mlp.yaml" $mlp --rounds 3 --quiet
     is 'an MLP is tuned' "$status$err" 0
+    is 'the cache has both, and nobody else can enter it' "$(ls "$cache" | wc -l) $(stat -c %a "$cache")" '2 700'
     is '... and its file names no GEMM of attention' "$(grep -c '^qkv\|^proj' "$work/mlp.yaml")" 0
 
     "$LAP" tune -o "$work/long.yaml" $mlp --rounds 100 >"$work/out" 2>&1 &
@@ -41,16 +43,100 @@ END
     kill -TERM $pid # bash ignores SIGINT in the background
     wait $pid
     is 'a search that is interrupted says so' $? 143
-    found=$(($(wc -l <"$work/long.yaml.part") - 1))
+    found=$(grep -c '^choice' "$work/long.yaml.part")
     ok '... and keeps what it has found' test $found -ge 1
     ok '... and the file is not there yet' test ! -e "$work/long.yaml"
     sed -i 's/rounds 100$/rounds 3/' "$work/long.yaml.part"
-    sed 's/seq 16/seq 17/' "$work/long.yaml.part" >"$work/other.yaml.part"
-    lap tune -o "$work/long.yaml" $mlp --rounds 3
+    sed 's/^seq: 16/seq: 17/' "$work/long.yaml.part" >"$work/other.yaml.part"
+    lap tune -o "$work/long.yaml" $mlp --rounds 3 --no-cache
     is 'the same command goes on, and says so' "$status $err" "0 lap tune: goes on after $found decisions: $work/long.yaml.part"
     ok '... until the file is there' test -s "$work/long.yaml" -a ! -e "$work/long.yaml.part"
-    lap tune -o "$work/other.yaml" $mlp --rounds 3
+    lap tune -o "$work/other.yaml" $mlp --rounds 3 --no-cache
     is 'what was found for another layer is not taken' "$status$err" 0
+}
+
+# What the cache has. The rules of the file are given to the cache by hand where they are all serial, as they may be here:
+# what differs from the defaults of each method shows that it was read.
+shown() { "$LAP" show train $layer --json "$@" 2>&1 | sed 's/"date":[^}]*//'; }
+# entry FILE [SED]: writes an entry of the cache anew, edited, with its checksum.
+entry() {
+    python3 - "$@" <<'END'
+import re, sys
+path, edits = sys.argv[1], sys.argv[2:]
+text = open(path).read().split("checksum ")[0]
+for edit in edits:
+    a, b = edit.split("=>")
+    assert re.search(a, text, re.M), a
+    text = re.sub(a, b, text, flags=re.M)
+digest = 0xcbf29ce484222325
+for byte in text.encode():
+    digest = (digest ^ byte) * 0x100000001b3 % 2**64
+open(path, "w").write("%schecksum %016x\n" % (text, digest))
+END
+}
+# shellcheck disable=SC2086
+{
+    first=$(grep -l '^kind: transformer' "$cache"/*)
+    lap tune -o "$work/again.yaml" ${layer% *} --rounds 3 --json
+    has 'the same search is not made again' "$status $out" '0 ' '"cached":true'
+    ok '... and writes the same file' cmp "$work/rules.yaml" "$work/again.yaml"
+    # Rules of all kinds, as another machine may find them.
+    entry "$first" '^end .=>end 0' '^choice .*\n=>' '^rounds=>choice 0 3 0.9 0.9 0.9 serial\nrounds' \
+        '^rule 0 .*=>rule 0 1 0 1 1 0 2 1 0 1 1 -5 0 0' '^rule 3 .*=>rule 3 2 1 16 2 1 2 0 0 1 0 -5 0 0' \
+        '^rule 7 .*=>rule 7 2 1 16 2 1 2 0 0 1 0 -5 0 0' '^rule 1 .*=>rule 1 0 0 1 1 0 2 0 0 1 1 -5 0 0' \
+        '^rule 9 .*=>rule 9 2 1 8 2 1 4 0 1 1 0 -5 0 0' '^rule 10 .*=>rule 10 5 0 1 1 0 2 0 0 1 1 -5 0 0'
+    for u in 1 2 3 4 5 6 7 8; do entry "$first" "^rounds=>choice $u -1 1 1 1 \nrounds"; done
+    lap tune -o "$work/mixed.yaml" ${layer% *} --rounds 3
+    has 'it is told where the results are from' "$status $out" '0 ' 'From the cache: measured on 20' 'mixed.yaml has the tuned rules'
+    is 'the file gives the same passes as the rules that were found' "$(shown --tp-comm-overlap-cfg "$work/mixed.yaml")" "$(shown --auto)"
+    ok '... which are not those of auto without the cache' test "$(shown --auto)" != "$(shown --auto --no-cache)"
+    ok '... nor those of other layers' test "$(shown --auto --heads 4)" = "$(shown --auto --no-cache --heads 4)"
+    # The century that rules are of, and the methods.
+    methods() {
+        sed 's/^\[0\] //' | python3 -c 'import json, sys
+end = json.load(sys.stdin)
+print(end["tuned"] and end["tuned"][:2], *[gemm["method"] for gemm in end["gemms"]])'
+    }
+    lap train $layer --iters 1 --auto --json
+    is 'lap train --auto uses them' "$(methods <<<"$out" | cut -d' ' -f1-5)" '20 ring serial serial pipeline'
+    lap train $layer --iters 1 --auto --json --num-replicas 2 --global-batch 4 --seed 5 --layers 2
+    is '... also in more layers, with replicas' "$status$err $(methods <<<"$out" | cut -d' ' -f1-5)" '0 20 ring serial serial pipeline'
+    lap train $layer --iters 1 --auto --json --disable-tp-comm-overlap-rs
+    is '... with the switches that are given' "$(methods <<<"$out" | cut -d' ' -f1-5)" '20 ring serial serial serial'
+    lap train $layer --iters 1 --auto --json --no-cache
+    is '... and not with --no-cache' "$status $(methods <<<"$out" | cut -d' ' -f1)" '0 None'
+    lap run -n 2 env XDG_CACHE_HOME="$work/nothing" "$LAP" train $layer --iters 1 --auto --json
+    is 'rank 0 looks' "$status $(methods <<<"$out" | cut -d' ' -f1)" '0 None'
+    lap run -n 2 sh -c '[ "$LAP_RANK" = 0 ] || export XDG_CACHE_HOME=/nowhere; exec "$@"' sh "$LAP" train $layer --iters 1 --auto --json
+    is '... for all ranks' "$status $(methods <<<"$out" | cut -d' ' -f1-5)" '0 20 ring serial serial pipeline'
+
+    # Damage.
+    cp "$first" "$work/whole"
+    for damage in 's/^rule 3 2/rule 3 1/' '$d' 's/^seq: 16/seq: 17/' 's/.*//'; do
+        sed -i "$damage" "$first"
+        lap train $layer --iters 1 --auto --json
+        has "damaged by $damage: named, and ignored" "$status $(methods <<<"$out" | cut -d' ' -f1) $err" '0 None' \
+            "lap train: $first is damaged and was ignored: its checksum is missing or wrong; lap tune writes it anew"
+        cp "$work/whole" "$first"
+    done
+    entry "$first" '^rule 3 2=>rule 3 4'
+    lap train $layer --iters 1 --auto --json
+    has 'rules that make no sense, with a checksum' "$status $err" '0 ' 'is damaged and was ignored: it is not what its name says'
+    : >"$first"
+    lap train $layer --iters 1 --auto --json
+    has 'an empty file' "$status $err" '0 ' 'is damaged and was ignored: it has 0 bytes, expected 1 to 65535'
+    chmod 755 "$cache"
+    lap train $layer --iters 1 --auto --json
+    has 'a cache that others can enter' "$status $err" '0 ' "the cache is not used: the directory '$cache' has mode 755, expected 700"
+    chmod 700 "$cache"
+    touch "$cache/mine"
+    lap tune --clear-cache
+    is 'the cache is emptied' "$status $out$err" "0 2 results removed from $cache"
+    is '... of what is ours' "$(ls "$cache")" mine
+    XDG_CACHE_HOME=relative HOME=$work/elsewhere lap tune --clear-cache
+    is 'a relative XDG_CACHE_HOME counts for nothing' "$status $out" "0 0 results removed from $work/elsewhere/.cache/lap"
+    lap train $layer --no-cache
+    is '--no-cache without --auto' "$status ${err%%$'\n'*}" '2 lap train: --no-cache is for what --auto uses; expected --auto with it'
 }
 
 # refused SENTENCE ARGUMENT...

@@ -97,19 +97,12 @@ static lap_status_t time_pass(contender_t *contender, double *seconds_p)
 {
     lap_train_model_t *model = &contender->model;
     lap_group_t *world = model->groups.world;
-    void *all;
     LAP_TRY(lap_group_barrier(world));
     const uint64_t begin = lap_now_ns();
     LAP_TRY(lap_train_begin(model, 0, false));
     LAP_TRY(lap_train_wait(model));
-    double seconds = (double)(lap_now_ns() - begin) * 1e-9;
-    LAP_TRY(lap_group_collect(world, &seconds, sizeof(seconds), &all));
-    for (int r = 0; r < lap_group_size(world); r++)
-        if (((const double *)all)[r] > seconds)
-            seconds = ((const double *)all)[r];
-    lap_free(all);
-    *seconds_p = seconds;
-    return LAP_OK;
+    *seconds_p = (double)(lap_now_ns() - begin) * 1e-9;
+    return lap_group_max(world, seconds_p);
 }
 
 /* Times all of them in turns: seconds[w * rounds + i]. */

@@ -5,6 +5,7 @@
  */
 #include "core/group.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -209,6 +210,27 @@ lap_status_t lap_group_collect(lap_group_t *group, const void *mine, size_t byte
     }
     *all_p = all;
     return LAP_OK;
+}
+
+static lap_status_t pick(lap_group_t *group, double (*better)(double, double), double *number)
+{
+    void *memory;
+    LAP_TRY(lap_group_collect(group, number, sizeof(*number), &memory));
+    const double *all = memory;
+    for (int rank = 0; rank < group->size; rank++)
+        *number = better(*number, all[rank]);
+    lap_free(memory);
+    return LAP_OK;
+}
+
+lap_status_t lap_group_max(lap_group_t *group, double *number)
+{
+    return pick(group, fmax, number);
+}
+
+lap_status_t lap_group_min(lap_group_t *group, double *number)
+{
+    return pick(group, fmin, number);
 }
 
 /* Making and ending groups. */

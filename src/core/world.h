@@ -162,4 +162,8 @@ lap_status_t lap_group_agree(lap_group_t *group, lap_status_t mine);
  */
 lap_status_t lap_group_collect(lap_group_t *group, const void *mine, size_t bytes, void **all_p);
 
+/* The largest, or the smallest, of the ranks' numbers, in place. Collective. */
+lap_status_t lap_group_max(lap_group_t *group, double *number);
+lap_status_t lap_group_min(lap_group_t *group, double *number);
+
 #endif

@@ -45,29 +45,23 @@ lap_status_t lap_probe_agree(const lap_probe_t *probe, lap_status_t status)
     return replicas ? lap_group_agree(replicas->group, status) : status;
 }
 
-/* The least or the most of what the ranks of a group have. Collective. */
-static lap_status_t gather(lap_group_t *group, bool least, double *seconds)
+/* The largest, or the smallest, number of the ranks of all groups. Collective. */
+static lap_status_t gather(const lap_probe_t *probe, bool least, double *number)
 {
-    void *memory;
-    LAP_TRY(lap_group_collect(group, seconds, sizeof(*seconds), &memory));
-    const double *all = memory;
-    for (int r = 0; r < group->size; r++)
-        *seconds = least ? fmin(*seconds, all[r]) : fmax(*seconds, all[r]);
-    lap_free(memory);
-    return LAP_OK;
+    lap_status_t (*pick)(lap_group_t *, double *) = least ? lap_group_min : lap_group_max;
+    const lap_nn_background_t *replicas = lap_probe_replicas(probe);
+    LAP_TRY(pick(probe->nn->group, number));
+    return replicas ? pick(replicas->group, number) : LAP_OK;
 }
 
 lap_status_t lap_probe_most(const lap_probe_t *probe, double *number)
 {
-    const lap_nn_background_t *replicas = lap_probe_replicas(probe);
-    LAP_TRY(gather(probe->nn->group, false, number));
-    return replicas ? gather(replicas->group, false, number) : LAP_OK;
+    return gather(probe, false, number);
 }
 
 lap_status_t lap_probe_time(lap_probe_t *probe, lap_probe_run_t run, void *what,
                             lap_status_t status, double *seconds_p)
 {
-    const lap_nn_background_t *replicas = lap_probe_replicas(probe);
     const bool least = !probe->nn->engine->device->ops->tries_methods;
     double rounds[ROUNDS] = {0};
     for (int i = 0; i < ROUNDS; i++) {
@@ -79,8 +73,7 @@ lap_status_t lap_probe_time(lap_probe_t *probe, lap_probe_run_t run, void *what,
     }
     LAP_TRY(lap_probe_agree(probe, status));
     *seconds_p = rounds[least ? 0 : ROUNDS / 2];
-    LAP_TRY(gather(probe->nn->group, least, seconds_p));
-    return replicas ? gather(replicas->group, least, seconds_p) : LAP_OK;
+    return gather(probe, least, seconds_p);
 }
 
 /* ---- repeats ---- */

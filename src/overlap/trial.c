@@ -126,18 +126,6 @@ void lap_trial_end(lap_trial_t *trial)
 
 /* ---- calls ---- */
 
-/* The largest of what the ranks say. Collective. */
-static lap_status_t slowest(lap_group_t *group, double *seconds)
-{
-    void *memory;
-    LAP_TRY(lap_group_collect(group, seconds, sizeof(*seconds), &memory));
-    const double *all = memory;
-    for (int r = 0; r < group->size; r++)
-        *seconds = fmax(*seconds, all[r]);
-    lap_free(memory);
-    return LAP_OK;
-}
-
 /* Calls in a row, where several can be issued at once, as in a training step. */
 static lap_status_t make_calls(lap_trial_t *trial, lap_op_t *op, int calls)
 {
@@ -154,7 +142,7 @@ static lap_status_t time_round(lap_trial_t *trial, lap_op_t *op, int calls, doub
     const uint64_t begin = lap_now_ns();
     LAP_TRY(make_calls(trial, op, calls));
     *seconds_p = (double)(lap_now_ns() - begin) * 1e-9 / calls;
-    return slowest(trial->group, seconds_p);
+    return lap_group_max(trial->group, seconds_p);
 }
 
 static lap_status_t make_op(const lap_trial_t *trial, const lap_candidate_t *candidate,

@@ -162,11 +162,7 @@ static lap_status_t time_pass(const measuring_t *measuring, const attending_t *a
         best = fmin(best, (double)(lap_now_ns() - begin) * 1e-9);
     }
     LAP_TRY(lap_group_agree(measuring->group, status));
-    void *all;
-    LAP_TRY(lap_group_collect(measuring->group, &best, sizeof(best), &all));
-    for (int r = 0; r < measuring->group->size; r++)
-        best = fmin(best, ((const double *)all)[r]);
-    lap_free(all);
+    LAP_TRY(lap_group_min(measuring->group, &best));
     *seconds_p = fmax(best, 1e-9);
     return LAP_OK;
 }

@@ -11,13 +11,6 @@ command -v python3 >/dev/null || {
     exit 77
 }
 
-# lap ARGS...: its output and status are then in $out and $status.
-lap() {
-    timeout 120 "$LAP" "$@" >"$work/out" 2>"$work/err" </dev/null
-    status=$?
-    out=$(<"$work/out")
-}
-
 # holds NAME CODE: the code, in which `it` is the latest output as JSON, raises nothing.
 holds() {
     ok "$1" python3 -c "

@@ -13,11 +13,6 @@ if [ -z "$browser" ] || ! command -v python3 >/dev/null; then
     exit 77
 fi
 
-lap() {
-    timeout 120 "$LAP" "$@" >"$work/out" 2>"$work/err" </dev/null
-    status=$?
-}
-
 # What is done with a page once it is there: keys on its timeline, and what comes of them as attributes of the page.
 cat >"$work/use.html" <<'USE'
 <script>

@@ -94,6 +94,15 @@ lap() {
     err=$(cat "$work/err")
 }
 
+# refuse WORDS ARGUMENT...: lap train refuses the arguments in one line, which has the words.
+refuse() {
+    local words=$1
+    shift
+    lap train "$@"
+    is "'lap train $*' is refused in one line" "$status$out $(wc -l <"$work/err")" '2 1'
+    has '... that says why' "$err" "$words"
+}
+
 # pid_of RANK: of the children of a lap in the background, $launcher.
 pid_of() {
     local pid

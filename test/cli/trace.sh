@@ -10,13 +10,6 @@ command -v python3 >/dev/null || {
     exit 77
 }
 
-# lap ARGS...: its output and status are then in $out and $status.
-lap() {
-    timeout 120 "$LAP" "$@" >"$work/out" 2>"$work/err" </dev/null
-    status=$?
-    out=$(<"$work/out")
-}
-
 # holds NAME FILE CODE: the code, in which `it` is the file, raises nothing.
 holds() {
     ok "$1" python3 "$(dirname "$0")/trace.py" "$2" "$3" || tail -n 5 "$work/err" | sed 's/^/# /'

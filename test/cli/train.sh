@@ -30,13 +30,6 @@ falls() {
 }
 
 # refuse WORDS ARGUMENTS...: status 2, nothing on standard output, one line that says the words.
-refuse() {
-    local words=$1
-    shift
-    lap train "$@"
-    is "'lap train $*' is refused in one line" "$status$out $(wc -l <"$work/err")" '2 1'
-    has '... that says why' "$err" "$words"
-}
 
 lap train --help
 is '--help ends well' "$status$err" 0

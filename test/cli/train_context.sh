@@ -27,14 +27,6 @@ done
 lap train $small --tp 1 --cp 2 --compare --quiet
 has 'overlapped or not' "$out" 'The losses are the same to the last bit.'
 
-refuse() {
-    local words=$1
-    shift
-    lap train "$@"
-    is "'lap train $*' is refused in one line" "$status$out $(wc -l <"$work/err")" '2 1'
-    has '... that says why' "$err" "$words"
-}
-
 refuse 'cp_comm is a2a, where 4 ranks exchange heads, but a rank has 2 kv_heads' --model llama-tiny --kv-heads 2 --tp 1 --cp 4 --cp-comm-type a2a
 refuse "--cp-comm-type is 'ring'; expected p2p, all_gather, a2a or a2a+p2p" --model llama-tiny --tp 1 --cp 2 --cp-comm-type ring
 refuse '--cp-comm-type is for context parallel; expected --cp 2 or more' --model llama-tiny --tp 1 --cp-comm-type a2a

@@ -67,13 +67,6 @@ lap train --json --seq 12 --heads 12 --head-dim 4 --iters 2 --tp 2 --micro-batch
 is 'with a link, and with and without overlap' "$status$err" 0
 has '... as JSON' "$out" '"batch":3,"micro_batches":3'
 
-refuse() {
-    local words=$1
-    shift
-    lap train "$@"
-    is "'lap train $*' is refused in one line" "$status$out $(wc -l <"$work/err")" '2 1'
-    has '... that says why' "$err" "$words"
-}
 refuse "--micro-batches is '0'; expected a whole number from 1" --micro-batches 0
 refuse '--batch is 6; expected a multiple of 4: 2 replicas times 2 micro-batches' --batch 6 \
     --micro-batches 2 --num-replicas 2

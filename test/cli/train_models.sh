@@ -14,14 +14,6 @@ numbers() {
     numbers=$(tail -n 1 "$work/out" | grep -oE "\"$key\":[^,]+" | cut -d: -f2)
 }
 
-refuse() {
-    local words=$1
-    shift
-    lap train "$@"
-    is "'lap train $*' is refused in one line" "$status$out $(wc -l <"$work/err")" '2 1'
-    has '... that says why' "$err" "$words"
-}
-
 # ---- grids ----
 
 for model in 'gpt2-124m --hidden 48 --heads 6 --vocab 300' 'llama-tiny --hidden 48 --heads 12 --kv-heads 6'; do

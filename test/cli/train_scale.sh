@@ -47,13 +47,6 @@ is 'a training goes on with its scale' "$(losses)" "$(tail -n 4 <<<"$all")"
 lap train "${small[@]}" --tp 1 --dtype fp16 --initial-loss-scale 17179869184 --min-loss-scale 8589934592 --hysteresis 1 --steps 6
 has 'a scale that may not fall further ends it' "$status $err" '3 ' 'the norm of the gradients is '
 
-refuse() {
-    local words=$1
-    shift
-    lap train "$@"
-    is "'lap train $*' is refused in one line" "$status$out $(wc -l <"$work/err")" '2 1'
-    has '... that says why' "$err" "$words"
-}
 refuse '--hysteresis is for a scale that changes; expected --loss-scale dynamic' --hysteresis 3
 refuse "--loss-scale is 'much'; expected a number" --loss-scale much
 refuse '--initial-loss-scale is 2 and --min-loss-scale is 4' --dtype fp16 --initial-loss-scale 2 --min-loss-scale 4

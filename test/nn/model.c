@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "nn/memory.h"
+#include "nn/sequences.h"
 #include "tap.h"
 
 enum { SEQ = 8, BATCH = 2, VOCAB = 67, STEPS = 20, REPLICAS = 2 };
@@ -62,20 +63,6 @@ static lap_nn_desc_t describe(const trial_t *trial, lap_tp_overlap_t *overlap)
     return desc;
 }
 
-/* Tokens of a sequence of all replicas: mostly the one before plus a step, so that it is learned. */
-static void fill_tokens(int step, size_t sequence, int32_t *tokens, int32_t *targets)
-{
-    uint64_t token = tap_random(5, (uint64_t)step * 64 + sequence) % VOCAB;
-    for (size_t s = 0; s < SEQ; s++) {
-        const uint64_t random = tap_random(6, ((uint64_t)step * 64 + sequence) * SEQ + s);
-        const uint64_t next = random % 8 == 0 ? random / 8 % VOCAB : (token * 3 + 1) % VOCAB;
-        tokens[s] = (int32_t)token;
-        targets[s] = (int32_t)next;
-        token = next;
-    }
-    targets[sequence % SEQ] = -100; /* each sequence has as many that count */
-}
-
 typedef struct rank {
     trial_t *trial;
     lap_group_t *tp, *dp;
@@ -114,7 +101,7 @@ static lap_status_t step(rank_t *rank, const lap_nn_desc_t *desc, int index, dou
     for (int m = 0; m < trial->micro && status == LAP_OK; m++) {
         const size_t first = (replica * (size_t)trial->micro + (size_t)m) * desc->batch;
         for (size_t b = 0; b < desc->batch; b++)
-            fill_tokens(index, first + b, tokens + b * SEQ, targets + b * SEQ);
+            fill_tokens(index, first + b, SEQ, VOCAB, tokens + b * SEQ, targets + b * SEQ);
         lap_nn_accumulate(rank->nn, m + 1 < trial->micro);
         status = lap_model_forward(rank->nn, SEQ, tokens, targets);
         memset(tokens, 0xff, sizeof(tokens)); /* the call has taken what it needs */

@@ -375,6 +375,11 @@ static void check_told(lap_world_t *world, void *arg)
     if (!open_state(world, arg, SEQ, &state))
         return;
     lap_nn_on_gradient(state.nn, on_gradient, &told);
+    lap_nn_accumulate(state.nn, 1);
+    (void)step(&state);
+    tap_ok(told.count == 0,
+           "no gradient is complete after a backward that is not the last: %zu are", told.count);
+    lap_nn_accumulate(state.nn, 0);
     (void)step(&state);
     (void)lap_group_barrier(lap_world_group(world)); /* all have, before the first fails */
     for (size_t i = 0; i < told.count; i++) {

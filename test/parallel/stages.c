@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "nn/memory.h"
+#include "nn/sequences.h"
 #include "parallel/grid.h"
 #include "tap.h"
 
@@ -59,20 +60,6 @@ static lap_nn_desc_t describe(const trial_t *trial, lap_tp_overlap_t *overlap)
     (void)lap_tp_overlap_switch(overlap, &switches);
     desc.overlap = overlap;
     return desc;
-}
-
-/* Tokens of a sequence of all replicas: mostly the one before plus a step, so that it is learned. */
-static void fill_tokens(int step, size_t sequence, int32_t *tokens, int32_t *targets)
-{
-    uint64_t token = tap_random(5, (uint64_t)step * 64 + sequence) % VOCAB;
-    for (size_t s = 0; s < SEQ; s++) {
-        const uint64_t random = tap_random(6, ((uint64_t)step * 64 + sequence) * SEQ + s);
-        const uint64_t next = random % 8 == 0 ? random / 8 % VOCAB : (token * 3 + 1) % VOCAB;
-        tokens[s] = (int32_t)token;
-        targets[s] = (int32_t)next;
-        token = next;
-    }
-    targets[sequence % SEQ] = -100; /* each sequence has as many that count */
 }
 
 typedef struct rank {
@@ -147,7 +134,7 @@ static lap_status_t step(rank_t *rank, const lap_nn_desc_t *desc, int index, dou
     int32_t tokens[SEQUENCES * SEQ], targets[SEQUENCES * SEQ];
     double all[2] = {0};
     for (size_t b = 0; b < own; b++)
-        fill_tokens(index, first + b, tokens + b * SEQ, targets + b * SEQ);
+        fill_tokens(index, first + b, SEQ, VOCAB, tokens + b * SEQ, targets + b * SEQ);
     lap_status_t status = lap_model_samples(rank->nn, (uint64_t)index * SEQUENCES + first);
     if (status == LAP_OK && rank->pp) {
         status = lap_pp_step(rank->pp, SEQ, tokens, targets);

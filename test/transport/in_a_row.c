@@ -5,6 +5,8 @@
  * one of them at its neighbour, and that one with its data, a while later: nobody may see the data
  * too early. That last one goes around: no rank has a wait on a stream while it has still to send what
  * the next waits for, since streams may share a queue, in which the wait would hold it up for ever.
+ * The copy that waits goes alone, or may go together with the next, which has nothing to wait for: a
+ * device may hold such work back with the waits before it, and must not lose them when more comes.
  *
  * Ranks are the processes of the world that the environment describes. --link GB/s: an emulated
  * link carries them.
@@ -43,11 +45,13 @@ static lap_status_t raise_others(row_t *row, uint32_t n, uint32_t late)
     return row->ops->stream_synchronize(row->sender);
 }
 
-static lap_status_t wait_for_all(row_t *row, uint32_t n, int *got)
+static lap_status_t wait_for_all(row_t *row, uint32_t n, bool together)
 {
     const int rank = row->buffer->group->rank;
     const lap_copy_t copy = {
-        got, row->buffer->data[rank], 1, sizeof(int), sizeof(int), sizeof(int), 0, false};
+        row->got, row->buffer->data[rank], 1, sizeof(int), sizeof(int), sizeof(int), 0, together};
+    const lap_copy_t next = {row->got + 1, row->data,   1, sizeof(int),
+                             sizeof(int),  sizeof(int), 0, together};
     for (uint32_t i = 0; i < n; i++) {
         const lap_wait_t wait = {.peer = row->from,
                                  .signal = i,
@@ -56,6 +60,7 @@ static lap_status_t wait_for_all(row_t *row, uint32_t n, int *got)
         LAP_TRY(row->buffer->ops->wait(row->buffer, row->ops, row->receiver, &wait));
     }
     LAP_TRY(row->ops->copy(row->receiver, &copy));
+    LAP_TRY(row->ops->copy(row->receiver, &next));
     return row->ops->stream_synchronize(row->receiver);
 }
 
@@ -73,23 +78,31 @@ static lap_status_t send_late(row_t *row, uint32_t late, const int *data)
     return row->ops->stream_synchronize(row->sender);
 }
 
-static void try_row(row_t *row, uint32_t n, uint32_t late)
+static void try_copies(row_t *row, uint32_t n, uint32_t late, bool together)
 {
     static int round;
     *row->data = ++round;
-    *row->got = -1;
+    row->got[0] = row->got[1] = -1;
     const bool first = row->buffer->group->rank == 0;
     lap_status_t status = raise_others(row, n, late);
     if (status == LAP_OK && first)
         status = send_late(row, late, row->data);
     if (status == LAP_OK)
-        status = wait_for_all(row, n, row->got);
+        status = wait_for_all(row, n, together);
     if (status == LAP_OK && !first)
         status = send_late(row, late, row->data);
     if (tap_success(status, "%u signals in a row, number %u the last", n, late))
-        tap_ok(*row->got == round, "what came with it is there: %d, expected %d", *row->got, round);
+        tap_ok(row->got[0] == round && row->got[1] == round,
+               "what came with it is there, copied %s: %d, then %d, expected %d",
+               together ? "together with more" : "alone", row->got[0], row->got[1], round);
     if (lap_group_barrier(row->buffer->group) != LAP_OK)
         exit(tap_done());
+}
+
+static void try_row(row_t *row, uint32_t n, uint32_t late)
+{
+    try_copies(row, n, late, false);
+    try_copies(row, n, late, true);
 }
 
 /* As at the end of a call: what comes from now on counts anew. */
@@ -125,7 +138,7 @@ static void try_rows(lap_world_t *world, double link)
         !tap_success(row.ops->stream_create(device, false, &row.receiver), "another"))
         exit(tap_done());
     row.data = new_shared(device, sizeof(int));
-    row.got = new_shared(device, sizeof(int));
+    row.got = new_shared(device, 2 * sizeof(int));
     for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
         const uint32_t n = lengths[i], places[] = {0, 31, 32, 33, 64, n - 1};
         for (size_t p = 0; p < sizeof(places) / sizeof(places[0]); p++)

@@ -90,7 +90,6 @@ static lap_nn_replication_t replication_of(const lap_train_t *train)
 
 /* ---- pipelines ---- */
 
-/* Replicas sum their gradients after the step: its proof is that of one of them. */
 static lap_status_t prove_stages(const lap_train_t *train, const lap_nn_desc_t *desc,
                                  const lap_target_t *target, lap_nn_proof_t *proof_p)
 {
@@ -98,6 +97,7 @@ static lap_status_t prove_stages(const lap_train_t *train, const lap_nn_desc_t *
     const lap_stage_proving_t proving = {.desc = desc,
                                          .tp = train->grid.tp,
                                          .pp = train->grid.pp,
+                                         .replication = replication_of(train),
                                          .options = &options,
                                          .target = target};
     return lap_stage_prove(&proving, proof_p);
@@ -150,7 +150,7 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
     for (int i = 0; i < PARTS; i++)
         if (i != BUCKETS || train->grid.dp > 1)
             printf("  %-26s %14zu\n", part_names[i], part_bytes(train, proof, i));
-    if (train->grid.pp == 1 && proved_replicas(train) < train->grid.dp)
+    if (proved_replicas(train) < train->grid.dp)
         printf("replicas: %d of %d are part of the proof\n", proved_replicas(train),
                train->grid.dp);
 }

@@ -134,11 +134,15 @@ static lap_status_t show_stage(const request_t *request, const lap_pass_t *pass)
     const lap_stage_proving_t proving = {.desc = &desc,
                                          .tp = train->grid.tp,
                                          .pp = train->grid.pp,
+                                         .replication = {.replicas = train->grid.dp,
+                                                         .bucket = train->bucket,
+                                                         .wire = train->grad_dtype,
+                                                         .late = !train->overlap},
                                          .options = &options,
                                          .target = request->target,
                                          .as_built = !pass,
                                          .after = pass ? pass->name : NULL};
-    const int rank = request->rank % (train->grid.tp * train->grid.pp);
+    const int rank = lap_stage_number(&proving, request->rank);
     lap_stage_programs_t programs;
     lap_show_train_t show = {.train = train,
                              .target = request->target,

@@ -103,7 +103,11 @@ LAP_API lap_nn_t *lap_pp_layers(lap_pp_t *pp);
 LAP_API lap_status_t lap_pp_step(lap_pp_t *pp, size_t seq, const int32_t *tokens,
                                  const int32_t *targets);
 
-/* Waits for the end of the step, if one was begun. Returns as lap_nn_wait. */
+/*
+ * Waits for the end of the step, if one was begun. Where replicas were joined with the layers (lap_dp_create), the
+ * last backward of each stage has sent its gradients, in the background: lap_dp_wait waits for these.
+ * Returns as lap_nn_wait.
+ */
 LAP_API lap_status_t lap_pp_wait(lap_pp_t *pp);
 
 /*

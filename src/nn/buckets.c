@@ -108,6 +108,19 @@ static bool is_in(const lap_nn_bucket_t *bucket, const lap_nn_entry_t *entry)
            entry->index <= bucket->last;
 }
 
+bool lap_nn_bucket_has_weight(const lap_nn_buckets_t *buckets, size_t index,
+                              const lap_nn_list_t *list, uint32_t weight)
+{
+    const lap_nn_entry_t ready = {.work = LAP_NN_READY, .index = weight};
+    (void)list;
+    return is_in(&buckets->list[index], &ready);
+}
+
+int lap_nn_bucket_count(const lap_nn_buckets_t *buckets)
+{
+    return buckets->wire == LAP_FLOAT32 ? 2 : LAP_NN_BUCKET_FRAGMENTS;
+}
+
 bool lap_nn_bucket_completed(const lap_nn_buckets_t *buckets, const lap_nn_list_t *list, int part,
                              uint32_t entry, size_t *index_p)
 {
@@ -125,7 +138,8 @@ bool lap_nn_bucket_completed(const lap_nn_buckets_t *buckets, const lap_nn_list_
 
 /* ---- linking ---- */
 
-enum { WIRE, SUM, MEMORIES };
+enum { WIRE, SUM };
+_Static_assert(SUM + 1 == LAP_NN_WIRE_REGIONS, "all of them");
 
 static uint32_t region_of(const lap_nn_list_t *list, int which)
 {

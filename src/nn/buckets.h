@@ -53,6 +53,11 @@ lap_op_desc_t lap_nn_bucket_desc(const lap_nn_buckets_t *buckets, size_t index, 
 bool lap_nn_bucket_completed(const lap_nn_buckets_t *buckets, const lap_nn_list_t *list, int part,
                              uint32_t entry, size_t *index_p);
 
+/* Whether a bucket has a weight of the list; and the fragments that it has, of LAP_NN_BUCKET_FRAGMENTS. */
+bool lap_nn_bucket_has_weight(const lap_nn_buckets_t *buckets, size_t index,
+                              const lap_nn_list_t *list, uint32_t weight);
+int lap_nn_bucket_count(const lap_nn_buckets_t *buckets);
+
 /* What linking needs to know of replicas. */
 typedef struct lap_nn_replicas {
     const lap_nn_buckets_t *buckets;
@@ -65,6 +70,8 @@ typedef struct lap_nn_replicas {
 /* Gives a program the memory in which buckets travel, behind all regions of the list. */
 void lap_nn_link_wire(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,
                       lap_linked_t *linked);
+
+#define LAP_NN_WIRE_REGIONS 2u /* that this adds */
 
 /* Adds the fragments of a bucket. Their origin is that of lap_nn_bucket_origin: no entry of a list. */
 lap_status_t lap_nn_link_bucket(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,

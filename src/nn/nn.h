@@ -136,6 +136,10 @@ struct lap_nn {
     lap_event_t *end; /* of the compute stream, when all is waited for */
     lap_nn_passes_t passes;
     const lap_nn_background_t *background; /* NULL: gradients do not go to replicas */
+    uint32_t backgrounds;                  /* how often that was set */
+    /* Of a pipeline: waits for what its step has sent to replicas; given `stage`. NULL: there is none. */
+    lap_status_t (*end_stage)(void *stage);
+    void *stage;
     lap_stream_t *stream; /* of the entry of a pass that is being issued; NULL: none is */
     bool tracing;
     lap_timeline_t *timeline; /* NULL: passes are in none */

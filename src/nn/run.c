@@ -451,7 +451,7 @@ lap_status_t lap_nn_end_background(lap_nn_t *nn)
 {
     lap_nn_pass_t *pass = nn->passes.in_background;
     if (!pass)
-        return LAP_OK;
+        return nn->end_stage ? nn->end_stage(nn->stage) : LAP_OK;
     nn->passes.in_background = NULL;
     pass->is_in_flight = false;
     for (size_t i = 0; i < nn->passes.nin_flight; i++)
@@ -466,6 +466,7 @@ void lap_nn_set_background(lap_nn_t *nn, const lap_nn_background_t *background)
         if (nn->passes.cache[i].mode.replicas)
             free_pass(&nn->passes.cache[i]);
     nn->background = background;
+    nn->backgrounds++;
 }
 
 /* The first `count` of those in flight. */

@@ -401,8 +401,7 @@ lap_status_t lap_dp_wait(lap_dp_t *dp)
                          "last backward of a step");
     LAP_TRY(lap_nn_wait(dp->nn));
     const uint64_t begin = lap_now_ns();
-    const lap_status_t status =
-        dp->nn->passes.in_background ? lap_nn_end_background(dp->nn) : send_all(dp);
+    const lap_status_t status = dp->options.overlap ? lap_nn_end_background(dp->nn) : send_all(dp);
     dp->exposed = (lap_interval_t){begin, lap_now_ns()};
     dp->exposed_s = (double)(dp->exposed.end - begin) * 1e-9;
     LAP_TRY(status);

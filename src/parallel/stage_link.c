@@ -52,14 +52,23 @@ static lap_status_t add_none(const lap_stage_linking_t *linking, lap_stage_progr
 
 /* ---- actions ---- */
 
-/* Whether an entry of a slot is a part of an action. */
-static bool is_part(const lap_nn_list_t *list, uint32_t entry, lap_pipe_work_t work)
+/* The entries of the slot of an action, and whether one of them is a part of it. */
+typedef struct span {
+    uint32_t first, end;
+} span_t;
+
+static span_t entries_of(const lap_stages_t *stages, const lap_nn_list_t *list,
+                         const lap_pipe_action_t *action)
 {
-    const lap_nn_mode_t mode = {.looks = false};
-    if (!lap_nn_entry_runs(&list->entries[entry], mode))
-        return false;
-    return (work != LAP_PIPE_INPUT_GRAD || !list->entries[entry].weight_grad) &&
-           (work != LAP_PIPE_WEIGHT_GRAD || list->entries[entry].weight_grad);
+    const lap_nn_slot_t *slot = &list->slots[lap_stages_slot(stages, action->stage, action->micro)];
+    return action->work == LAP_PIPE_FORWARD ? (span_t){slot->forward, slot->backward}
+                                            : (span_t){slot->backward, slot->end};
+}
+
+static bool is_part(const lap_nn_entry_t *entry, lap_pipe_work_t work)
+{
+    return (work != LAP_PIPE_INPUT_GRAD || !entry->weight_grad) &&
+           (work != LAP_PIPE_WEIGHT_GRAD || entry->weight_grad);
 }
 
 static lap_status_t add_entry(const lap_stage_linking_t *linking, uint32_t entry,
@@ -70,25 +79,122 @@ static lap_status_t add_entry(const lap_stage_linking_t *linking, uint32_t entry
     LAP_TRY(add_item(program, &item));
     LAP_TRY(
         lap_nn_link_entry(linking->list, entry, linking->seq, linking->source, &program->linked));
-    own_fragment(program)->base = linking->layers_base;
+    (void)own_fragment(program);
     return LAP_OK;
 }
 
-static lap_status_t add_action(const lap_stage_linking_t *linking, const lap_stage_action_t *what,
+/* ---- buckets ---- */
+
+/* The gradient that an entry has completed is a part of a bucket. */
+static bool is_ready(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets, size_t index,
+                     uint32_t entry, lap_pipe_work_t work)
+{
+    return list->entries[entry].work == LAP_NN_READY && is_part(&list->entries[entry], work) &&
+           lap_nn_bucket_has_weight(buckets, index, list, list->entries[entry].index);
+}
+
+/* Tied gradients are complete when both ranks that have them have summed them. */
+static bool is_tied(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets, size_t index)
+{
+    const lap_nn_weight_t *tied = lap_stage_tied(list);
+    return tied && lap_nn_bucket_has_weight(buckets, index, list, tied->index);
+}
+
+/* Whether no entry after `entry` of action `at` of the order adds to a bucket. */
+static bool is_complete(const lap_stages_t *stages, const lap_nn_list_t *list,
+                        const lap_nn_buckets_t *buckets, size_t index, uint32_t at, uint32_t entry)
+{
+    const uint32_t rank = stages->order[at].rank;
+    for (uint32_t i = at; i < stages->norder; i++) {
+        const lap_pipe_action_t *action = &stages->order[i].action;
+        if (stages->order[i].rank != rank || action->work == LAP_PIPE_FORWARD)
+            continue;
+        const span_t span = entries_of(stages, list, action);
+        for (uint32_t e = i == at ? entry + 1 : span.first; e < span.end; e++)
+            if (is_ready(list, buckets, index, e, action->work))
+                return false;
+    }
+    return true;
+}
+
+/* Of a rank of the pipeline: fragments of its own, or their places. */
+static lap_status_t add_bucket(const lap_stage_linking_t *linking, uint32_t rank, size_t index,
                                lap_stage_program_t *program)
 {
-    const lap_pipe_action_t *action = &what->action;
-    const bool own = what->rank == linking->rank, forward = action->work == LAP_PIPE_FORWARD;
+    lap_linked_t *linked = &program->linked;
+    const uint32_t first = linked->nfragments;
+    if (rank != linking->rank) {
+        for (int i = 0; linking->lists && i < lap_nn_bucket_count(&linking->buckets[rank]); i++)
+            LAP_TRY(add_none(linking, program));
+        return LAP_OK;
+    }
+    LAP_TRY(lap_nn_link_bucket(linking->list, linking->replicas, index, linked));
+    for (uint32_t f = first; f < linked->nfragments; f++) {
+        lap_stage_item_t item = {.kind = LAP_STAGE_BUCKET, .action = {.work = LAP_PIPE_WORKS}};
+        (void)lap_nn_bucket_of(linked->fragments[f].origin, &index, &item.which);
+        item.bucket = (uint32_t)index;
+        LAP_TRY(add_item(program, &item));
+        linked->fragments[f].origin = program->nitems - 1;
+    }
+    return LAP_OK;
+}
+
+static const lap_nn_buckets_t *buckets_of(const lap_stage_linking_t *linking, uint32_t rank)
+{
+    return linking->lists ? &linking->buckets[rank] : linking->replicas->buckets;
+}
+
+/* Those that entry `entry` of action `at` has completed. */
+static lap_status_t add_completed(const lap_stage_linking_t *linking, const lap_nn_list_t *list,
+                                  uint32_t at, uint32_t entry, lap_stage_program_t *program)
+{
+    const lap_stage_action_t *what = &linking->stages->order[at];
+    if (!linking->replicas || list->entries[entry].work != LAP_NN_READY)
+        return LAP_OK;
+    const lap_nn_buckets_t *buckets = buckets_of(linking, what->rank);
+    for (size_t i = 0; i < buckets->count; i++)
+        if (is_ready(list, buckets, i, entry, what->action.work) && !is_tied(list, buckets, i) &&
+            is_complete(linking->stages, list, buckets, i, at, entry))
+            return add_bucket(linking, what->rank, i, program);
+    return LAP_OK;
+}
+
+static const lap_nn_list_t *list_of(const lap_stage_linking_t *linking, uint32_t rank)
+{
+    return rank == linking->rank ? linking->list : linking->lists[rank];
+}
+
+/* Those with tied gradients, of both ranks that have them. */
+static lap_status_t add_tied_buckets(const lap_stage_linking_t *linking,
+                                     lap_stage_program_t *program)
+{
+    for (uint32_t r = 0; r < linking->stages->ranks && linking->replicas; r++) {
+        if (r != linking->rank && !linking->lists)
+            continue;
+        const lap_nn_buckets_t *buckets = buckets_of(linking, r);
+        for (size_t i = 0; i < buckets->count; i++)
+            if (is_tied(list_of(linking, r), buckets, i))
+                LAP_TRY(add_bucket(linking, r, i, program));
+    }
+    return LAP_OK;
+}
+
+static lap_status_t add_action(const lap_stage_linking_t *linking, uint32_t at,
+                               lap_stage_program_t *program)
+{
+    const lap_nn_mode_t mode = {.looks = false};
+    const lap_stage_action_t *what = &linking->stages->order[at];
+    const bool own = what->rank == linking->rank;
     if (!own && !linking->lists)
         return LAP_OK;
-    const lap_nn_list_t *list = own ? linking->list : linking->lists[what->rank];
-    const lap_nn_slot_t *slot =
-        &list->slots[lap_stages_slot(linking->stages, action->stage, action->micro)];
-    const uint32_t end = forward ? slot->backward : slot->end;
-    for (uint32_t e = forward ? slot->forward : slot->backward; e < end; e++) {
-        if (!is_part(list, e, action->work))
-            continue;
-        LAP_TRY(own ? add_entry(linking, e, action, program) : add_none(linking, program));
+    const lap_nn_list_t *list = list_of(linking, what->rank);
+    const span_t span = entries_of(linking->stages, list, &what->action);
+    for (uint32_t e = span.first; e < span.end; e++) {
+        if (lap_nn_entry_runs(&list->entries[e], mode) &&
+            is_part(&list->entries[e], what->action.work))
+            LAP_TRY(own ? add_entry(linking, e, &what->action, program)
+                        : add_none(linking, program));
+        LAP_TRY(add_completed(linking, list, at, e, program));
     }
     return LAP_OK;
 }
@@ -212,7 +318,7 @@ static lap_status_t add_copy(const lap_stage_linking_t *linking, const lap_stage
         };
         lap_link_access(linked, 0, LAP_NO_STEP, i == 1, range);
     }
-    own_fragment(program)->base = linking->layers_base;
+    own_fragment(program)->base = linked->rank - linking->list->rank;
     return linked->status;
 }
 
@@ -310,7 +416,8 @@ static lap_status_t add_tied(const lap_stage_linking_t *linking, lap_stage_progr
         return add_none(linking, program);
     }
     const lap_nn_weight_t *weight = lap_stage_tied(linking->list);
-    const uint32_t memory = LAP_NN_MEMORIES + linking->list->nregions + linking->list->nsteps;
+    const uint32_t memory =
+        LAP_NN_MEMORIES + linking->list->nregions + linking->list->nsteps + LAP_NN_WIRE_REGIONS;
     const uint32_t sum =
         lap_link_add_region(&program->linked, "sum of tied gradients", memory, 0,
                             weight->rows * weight->param.cols * sizeof(float), false);
@@ -335,6 +442,10 @@ void lap_stage_name(const lap_nn_list_t *list, const lap_stage_item_t *item, cha
     const bool tied = item->kind == LAP_STAGE_SCATTER || item->kind == LAP_STAGE_GATHER;
     if (!tied && item->action.work < LAP_PIPE_WORKS)
         (void)lap_pipe_text(&item->action, action);
+    if (item->kind == LAP_STAGE_BUCKET) {
+        snprintf(text, bytes, "bucket %u", (unsigned)item->bucket);
+        return;
+    }
     if (item->kind != LAP_STAGE_ENTRY) {
         snprintf(text, bytes, "%s%s%s", words[item->kind], *action ? " " : "", action);
         return;
@@ -355,11 +466,12 @@ static lap_status_t add_all(const lap_stage_linking_t *linking, lap_stage_progra
         const bool forward = action->work == LAP_PIPE_FORWARD;
         if (forward && action->stage > 0)
             LAP_TRY(move(linking, action, action->stage - 1, action->stage, program));
-        LAP_TRY(add_action(linking, &stages->order[i], program));
+        LAP_TRY(add_action(linking, i, program));
         if (!forward && action->work != LAP_PIPE_WEIGHT_GRAD && action->stage > 0)
             LAP_TRY(move(linking, action, action->stage, action->stage - 1, program));
     }
-    return add_tied(linking, program);
+    LAP_TRY(add_tied(linking, program));
+    return add_tied_buckets(linking, program);
 }
 
 lap_status_t lap_stage_link(const lap_stage_linking_t *linking, lap_stage_program_t *program)
@@ -367,6 +479,8 @@ lap_status_t lap_stage_link(const lap_stage_linking_t *linking, lap_stage_progra
     *program =
         (lap_stage_program_t){.linked.rank = linking->base + (int)linking->rank * linking->stride};
     lap_nn_link_regions(linking->list, false, &program->linked);
+    if (linking->replicas)
+        lap_nn_link_wire(linking->list, linking->replicas, &program->linked);
     LAP_TRY(program->linked.status);
     LAP_TRY(add_all(linking, program));
     LAP_TRY(program->linked.status);

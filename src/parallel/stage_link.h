@@ -23,6 +23,7 @@ typedef enum lap_stage_kind {
     LAP_STAGE_RECEIVE,
     LAP_STAGE_SCATTER, /* of the gradients of tied weights: the sum of own rows, */
     LAP_STAGE_GATHER,  /* and those of both */
+    LAP_STAGE_BUCKET,  /* a fragment of a bucket of gradients, which goes to replicas */
 } lap_stage_kind_t;
 
 /* What a fragment of the program is; the origin of a fragment is the number of its item. */
@@ -34,6 +35,8 @@ typedef struct lap_stage_item {
     uint32_t pair;     /* of what two ranks do */
     bool upstream;     /* a message with gradients */
     uint32_t message;  /* which of those of all ranks a message is */
+    uint32_t bucket;
+    int which; /* of the fragments of a bucket */
 } lap_stage_item_t;
 
 typedef struct lap_stage_program {
@@ -56,8 +59,10 @@ typedef struct lap_stage_linking {
     const lap_nn_list_t *list; /* what the rank does */
     /* Of each rank of the pipeline, so that all programs count alike; NULL: only what this rank does. */
     const lap_nn_list_t *const *lists;
-    int base, stride; /* rank p of the pipeline is rank base + p * stride of the world */
-    int layers_base;  /* rank 0 of those that share the layers */
+    int base, stride; /* rank p of the pipeline is rank base + p * stride of the program's world */
+    /* Gradients go to replicas as backward completes them; NULL: they do not. */
+    const lap_nn_replicas_t *replicas;
+    const lap_nn_buckets_t *buckets; /* with `lists`: those of each rank of the pipeline */
     size_t seq;
     bool overlap;
     const lap_target_t *target;    /* what messages are lowered for; NULL: as they are built */

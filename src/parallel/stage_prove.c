@@ -29,7 +29,8 @@ static lap_status_t build(const lap_stage_proving_t *proving, const lap_op_desc_
 static lap_status_t build_step(void *context, const lap_nn_list_t *list, uint32_t step, size_t m,
                                lap_schedule_t *schedule_p)
 {
-    return build(context, &list->steps[step].desc, list->plan.nranks, list->rank, m, schedule_p);
+    const lap_nn_slice_t slice = lap_nn_slice(list, list->steps[step].group);
+    return build(context, &list->steps[step].desc, slice.size, slice.rank, m, schedule_p);
 }
 
 static lap_status_t build_tied(void *context, const lap_nn_list_t *list, int rank,
@@ -39,7 +40,45 @@ static lap_status_t build_tied(void *context, const lap_nn_list_t *list, int ran
     return build(context, &desc, 2, rank, desc.m, schedule_p);
 }
 
+/* The context of a bucket of a rank. */
+typedef struct bucket_source {
+    const lap_stage_proving_t *proving;
+    const lap_nn_buckets_t *buckets;
+} bucket_source_t;
+
+static lap_status_t build_bucket(void *context, size_t index, int which, lap_schedule_t *schedule_p)
+{
+    const bucket_source_t *source = context;
+    const lap_op_desc_t desc = lap_nn_bucket_desc(source->buckets, index, which);
+    return build(source->proving, &desc, source->buckets->replicas, source->buckets->replica,
+                 desc.m, schedule_p);
+}
+
 /* ---- all ranks ---- */
+
+/* How many ranks share sequences; how many replicas there are; ranks of a stage. */
+static int context_of(const lap_stage_proving_t *proving)
+{
+    return proving->desc->cp > 1 ? (int)proving->desc->cp : 1;
+}
+
+static int replicas_of(const lap_stage_proving_t *proving)
+{
+    return proving->replication.replicas > 1 ? proving->replication.replicas : 1;
+}
+
+static int sharers_of(const lap_stage_proving_t *proving)
+{
+    return replicas_of(proving) * context_of(proving) * proving->tp;
+}
+
+int lap_stage_number(const lap_stage_proving_t *proving, int rank)
+{
+    const int place = context_of(proving) * proving->tp;
+    const int stage = rank / place % proving->pp;
+    const int replica = rank / place / proving->pp % replicas_of(proving);
+    return (stage * replicas_of(proving) + replica) * place + rank % place;
+}
 
 static lap_status_t alloc(lap_stage_programs_t *programs, size_t size)
 {
@@ -56,14 +95,33 @@ static lap_status_t alloc(lap_stage_programs_t *programs, size_t size)
 static lap_status_t make_lists(lap_stage_programs_t *programs, const lap_stage_proving_t *proving)
 {
     const lap_nn_kernels_t *kernels = lap_nn_kernels_for(proving->target);
+    const int sharers = sharers_of(proving), place = context_of(proving) * proving->tp;
     for (int p = 0; p < proving->pp; p++) {
         lap_nn_plan_t plan = {.nranks = proving->tp};
         lap_nn_cut_t cut;
         LAP_TRY(lap_stages_cut(&programs->stages, (uint32_t)p, &cut));
         LAP_TRY(lap_nn_plan_stage(proving->desc, proving->tp, &cut, &plan));
-        for (int t = 0; t < proving->tp; t++)
-            LAP_TRY(lap_nn_list_init(&programs->all.lists[p * proving->tp + t], &plan, t, kernels));
+        for (int i = 0; i < sharers; i++)
+            LAP_TRY(
+                lap_nn_list_init(&programs->all.lists[p * sharers + i], &plan, i % place, kernels));
     }
+    return LAP_OK;
+}
+
+static lap_status_t make_buckets(lap_stage_programs_t *programs, const lap_stage_proving_t *proving)
+{
+    const lap_nn_replication_t *replication = &proving->replication;
+    const int replicas = replicas_of(proving) * context_of(proving);
+    const int size = programs->all.size, sharers = sharers_of(proving);
+    if (replicas == 1 || replication->late)
+        return LAP_OK;
+    programs->buckets = lap_alloc((size_t)size, sizeof(*programs->buckets));
+    if (!programs->buckets)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the buckets of %d ranks", size);
+    for (int rank = 0; rank < size; rank++)
+        LAP_TRY(lap_nn_buckets_init(&programs->buckets[rank], &programs->all.lists[rank],
+                                    replication->bucket, replication->wire, replicas,
+                                    rank % sharers / proving->tp));
     return LAP_OK;
 }
 
@@ -77,21 +135,36 @@ static void set_origins(const lap_stage_program_t *program, lap_linked_t *linked
     }
 }
 
+/* What the ranks of a pipeline have, by its ranks: see lap_stage_linking_t. */
+typedef struct others {
+    const lap_nn_list_t **lists;
+    lap_nn_buckets_t *buckets;
+} others_t;
+
 static lap_status_t link_rank(lap_stage_programs_t *programs, const lap_stage_proving_t *proving,
-                              const lap_nn_list_t *const *lists, int rank)
+                              const others_t *others, int rank)
 {
-    const int tp = proving->tp;
+    const int sharers = sharers_of(proving);
     lap_stage_proving_t known = *proving;
     const lap_nn_source_t source = {build_step, &known};
     const lap_nn_list_t *list = &programs->all.lists[rank];
+    bucket_source_t bucket = {.proving = proving};
+    if (programs->buckets)
+        bucket.buckets = &programs->buckets[rank];
+    const lap_nn_replicas_t replicas = {.buckets = bucket.buckets,
+                                        .base = rank / sharers * sharers + rank % proving->tp,
+                                        .stride = proving->tp,
+                                        .build = build_bucket,
+                                        .context = &bucket};
     const lap_stage_linking_t linking = {
         .stages = &programs->stages,
-        .rank = (uint32_t)(rank / tp),
+        .rank = (uint32_t)(rank / sharers),
         .list = list,
-        .lists = proving->aligned ? lists : NULL,
-        .base = rank % tp,
-        .stride = tp,
-        .layers_base = rank / tp * tp,
+        .lists = proving->aligned ? others->lists : NULL,
+        .base = rank % sharers,
+        .stride = sharers,
+        .replicas = programs->buckets ? &replicas : NULL,
+        .buckets = others->buckets,
         .seq = list->plan.desc.seq,
         .overlap = proving->options->overlap != 0,
         .target = proving->as_built ? NULL : proving->target,
@@ -110,41 +183,58 @@ static lap_status_t link_rank(lap_stage_programs_t *programs, const lap_stage_pr
     return status;
 }
 
+static lap_status_t link_ranks(lap_stage_programs_t *programs, const lap_stage_proving_t *proving)
+{
+    const size_t count = (size_t)proving->pp;
+    others_t others = {.lists = lap_alloc(count, sizeof(*others.lists)),
+                       .buckets = lap_alloc(count, sizeof(*others.buckets))};
+    lap_status_t status = LAP_OK;
+    if (!others.lists || !others.buckets)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the lists of %zu ranks", count);
+    for (int rank = 0; rank < programs->all.size && status == LAP_OK; rank++) {
+        for (int p = 0; p < proving->pp; p++) {
+            const int peer = p * sharers_of(proving) + rank % sharers_of(proving);
+            others.lists[p] = &programs->all.lists[peer];
+            if (programs->buckets)
+                others.buckets[p] = programs->buckets[peer];
+        }
+        status = link_rank(programs, proving, &others, rank);
+    }
+    lap_free(others.lists);
+    lap_free(others.buckets);
+    return status;
+}
+
 lap_status_t lap_stage_programs_init(lap_stage_programs_t *programs,
                                      const lap_stage_proving_t *proving)
 {
-    const int tp = proving->tp, size = tp * proving->pp;
+    const int size = proving->pp * sharers_of(proving);
     lap_stage_proving_t known = *proving;
     lap_pp_options_t options;
-    lap_nn_plan_t whole = {.nranks = tp};
+    lap_nn_plan_t whole = {.nranks = proving->tp};
     *programs = (lap_stage_programs_t){.all.size = size};
     LAP_TRY(lap_stage_options(proving->options, &options));
     known.options = &options;
-    LAP_TRY(lap_nn_plan_init(proving->desc, tp, &whole));
+    LAP_TRY(lap_nn_plan_init(proving->desc, proving->tp, &whole));
     LAP_TRY(lap_stage_plan(&whole.desc, proving->pp, &options, &programs->stages));
     LAP_TRY(alloc(programs, (size_t)size));
     LAP_TRY(make_lists(programs, &known));
-    const lap_nn_list_t **lists = lap_alloc((size_t)proving->pp, sizeof(*lists));
-    lap_status_t status = LAP_OK;
-    if (!lists)
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the lists of %d ranks", size);
-    for (int rank = 0; rank < size && status == LAP_OK; rank++) {
-        for (int p = 0; p < proving->pp; p++)
-            lists[p] = &programs->all.lists[p * tp + rank % tp];
-        status = link_rank(programs, &known, lists, rank);
-    }
-    lap_free(lists);
-    return status;
+    LAP_TRY(make_buckets(programs, &known));
+    return link_ranks(programs, &known);
 }
 
 void lap_stage_programs_clear(lap_stage_programs_t *programs)
 {
     for (int rank = 0; programs->programs && rank < programs->all.size; rank++)
         lap_stage_program_clear(&programs->programs[rank]);
+    for (int rank = 0; programs->buckets && rank < programs->all.size; rank++)
+        lap_nn_buckets_clear(&programs->buckets[rank]);
+    lap_free(programs->buckets);
     lap_free(programs->programs);
     lap_nn_programs_clear(&programs->all);
     lap_stages_clear(&programs->stages);
     programs->programs = NULL;
+    programs->buckets = NULL;
 }
 
 lap_status_t lap_stage_prove(const lap_stage_proving_t *proving, lap_nn_proof_t *proof_p)

@@ -8,24 +8,32 @@
 #include "parallel/stage_link.h"
 
 /*
- * Rank p of the pipeline and rank t of those that share its layers are rank p * tp + t. The origin of a
- * fragment is the number of its entry, or behind all entries (LAP_NN_BUCKET_ORIGIN) that of its item.
+ * Rank p of the pipeline, d of the replicas, c of the context and t of those that share its layers is rank
+ * ((p * dp + d) * cp + c) * tp + t: each group is a slice. The origin of a fragment is the number of its
+ * entry, or behind all entries (LAP_NN_BUCKET_ORIGIN) that of its item.
  */
 typedef struct lap_stage_programs {
     lap_nn_programs_t all;
     lap_stage_program_t *programs; /* items only: what is linked is in `all` */
     lap_stages_t stages;
+    lap_nn_buckets_t *buckets; /* of each rank; NULL: gradients do not go to replicas in the step */
 } lap_stage_programs_t;
 
-typedef struct lap_stage_proving {
+/* Rank `rank` of the grid of a description, as the programs number it. */
+typedef struct lap_stage_proving lap_stage_proving_t;
+int lap_stage_number(const lap_stage_proving_t *proving, int rank);
+
+struct lap_stage_proving {
     const lap_nn_desc_t *desc;
     int tp, pp;
+    lap_nn_replication_t
+        replication; /* `late`: gradients travel after the step, and are no part of it */
     const lap_pp_options_t *options;
     const lap_target_t *target;
     bool as_built;     /* no pass of lowering runs */
     const char *after; /* the pass of lowering to stop after; NULL: all run */
     bool aligned;      /* fragment i of all ranks is one call, as proofs need it */
-} lap_stage_proving_t;
+};
 
 /* Links them. The caller clears them, also after a failure. */
 lap_status_t lap_stage_programs_init(lap_stage_programs_t *programs,

@@ -126,17 +126,25 @@ static lap_status_t build_tied(void *context, const lap_nn_list_t *list, int ran
     return lap_op_schedule(op, op->problem.capacity, rank, schedule_p);
 }
 
-/* The numbers of ranks are those of this pipeline and of those that share layers, one after the other. */
-static lap_stage_linking_t linking_of(lap_pp_t *pp, const lap_nn_source_t *source)
+/* What the step sends to replicas; NULL: nothing. */
+static const lap_nn_background_t *background_of(const lap_pp_t *pp)
 {
-    const int tp = pp->nn->list.plan.nranks;
+    const lap_nn_background_t *background = pp->nn->background;
+    return background && background->overlap ? background : NULL;
+}
+
+/* The numbers of ranks are those of this pipeline and of those that share layers, one after the other. */
+static lap_stage_linking_t linking_of(lap_pp_t *pp, const lap_nn_source_t *source,
+                                      const lap_nn_replicas_t *replicas)
+{
+    const int sharers = pp->nn->list.plan.nranks * (int)pp->nn->list.plan.desc.cp;
     return (lap_stage_linking_t){
         .stages = &pp->stages,
         .rank = (uint32_t)pp->pipeline->rank,
         .list = &pp->nn->list,
-        .base = pp->nn->list.rank,
-        .stride = tp,
-        .layers_base = pp->pipeline->rank * tp,
+        .base = lap_nn_list_place(&pp->nn->list),
+        .stride = sharers,
+        .replicas = replicas,
         .seq = pp->seq,
         .overlap = pp->options.overlap != 0,
         .target = &pp->target,
@@ -165,6 +173,7 @@ static lap_op_args_t tied_args(const lap_pp_t *pp, bool scatter)
 lap_op_t *lap_stage_op(const lap_pp_t *pp, const lap_stage_item_t *item, lap_op_args_t *args_p)
 {
     const lap_nn_entry_t *entry = &pp->nn->list.entries[item->entry];
+    const lap_nn_background_t *background = background_of(pp);
     switch (item->kind) {
     case LAP_STAGE_ENTRY:
         if (entry->work != LAP_NN_OPERATOR)
@@ -175,6 +184,10 @@ lap_op_t *lap_stage_op(const lap_pp_t *pp, const lap_stage_item_t *item, lap_op_
     case LAP_STAGE_GATHER:
         *args_p = tied_args(pp, item->kind == LAP_STAGE_SCATTER);
         return pp->tied[item->kind == LAP_STAGE_GATHER];
+    case LAP_STAGE_BUCKET:
+        if (item->which != LAP_NN_BUCKET_SCATTER && item->which != LAP_NN_BUCKET_GATHER)
+            return NULL;
+        return background->call(background->context, item->bucket, item->which, args_p);
     default:
         return NULL;
     }
@@ -235,8 +248,11 @@ static lap_status_t issue_kernel(void *context, uint32_t origin, lap_stream_t *s
 {
     lap_pp_t *pp = context;
     const lap_stage_item_t *item = &pp->program.items[origin];
+    const lap_nn_background_t *background = background_of(pp);
     if (item->kind == LAP_STAGE_COPY)
         return copy(pp, item, stream);
+    if (item->kind == LAP_STAGE_BUCKET)
+        return background->cast(background->context, item->bucket, item->which, stream);
     pp->nn->micro = item->micro;
     const lap_status_t status = lap_nn_issue_kernel(pp->nn, item->entry, stream);
     pp->nn->micro = 0;
@@ -254,7 +270,8 @@ static lap_status_t bind_all(lap_pp_t *pp)
         else if (is_message(item))
             *lap_exec_binding(pp->exec, f) = bind_message(pp, item);
         if (lap_exec_program(pp->exec, f))
-            lap_exec_binding(pp->exec, f)->traced = pp->traced;
+            lap_exec_binding(pp->exec, f)->traced =
+                item->kind == LAP_STAGE_BUCKET ? pp->buckets_traced : pp->traced;
     }
     lap_exec_time_kernels(pp->exec, pp->traced);
     return lap_exec_rebound(pp->exec);
@@ -284,23 +301,36 @@ static lap_status_t make_exec(lap_pp_t *pp, const lap_stage_linking_t *linking)
 static lap_status_t get_program(lap_pp_t *pp, size_t seq)
 {
     const lap_nn_source_t source = lap_nn_chosen(pp->nn);
-    const bool same = pp->exec && pp->seq == seq, traced = pp->nn->tracing;
-    if (same && pp->traced == traced)
+    const lap_nn_background_t *background = background_of(pp);
+    const bool same = pp->exec && pp->seq == seq && pp->backgrounds == pp->nn->backgrounds;
+    const bool traced = pp->nn->tracing, buckets_traced = background && background->traced;
+    if (same && pp->traced == traced && pp->buckets_traced == buckets_traced)
         return LAP_OK;
     pp->traced = traced;
+    pp->buckets_traced = buckets_traced;
     if (same)
         return bind_all(pp);
     lap_exec_destroy(pp->exec);
     pp->exec = NULL;
     lap_stage_program_clear(&pp->program);
     pp->seq = pp->nn->seq = seq;
-    const lap_stage_linking_t linking = linking_of(pp, &source);
+    pp->backgrounds = pp->nn->backgrounds;
+    lap_nn_replicas_t replicas;
+    if (background)
+        replicas = background->replicas;
+    const lap_stage_linking_t linking = linking_of(pp, &source, background ? &replicas : NULL);
+    /* Replicas are ranks of a world of their own, in which this one has its number. */
+    if (background)
+        replicas.base = linking.base + pp->pipeline->rank * linking.stride -
+                        background->group->rank * replicas.stride;
     LAP_TRY(lap_stage_link(&linking, &pp->program));
     LAP_TRY(make_exec(pp, &linking));
     return bind_all(pp);
 }
 
 /* ---- create, destroy ---- */
+
+static lap_status_t end_background(void *context);
 
 /* A step of all ranks, for this device and transport; methods that were chosen by trial are taken as serial. */
 static lap_status_t prove(const lap_pp_t *pp, const lap_nn_desc_t *desc)
@@ -318,6 +348,8 @@ static lap_status_t fill(lap_pp_t *pp, lap_group_t *group, const lap_nn_desc_t *
                          const lap_nn_cut_t *cut)
 {
     LAP_TRY(lap_group_agree(pp->pipeline, lap_nn_create_stage(group, desc, cut, &pp->nn)));
+    pp->nn->end_stage = end_background;
+    pp->nn->stage = pp;
     LAP_TRY(split_pairs(pp));
     LAP_TRY(lap_group_agree(pp->pipeline, make_buffers(pp)));
     LAP_TRY(lap_group_agree(pp->pipeline, make_tied(pp)));
@@ -365,6 +397,7 @@ void lap_pp_destroy(lap_pp_t *pp)
     lap_error_save(&saved);
     if (pp->begun)
         (void)lap_pp_wait(pp);
+    (void)end_background(pp);
     lap_exec_destroy(pp->exec);
     lap_stage_program_clear(&pp->program);
     lap_op_destroy(pp->tied[0]);
@@ -376,6 +409,8 @@ void lap_pp_destroy(lap_pp_t *pp)
             lap_buffer_destroy(pp->peers[i].buffers[b]);
         lap_group_destroy(pp->peers[i].group);
     }
+    if (pp->nn)
+        pp->nn->end_stage = NULL; /* what was made for the layers may still be there */
     lap_nn_destroy(pp->nn);
     lap_stages_clear(&pp->stages);
     lap_group_t *pipeline = pp->pipeline;
@@ -399,7 +434,10 @@ typedef lap_status_t (*each_buffer_t)(lap_pp_t *pp, lap_group_t *group, lap_buff
                                       lap_in_flight_t *in_flight);
 static lap_status_t each_buffer(lap_pp_t *pp, each_buffer_t each)
 {
+    const lap_nn_background_t *background = background_of(pp);
     LAP_TRY(each(pp, pp->nn->group, pp->nn->buffer, &pp->in_flight));
+    if (background)
+        LAP_TRY(each(pp, background->group, background->buffer, &pp->replicas_in_flight));
     for (uint32_t i = 0; i < pp->stages.npairs; i++)
         for (uint32_t b = 0; b < LAP_STAGE_BUFFERS; b++)
             if (pp->peers[i].buffers[b])
@@ -466,8 +504,28 @@ static lap_status_t put_tokens(lap_pp_t *pp, size_t seq, const int32_t *tokens,
     return LAP_OK;
 }
 
+/* The traces of what goes to replicas are theirs. */
+static lap_status_t each_bucket_trace(lap_pp_t *pp, bool ends)
+{
+    for (uint32_t f = 0; f < pp->program.nitems && pp->buckets_traced; f++) {
+        const lap_stage_item_t *item = &pp->program.items[f];
+        lap_op_args_t args;
+        const lap_op_t *op = item->kind == LAP_STAGE_BUCKET ? lap_stage_op(pp, item, &args) : NULL;
+        if (!op || !args.trace)
+            continue;
+        if (ends) {
+            lap_op_end_trace(lap_exec_program(pp->exec, f), args.trace);
+            continue;
+        }
+        LAP_TRY(lap_op_begin_trace(op, lap_exec_program(pp->exec, f), args.trace));
+        lap_trace_start(args.trace);
+    }
+    return LAP_OK;
+}
+
 static lap_status_t issue(lap_pp_t *pp)
 {
+    LAP_TRY(each_bucket_trace(pp, false));
     LAP_TRY(lap_engine_calls_begin(pp->nn->engine));
     lap_status_t status = lap_exec_begin(pp->exec);
     if (status == LAP_OK)
@@ -487,6 +545,45 @@ static lap_status_t fail(lap_pp_t *pp, lap_status_t status)
     return status;
 }
 
+/* Waits for a set of streams. A failure is noted by the engine. */
+static lap_status_t await(lap_pp_t *pp, lap_stream_set_t set)
+{
+    const lap_nn_background_t *background = set == LAP_BACKGROUND ? background_of(pp) : NULL;
+    uint64_t first, last;
+    lap_exec_numbers(pp->exec, background ? LAP_NN_BY_REPLICAS : LAP_NN_BY_LAYERS, &first, &last);
+    lap_await_begin(pp->pipeline->world, background ? background->buffer : pp->nn->buffer, first,
+                    last);
+    const lap_status_t status = lap_exec_wait(pp->exec, set);
+    lap_await_end(pp->pipeline->world);
+    if (status != LAP_OK && pp->nn->engine->failures == pp->failures_before)
+        (void)fail(pp, status);
+    return status;
+}
+
+/* Waits for the rest of a step: what is in the background. All of it has ended then. */
+static lap_status_t end_background(void *context)
+{
+    lap_pp_t *pp = context;
+    lap_engine_t *engine = pp->nn->engine;
+    if (!pp->sending)
+        return LAP_OK;
+    pp->sending = false;
+    lap_status_t status = await(pp, LAP_BACKGROUND);
+    if (status == LAP_OK && engine->device->ops->waits_by_itself)
+        status = each_buffer(pp, look_at_group);
+    if (status != LAP_OK && engine->failures == pp->failures_before)
+        (void)fail(pp, status);
+    (void)each_buffer(pp, leave_flight);
+    (void)each_bucket_trace(pp, true);
+    if (engine->failures == pp->failures_before) {
+        lap_stage_add_to_timeline(pp, true);
+        return LAP_OK;
+    }
+    const lap_status_t failed = lap_error(engine->status, "%s", engine->text);
+    (void)each_buffer(pp, break_buffer);
+    return failed;
+}
+
 lap_status_t lap_pp_step(lap_pp_t *pp, size_t seq, const int32_t *tokens, const int32_t *targets)
 {
     if (!pp || !tokens || !targets)
@@ -495,13 +592,14 @@ lap_status_t lap_pp_step(lap_pp_t *pp, size_t seq, const int32_t *tokens, const 
                          : !tokens ? "tokens"
                                    : "targets");
     LAP_TRY(lap_pp_wait(pp));
+    LAP_TRY(end_background(pp));
     LAP_TRY(put_tokens(pp, seq, tokens, targets));
     LAP_TRY(get_program(pp, seq));
     LAP_TRY(each_buffer(pp, check_usable));
     LAP_TRY(lap_engine_check_free(pp->nn->engine));
     (void)each_buffer(pp, enter_flight);
     pp->failures_before = pp->nn->engine->failures;
-    pp->begun = pp->stepped = true;
+    pp->begun = pp->sending = pp->stepped = true;
     pp->nn->held = 0;
     pp->nn->fresh = false;
     pp->nn->sync = LAP_NN_LEAVING;
@@ -513,6 +611,7 @@ lap_status_t lap_pp_step(lap_pp_t *pp, size_t seq, const int32_t *tokens, const 
     const lap_status_t cause = fail(pp, status);
     lap_error_save(&saved);
     (void)lap_pp_wait(pp);
+    (void)end_background(pp);
     lap_error_restore(&saved);
     return cause;
 }
@@ -523,27 +622,17 @@ lap_status_t lap_pp_wait(lap_pp_t *pp)
         return lap_error(LAP_ERR_INVALID, "lap_pp_wait: pp is NULL");
     if (!pp->begun)
         return LAP_OK;
-    lap_engine_t *engine = pp->nn->engine;
     lap_status_t status = LAP_OK;
-    uint64_t first, last;
-    lap_exec_numbers(pp->exec, LAP_NN_BY_LAYERS, &first, &last);
-    lap_await_begin(pp->pipeline->world, pp->nn->buffer, first, last);
-    for (int set = 0; set < LAP_STREAM_SETS && status == LAP_OK; set++)
-        status = lap_exec_wait(pp->exec, (lap_stream_set_t)set);
-    lap_await_end(pp->pipeline->world);
-    if (status == LAP_OK && engine->device->ops->waits_by_itself)
-        status = each_buffer(pp, look_at_group);
-    if (status != LAP_OK && engine->failures == pp->failures_before)
-        (void)fail(pp, status);
-    (void)each_buffer(pp, leave_flight);
     pp->begun = false;
-    if (engine->failures == pp->failures_before) {
-        lap_stage_add_to_timeline(pp);
-        return LAP_OK;
-    }
-    const lap_status_t failed = lap_error(engine->status, "%s", engine->text);
-    (void)each_buffer(pp, break_buffer);
-    return failed;
+    for (int set = 0; set < LAP_STREAM_SETS && status == LAP_OK; set++)
+        if (set != LAP_BACKGROUND)
+            status = await(pp, (lap_stream_set_t)set);
+    if (pp->nn->engine->failures == pp->failures_before)
+        lap_stage_add_to_timeline(pp, false);
+    /* Replicas are waited for apart from it. */
+    return background_of(pp) && pp->nn->engine->failures == pp->failures_before
+               ? LAP_OK
+               : end_background(pp);
 }
 
 lap_status_t lap_pp_loss(lap_pp_t *pp, double *loss_p)

@@ -26,11 +26,14 @@ struct lap_pp {
     lap_op_t *tied[2]; /* the sum of the gradients of tied weights; NULL: none */
     void *sum;         /* of own rows of them */
     lap_stage_program_t program;
-    lap_exec_t *exec; /* of it */
-    size_t seq;       /* for so many tokens */
-    bool traced;      /* its calls and messages are, and its kernels are timed */
-    lap_in_flight_t in_flight;
+    lap_exec_t *exec;     /* of it */
+    size_t seq;           /* for so many tokens */
+    bool traced;          /* its calls and messages are, and its kernels are timed; */
+    bool buckets_traced;  /* what goes to replicas is */
+    uint32_t backgrounds; /* nn->backgrounds when it was made */
+    lap_in_flight_t in_flight, replicas_in_flight;
     bool begun;
+    bool sending;      /* ... to replicas, or tied gradients: in the background */
     uint64_t begin_ns; /* of the latest step */
     uint32_t failures_before;
     size_t *counted;            /* targets of each micro-batch of the latest step */
@@ -41,8 +44,11 @@ struct lap_pp {
 /* The operator that an item is a call of, and its arguments; NULL: none. */
 lap_op_t *lap_stage_op(const lap_pp_t *pp, const lap_stage_item_t *item, lap_op_args_t *args_p);
 
-/* Adds a step that was traced and has ended to the timeline of the layers. */
-void lap_stage_add_to_timeline(lap_pp_t *pp);
+/*
+ * Adds to the timeline of the layers what has ended of a step that was traced: what is in the background,
+ * or the rest.
+ */
+void lap_stage_add_to_timeline(lap_pp_t *pp, bool background);
 
 /*
  * Calls `each` for the calls between ranks that layers have made in the latest step, which was traced and

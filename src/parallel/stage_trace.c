@@ -32,11 +32,22 @@ static const lap_group_t *group_of(const lap_pp_t *pp, const lap_stage_item_t *i
     return op ? op->group : pp->nn->group;
 }
 
-void lap_stage_add_to_timeline(lap_pp_t *pp)
+static lap_traffic_t traffic_of(const lap_pp_t *pp, const lap_stage_item_t *item)
+{
+    if (item->kind == LAP_STAGE_BUCKET)
+        return LAP_TRAFFIC_DP;
+    if (item->kind != LAP_STAGE_ENTRY)
+        return LAP_TRAFFIC_PP;
+    return group_of(pp, item) == pp->nn->group ? LAP_TRAFFIC_TP : LAP_TRAFFIC_CP;
+}
+
+void lap_stage_add_to_timeline(lap_pp_t *pp, bool background)
 {
     const lap_nn_t *nn = pp->nn;
     const lap_linked_t *linked = lap_exec_linked(pp->exec);
     for (uint32_t f = 0; f < linked->nfragments && pp->traced && nn->timeline; f++) {
+        if ((linked->fragments[f].schedule.set == LAP_BACKGROUND) != background)
+            continue;
         const lap_stage_item_t *item = &pp->program.items[f];
         const bool entry = item->kind == LAP_STAGE_ENTRY;
         const lap_group_t *group = group_of(pp, item);
@@ -49,9 +60,7 @@ void lap_stage_add_to_timeline(lap_pp_t *pp)
             .layer = entry ? (int)lap_nn_fragment_layer(&nn->list, item->entry) : -1,
             .base = group->members[0],
             .stride = group->size > 1 ? group->members[1] - group->members[0] : 0,
-            .traffic = !entry               ? LAP_TRAFFIC_PP
-                       : group == nn->group ? LAP_TRAFFIC_TP
-                                            : LAP_TRAFFIC_CP,
+            .traffic = traffic_of(pp, item),
             .live_bytes = entry ? nn->live_bytes[item->entry] : 0,
         };
         if (program)

@@ -2,7 +2,8 @@
 /*
  * Steps of pipelines are proved, for every schedule, on every target, with messages during computing or in
  * line with it. Then each wait, credit and signal of a message is taken out, and each link by which a message
- * waits for what it sends, or an action for what came: the proof must object each time.
+ * waits for what it sends, or an action for what came: the proof must object each time. Gradients go to replicas
+ * in the step, each bucket once, when the last backward that adds to it has run.
  */
 #include <lap/model.h>
 
@@ -153,9 +154,77 @@ static void mutate(size_t i)
     lap_stage_programs_clear(&programs);
 }
 
+/* ---- replicas ---- */
+
+/* Whether an action of this rank that comes after fragment f adds to the gradients of a bucket. */
+static bool is_early(const lap_stage_programs_t *programs, int rank, uint32_t f)
+{
+    const lap_stage_item_t *items = programs->programs[rank].items;
+    const lap_nn_list_t *list = &programs->all.lists[rank];
+    const lap_nn_buckets_t *buckets = &programs->buckets[rank];
+    for (uint32_t i = f; i < programs->programs[rank].nitems; i++) {
+        const lap_nn_entry_t *entry = &list->entries[items[i].entry];
+        const bool adds = items[i].kind == LAP_STAGE_ENTRY || items[i].kind == LAP_STAGE_SCATTER;
+        for (uint32_t w = 0; w < list->nweights && adds; w++) {
+            const uint32_t grad = list->weights[w].grad;
+            const bool writes = items[i].kind == LAP_STAGE_SCATTER
+                                    ? lap_stage_tied(list) == &list->weights[w]
+                                    : entry->writes[0] == grad || entry->writes[1] == grad;
+            if (writes && lap_nn_bucket_has_weight(buckets, items[f].bucket, list, w))
+                return true;
+        }
+    }
+    return false;
+}
+
+static void check_buckets(const lap_stage_programs_t *programs, const char *schedule)
+{
+    size_t sent = 0, wanted = 0, early = 0, during = 0;
+    for (int rank = 0; rank < programs->all.size; rank++) {
+        const lap_stage_program_t *program = &programs->programs[rank];
+        wanted += programs->buckets[rank].count;
+        uint32_t last = 0;
+        for (uint32_t f = 0; f < program->nitems; f++)
+            last = program->items[f].kind == LAP_STAGE_ENTRY ? f : last;
+        for (uint32_t f = 0; f < program->nitems; f++) {
+            const bool begins = program->items[f].kind == LAP_STAGE_BUCKET &&
+                                program->items[f].which == LAP_NN_BUCKET_SCATTER;
+            sent += begins;
+            during += begins && f < last;
+            early += begins && is_early(programs, rank, f);
+        }
+    }
+    tap_ok(sent == wanted && early == 0,
+           "%s: of %zu buckets %zu are sent, %zu before their gradients are complete", schedule,
+           wanted, sent, early);
+    tap_ok(2 * during > sent, "%s: %zu of them while the rank has something to compute", schedule,
+           during);
+}
+
+static void test_replicas(void)
+{
+    for (size_t i = 0; i < CASES; i++) {
+        const lap_target_t *target = lap_target_at(i % 2);
+        const lap_nn_desc_t desc = describe((size_t)cases[i].pp * 2, (int)i % 2);
+        lap_pp_options_t options;
+        lap_stage_programs_t programs;
+        lap_stage_proving_t proving = proving_of(i, &desc, &options, target);
+        proving.replication = (lap_nn_replication_t){
+            .replicas = 2, .bucket = 300, .wire = i % 3 ? LAP_FLOAT32 : LAP_BFLOAT16};
+        tap_success(lap_stage_programs_init(&programs, &proving), "%s with replicas is linked",
+                    cases[i].schedule);
+        check_buckets(&programs, cases[i].schedule);
+        tap_success(lap_nn_programs_prove(&programs.all, target),
+                    "%s, tp %d, pp %d, dp 2 on %s is proved", cases[i].schedule, cases[i].tp,
+                    cases[i].pp, target->name);
+        lap_stage_programs_clear(&programs);
+    }
+}
+
 int main(void)
 {
     prove_all();
+    test_replicas();
     mutate(0);
     mutate(2);
     mutate(3);

@@ -32,6 +32,21 @@ for gpu in "A100", "H100":
         some = [abs(r["error"]) for r in counted if r["gpu"].startswith(gpu) and r["precision"] == kind]
         assert not some or statistics.median(some) <= 0.08, (gpu, kind, some)
 PY
+ok 'the same for the rows of each GPU that its description was not fitted to' python3 - "$work/out" "$steps" "$LAP_SOURCE_DIR/bench" <<'PY'
+import csv, json, statistics, sys
+sys.path.insert(0, sys.argv[3])
+sys.dont_write_bytecode = True
+from fit import split
+rows = list(csv.DictReader(open(sys.argv[2])))
+for row, verdict in zip(rows, json.load(open(sys.argv[1]))["by_row"]):
+    row.update(verdict=verdict)
+for gpu, least in ("H100", 20), ("A100", 6):
+    halves = split([row for row in rows if row["verdict"]["class"] == "counted" and gpu in row["gpu"]])
+    sets = [{(row["source"], row["model"], row["gpu"], row["precision"], row["seq"]) for row in half} for half in halves]
+    assert not sets[0] & sets[1] and min(map(len, halves)) >= least, (gpu, list(map(len, halves)))
+    held = [abs(row["verdict"]["error"]) for row in halves[1]]
+    assert statistics.median(held) <= 0.08 and sum(error <= 0.2 for error in held) >= 0.9 * len(held), (gpu, held)
+PY
 grep -E '^source|25.04, Nemotron|SC21' "$steps" >"$work/some.csv"
 lap plan --validate "$work/some.csv"
 has 'the same as a table, by source' "$out" 'dgxc-benchmarking 25.04, Nemotron' 'Megatron SC21' 'within 20 %'

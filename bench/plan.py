@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How well `lap plan` agrees with `lap train` on this machine: a row for each grid, as Markdown.
+
+    bench/plan.py build/lap [--ranks 2] [--runs 3] [--iters 7] [--with 'chrt -r 10'] [--machine FILE.yaml]
+
+`lap calibrate` measures the machine with as many ranks as a grid has; `lap plan` plans a step of a small GPT for that description, and `lap
+train` trains it. Measured: the median of all iterations but the first of each run; noise: half the distance of their quartiles; least:
+the shortest of them. Planned: the median of the runs, each with a calibration of its own, and how far it is off both. The load of the machine before each row
+is that of the last minute: figures count only where it is far below 1.
+"""
+import argparse
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import tempfile
+
+MODEL = "--layers 4 --hidden 512 --heads 8 --ffn 2048 --vocab 2048 --seq 256"
+# tp, pp, dp; options that both commands have; sequences of a step and of a micro-batch
+GRIDS = [
+    (1, 1, 1, "", 2, 2),
+    (2, 1, 1, "", 2, 2),
+    (1, 1, 2, "", 4, 2),
+    (1, 2, 1, "--schedule 1f1b", 4, 1),
+    (2, 1, 2, "", 4, 2),
+    (2, 2, 1, "--schedule 1f1b", 4, 1),
+]
+
+
+def call(given, *words):
+    return subprocess.run([*shlex.split(given.prefix), given.lap, *words], check=True, capture_output=True, text=True).stdout
+
+
+def run(given, grid, folder):
+    tp, pp, dp, more, batch, micro = grid
+    ranks = tp * pp * dp
+    machine = given.machine
+    if not machine:
+        machine = os.path.join(folder, "machine.yaml")
+        call(given, "calibrate", "--ranks", str(ranks), "-o", machine)
+    shape = [*shlex.split(MODEL), *shlex.split(more), "--tp", str(tp), "--pp", str(pp), "--dp", str(dp), "--global-batch", str(batch),
+             "--micro-batch", str(micro)]
+    plan = json.loads(call(given, "plan", "--model", "gpt2-124m", "--gpus", str(ranks), "--gpu", machine, "--precision", "fp32", "--cp", "1",
+                           "--recompute", "none", *shape, "--json"))
+    train = call(given, "train", "--model", "gpt2-124m", *shape, "--iters", str(given.iters), "--no-trace", "--no-predict", "--json")
+    iterations = json.loads(train.splitlines()[-1])["iterations"]
+    return [iteration["ms"] for iteration in iterations[1:]], 1e3 * plan["plans"][0]["step_s"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lap")
+    parser.add_argument("--ranks", type=int, default=2, help="grids of at most so many ranks")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--iters", type=int, default=7)
+    parser.add_argument("--with", dest="prefix", default="", help="a command that lap is started with")
+    parser.add_argument("--machine", help="a description; nothing is calibrated")
+    given = parser.parse_args()
+    print("| tp | pp | dp | batch | measured ms | noise | least | planned ms | off | off the least | load |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for grid in GRIDS:
+        if grid[0] * grid[1] * grid[2] > given.ranks:
+            continue
+        load = os.getloadavg()[0]
+        with tempfile.TemporaryDirectory() as folder:
+            runs = [run(given, grid, folder) for _ in range(given.runs)]
+        times = sorted(time for measured, _ in runs for time in measured)
+        low, middle, high = statistics.quantiles(times, n=4)
+        planned = statistics.median(planned for _, planned in runs)
+        print(f"| {grid[0]} | {grid[1]} | {grid[2]} | {grid[4]} | {middle:.0f} | {(high - low) / 2:.0f} | {times[0]:.0f} | {planned:.0f} | "
+              f"{100 * (planned / middle - 1):+.0f} % | {100 * (planned / times[0] - 1):+.0f} % | {load:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -512,75 +512,45 @@ static lap_status_t issue_update(lap_nn_t *nn, lap_stream_t *stream, const lap_n
     return nn->kernels->update(stream, &update);
 }
 
-static lap_status_t issue_kernel(lap_nn_t *nn, const lap_nn_entry_t *entry)
-{
-    lap_stream_t *stream;
-    LAP_TRY(lap_nn_stream(nn, &stream));
-    switch (entry->work) {
-    case LAP_NN_NORM:
-        return issue_norm(nn, stream, entry);
-    case LAP_NN_NORM_BACKWARD:
-        return issue_norm_backward(nn, stream, entry);
-    case LAP_NN_ATTEND:
-    case LAP_NN_ATTEND_BACKWARD:
-        return issue_attention(nn, stream, entry);
-    case LAP_NN_ATTEND_BLOCK:
-    case LAP_NN_ATTEND_BLOCK_BACKWARD:
-        return issue_block(nn, stream, entry);
-    case LAP_NN_REORDER:
-        return issue_reorder(nn, stream, entry);
-    case LAP_NN_PACK:
-        return issue_pack(nn, stream, entry);
-    case LAP_NN_GATE:
-    case LAP_NN_GATE_BACKWARD:
-        return issue_swiglu(nn, stream, entry);
-    case LAP_NN_ACTIVATE:
-    case LAP_NN_CONVERT:
-    case LAP_NN_ADD:
-        return issue_reduction(nn, stream, entry);
-    case LAP_NN_COPY:
-        return issue_copy(nn, stream, entry);
-    case LAP_NN_ZERO:
-        return issue_zero(nn, stream, entry);
-    case LAP_NN_CAST:
-        return issue_cast(nn, stream, entry);
-    case LAP_NN_SCALE:
-        return issue_scale(nn, stream, entry);
-    case LAP_NN_TRANSPOSE:
-        return issue_transpose(nn, stream, entry);
-    case LAP_NN_LOSS:
-        return issue_loss(nn, stream, entry);
-    case LAP_NN_SQUARES:
-        return issue_squares(nn, stream, entry);
-    case LAP_NN_TOTAL:
-        return issue_total(nn, stream, entry);
-    case LAP_NN_CLIP:
-        return issue_clip(nn, stream, entry);
-    case LAP_NN_UPDATE:
-        return issue_update(nn, stream, entry);
-    default:
-        return lap_nn_issue_tokens(nn, stream, entry);
-    }
-}
-
 /* ---- entries ---- */
 
-static lap_status_t issue_amax(lap_nn_t *nn, const lap_nn_entry_t *entry)
+static lap_status_t issue_amax(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
 {
     const lap_tensor_t matrix = lap_nn_tensor(nn, entry->reads[0]);
+    (void)stream;
     return lap_nn_amax(nn, &matrix, data(nn, entry->writes[0]));
+}
+
+static lap_status_t issue_look(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    (void)stream;
+    return lap_nn_look(nn, entry);
+}
+
+static lap_status_t issue_tokens(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    return lap_nn_issue_tokens(nn, stream, entry);
+}
+
+/* Of entries that are no kernels. */
+static lap_status_t issue_nothing(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    (void)nn;
+    (void)stream;
+    return lap_error(LAP_ERR_INVALID, "entry '%s' is no kernel: nothing can be issued for it",
+                     entry->name);
 }
 
 static lap_status_t issue_entry(lap_nn_t *nn, const lap_nn_entry_t *entry)
 {
-    switch (entry->work) {
-    case LAP_NN_AMAX:
-        return issue_amax(nn, entry);
-    case LAP_NN_LOOK:
-        return lap_nn_look(nn, entry);
-    default:
-        return issue_kernel(nn, entry);
-    }
+    static lap_status_t (*const issuers[])(lap_nn_t *, lap_stream_t *, const lap_nn_entry_t *) = {
+#define ISSUER(work, name, issuer) issue_##issuer,
+        LAP_NN_WORK_LIST(ISSUER)
+#undef ISSUER
+    };
+    lap_stream_t *stream;
+    LAP_TRY(lap_nn_stream(nn, &stream));
+    return issuers[entry->work](nn, stream, entry);
 }
 
 lap_status_t lap_nn_issue_kernel(void *context, uint32_t entry, lap_stream_t *stream)

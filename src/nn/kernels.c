@@ -31,8 +31,27 @@ lap_status_t lap_nn_kernels_find(const char *device, const lap_nn_kernels_t **ke
                      device);
 }
 
+/* A kernel that another device has already. */
+static lap_status_t check_slots(const lap_nn_kernels_t *kernels)
+{
+    const struct {
+        const char *name;
+        bool filled;
+    } slots[] = {
+#define SLOT(name, args_t) {#name, kernels->name != NULL},
+        LAP_NN_SLOT_LIST(SLOT)
+#undef SLOT
+    };
+    for (size_t i = 0; i < sizeof(slots) / sizeof(slots[0]); i++)
+        if (!slots[i].filled)
+            return lap_error(LAP_ERR_UNSUPPORTED, "device %s has no kernel %s", kernels->device,
+                             slots[i].name);
+    return LAP_OK;
+}
+
 lap_status_t lap_nn_kernels_of(lap_device_t *device, const lap_nn_kernels_t **kernels_p)
 {
     LAP_TRY(lap_nn_kernels_find(device->ops->name, kernels_p));
+    LAP_TRY(check_slots(*kernels_p));
     return (*kernels_p)->prepare(device);
 }

@@ -527,6 +527,21 @@ void lap_nn_lay_out_state(lap_nn_list_t *list)
 #define BLOCK_WEIGHTS 6 /* most parameters of a block, */
 #define TOKEN_WEIGHTS 2 /* and of what is before the first */
 
+/* A loss may put dy where the caller's y was: backward cannot read that. */
+static lap_status_t check_y(const lap_nn_list_t *list)
+{
+    if (list->regions[list->y].memory != LAP_NN_EXTERNAL)
+        return LAP_OK;
+    for (uint32_t i = list->parts[LAP_NN_BACKWARD]; i < list->parts[LAP_NN_LOOK_GRADIENTS]; i++)
+        for (int r = 0; r < LAP_NN_READS; r++)
+            if (list->entries[i].reads[r] == list->y)
+                return lap_error(LAP_ERR_CHECK,
+                                 "'%s' reads y in backward, where a loss may have put dy: expected "
+                                 "a private region that forward has written",
+                                 list->entries[i].name);
+    return LAP_OK;
+}
+
 lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, int rank,
                               const lap_nn_kernels_t *kernels)
 {
@@ -551,6 +566,7 @@ lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, in
             list->slots[slot++].chunk = c;
     list_all(list);
     LAP_TRY(list->status);
+    LAP_TRY(check_y(list));
     find_lifetimes(list);
     keep_regions(list);
     return lay_out(list);

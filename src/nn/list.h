@@ -10,6 +10,7 @@
 
 #include "nn/kernels.h"
 #include "nn/plan.h"
+#include "nn/work.h"
 
 #define LAP_NN_NONE UINT32_MAX /* no region, no block */
 
@@ -60,44 +61,6 @@ static inline size_t lap_nn_region_bytes(const lap_nn_region_t *region)
 {
     return region->rows * region->stride * lap_dtype_size(region->dtype);
 }
-
-typedef enum lap_nn_work {
-    LAP_NN_OPERATOR = 0,
-    LAP_NN_NORM,
-    LAP_NN_NORM_BACKWARD,
-    LAP_NN_ATTEND,
-    LAP_NN_ATTEND_BACKWARD,
-    LAP_NN_ATTEND_BLOCK, /* to the keys of a group of ranks: see context.h */
-    LAP_NN_ATTEND_BLOCK_BACKWARD,
-    LAP_NN_REORDER, /* tokens in the order of ranks become tokens in that of positions, or back */
-    LAP_NN_CONVERT, /* to another type */
-    LAP_NN_PACK,    /* heads as a matrix for each rank that exchanges them, or back */
-    LAP_NN_GATE,    /* SwiGLU */
-    LAP_NN_GATE_BACKWARD,
-    LAP_NN_ACTIVATE, /* GELU where no GEMM does it */
-    LAP_NN_COPY,
-    LAP_NN_CAST, /* to FP8 */
-    LAP_NN_AMAX, /* the largest magnitude of a matrix, for its scale */
-    LAP_NN_SCALE,
-    LAP_NN_TRANSPOSE, /* the FP8 copy of a weight */
-    LAP_NN_ADD,       /* grad += a gradient of one backward, or = */
-    LAP_NN_LOSS,
-    LAP_NN_SQUARES, /* the sum of the squares of a gradient */
-    LAP_NN_TOTAL,   /* of several sums: one */
-    LAP_NN_CLIP,    /* the rates of a step, by the norm of all gradients */
-    LAP_NN_UPDATE,
-    LAP_NN_EMBED, /* these seven are issued by model_pass.c */
-    LAP_NN_EMBED_BACKWARD,
-    LAP_NN_ROPE,
-    LAP_NN_ROPE_BACKWARD,
-    LAP_NN_DROPOUT,
-    LAP_NN_LOGIT_STATS,
-    LAP_NN_CROSS_ENTROPY,
-    LAP_NN_READY, /* a gradient is complete: calls what lap_nn_on_gradient was given */
-    LAP_NN_LOOK,  /* finds the largest magnitude, when asked to: see finite.c */
-    LAP_NN_ZERO,  /* of a pipeline: all gradients begin with it */
-    LAP_NN_WORKS
-} lap_nn_work_t;
 
 /* The regions of an entry, by kind of work; LAP_NN_NONE: not used. */
 enum { /* operators */

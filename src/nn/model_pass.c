@@ -354,7 +354,10 @@ lap_status_t lap_nn_issue_tokens(lap_nn_t *nn, lap_stream_t *stream, const lap_n
         return issue_rope(nn, stream, entry);
     case LAP_NN_DROPOUT:
         return issue_dropout(nn, stream, entry);
-    default:
+    case LAP_NN_LOGIT_STATS:
+    case LAP_NN_CROSS_ENTROPY:
         return issue_entropy(nn, stream, entry);
+    default:
+        return lap_error(LAP_ERR_INVALID, "entry '%s' is no kernel of tokens", entry->name);
     }
 }

@@ -171,41 +171,10 @@ static void use(const lap_nn_list_t *list, size_t seq, const lap_nn_entry_t *ent
 
 static const char *kernel_name(lap_nn_work_t work)
 {
-    static const char *const names[LAP_NN_WORKS] = {
-        [LAP_NN_OPERATOR] = "operator",
-        [LAP_NN_NORM] = "norm",
-        [LAP_NN_NORM_BACKWARD] = "norm_backward",
-        [LAP_NN_ATTEND] = "attention",
-        [LAP_NN_ATTEND_BACKWARD] = "attention_backward",
-        [LAP_NN_ATTEND_BLOCK] = "attention_block",
-        [LAP_NN_ATTEND_BLOCK_BACKWARD] = "attention_block_backward",
-        [LAP_NN_REORDER] = "reorder",
-        [LAP_NN_CONVERT] = "convert",
-        [LAP_NN_PACK] = "pack",
-        [LAP_NN_GATE] = "swiglu",
-        [LAP_NN_GATE_BACKWARD] = "swiglu_backward",
-        [LAP_NN_ACTIVATE] = "gelu",
-        [LAP_NN_COPY] = "copy",
-        [LAP_NN_CAST] = "cast",
-        [LAP_NN_AMAX] = "amax",
-        [LAP_NN_SCALE] = "scale",
-        [LAP_NN_TRANSPOSE] = "transpose",
-        [LAP_NN_ADD] = "add",
-        [LAP_NN_LOSS] = "loss",
-        [LAP_NN_SQUARES] = "sum_squares",
-        [LAP_NN_TOTAL] = "total",
-        [LAP_NN_CLIP] = "clip",
-        [LAP_NN_UPDATE] = "update",
-        [LAP_NN_EMBED] = "embedding",
-        [LAP_NN_EMBED_BACKWARD] = "embedding_backward",
-        [LAP_NN_ROPE] = "rope",
-        [LAP_NN_ROPE_BACKWARD] = "rope_backward",
-        [LAP_NN_DROPOUT] = "dropout",
-        [LAP_NN_LOGIT_STATS] = "logit_stats",
-        [LAP_NN_CROSS_ENTROPY] = "cross_entropy",
-        [LAP_NN_READY] = "ready",
-        [LAP_NN_LOOK] = "amax",
-        [LAP_NN_ZERO] = "zero",
+    static const char *const names[] = {
+#define NAME(work, name, issuer) name,
+        LAP_NN_WORK_LIST(NAME)
+#undef NAME
     };
     return names[work];
 }

@@ -87,12 +87,20 @@ static lap_status_t check_range(const form_t *form, const lap_range_t *range, bo
         (unsigned)form->call, form->schedule->rank, form->schedule->method, text, where, limit);
 }
 
+/* A wait is for a raise that the builder has announced. */
 static lap_status_t check_wait(const form_t *form, uint32_t signal, uint32_t count)
 {
+    char text[LAP_CHECK_TEXT];
     LAP_TRY(below(form, "the signal", signal, form->check->nsignals));
-    if (count == 0)
-        return wrong(form, "the count of a wait", count, form->schedule->raised[signal]);
-    return below(form, "the count of a wait", count, (size_t)form->schedule->raised[signal] + 1);
+    const uint32_t raised = form->schedule->raised[signal];
+    if (count > 0 && count <= raised)
+        return LAP_OK;
+    lap_step_describe(form->schedule, form->index, text, sizeof(text));
+    return lap_error(LAP_ERR_CHECK,
+                     "call %u rank %d %s %s: the count of a wait is %u, expected at least 1 and at "
+                     "most the %u raises that lap_expect announces",
+                     (unsigned)form->call, form->schedule->rank, form->schedule->method, text,
+                     (unsigned)count, (unsigned)raised);
 }
 
 static lap_status_t check_raise(const form_t *form, int peer, uint32_t signal)

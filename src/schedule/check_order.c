@@ -180,9 +180,9 @@ static lap_status_t deadlock(const lap_check_t *check, uint32_t index)
     if (culprit != LAP_CHECK_NONE)
         lap_check_describe(check, culprit, raise, sizeof(raise));
     return lap_error(LAP_ERR_CHECK,
-                     "deadlock: %s waits for raise %u of signal %u, counted from the first call, "
+                     "deadlock: %s waits for raise %u of its signal, counted from the first call, "
                      "and gets %u; %s would raise it%s",
-                     wait, (unsigned)(node->wait - check->first_moment[word] + 1), (unsigned)signal,
+                     wait, (unsigned)(node->wait - check->first_moment[word] + 1),
                      (unsigned)check->raised[word], raise,
                      culprit == LAP_CHECK_NONE ? "" : ", but never runs");
 }

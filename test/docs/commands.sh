@@ -30,7 +30,7 @@ while IFS= read -r line; do
     ran=$((ran + 1))
     bash -c "$short" >"$work/said" 2>&1 </dev/null
     ok "$command" test $? = 0 || { echo "# $short" && sed 's/^/# /' "$work/said"; }
-done < <(grep -hE '^    (build/lap|mpirun) ' "$LAP_SOURCE_DIR/README.md" "$LAP_SOURCE_DIR"/docs/*.md)
+done < <(grep -hE '^    (build/lap|mpirun) ' "$LAP_SOURCE_DIR/README.md" "$LAP_SOURCE_DIR"/docs/*.md | awk '!seen[$0]++')
 ok "the pages have commands, and those that can be run here were: $ran" test "$ran" -ge 14
 ok 'the picture that one of them draws is there' test -s rs.svg
 for file in "$LAP_SOURCE_DIR"/examples/overlap/*.yaml; do

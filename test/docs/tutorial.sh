@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What docs/tutorial.md adds works as the page tells: its patches are applied to a copy of the sources, and the files that they concern
-# are compiled as the build compiles them and linked to a second lap, which runs the commands of the page. What the page breaks is found.
+# What docs/tutorial.md adds works as the page tells: its patches are applied to a copy of the sources, by its own commands, and the files
+# that they concern are compiled as the build compiles them and linked to a second lap, which runs the commands of the page. What the page
+# breaks is found.
 . "$(dirname "$0")/../cli/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 page=$LAP_SOURCE_DIR/docs/tutorial.md
@@ -12,6 +13,9 @@ if ! [ -f "$LAP_BUILD_DIR/build.ninja" ] || ! command -v ninja >/dev/null; then
     finish
 fi
 
+nvcc=$(sed -n "s/^CUDAToolkit_NVCC_EXECUTABLE:FILEPATH=//p" "$LAP_BUILD_DIR/CMakeCache.txt")
+grep -q 'LAP_HAVE_CUDA 1' "$LAP_BUILD_DIR/generated/lap_config.h" || nvcc=
+
 # The commands by which the build makes one of its files, without its cache; in the build folder.
 command_of() { ninja -C "$LAP_BUILD_DIR" -t commands "$1" | tail -n 1 | sed 's/^[^ ]*ccache //'; }
 
@@ -20,6 +24,7 @@ objects_of() {
     local file
     for file in "$@"; do
         case $file in
+        src/nn/cuda/*.c) [ -z "$nvcc" ] || echo "src/CMakeFiles/lap_objects.dir/${file#src/}.o" ;; # built with CUDA only
         *.c) echo "src/CMakeFiles/lap_objects.dir/${file#src/}.o" ;;
         *.h)
             ninja -C "$LAP_BUILD_DIR" -t deps | awk -v header="/$file" '
@@ -30,12 +35,12 @@ objects_of() {
     done | sort -u
 }
 
-# made OBJECT: compiled from the copy of the sources.
+# made OBJECT: compiled from the copy of the sources, without optimizing: there are many.
 made() {
     local to=$work/new/${1//\//_} command
     command=$(command_of "$1")
     command=${command//"$LAP_SOURCE_DIR/src"/"$tree/src"}
-    command=$(sed "s| -o [^ ]*| -o $to|; s| -MF [^ ]*| -MF $work/d|; s| -MT [^ ]*| -MT x|" <<<"$command")
+    command=$(sed "s| -o [^ ]*| -o $to|; s| -MD -MT [^ ]* -MF [^ ]*||; s| -g -O3 | -O0 -U_FORTIFY_SOURCE |" <<<"$command")
     (cd "$LAP_BUILD_DIR" && eval "$command")
 }
 
@@ -69,17 +74,42 @@ runs() {
     done < <(grep -E "^    build/lap .*$1" "$page")
 }
 
-mkdir "$tree" "$work/new"
+# refused WORD...: what the page breaks was compiled and linked again, and lap check says so.
+refused() {
+    ok "$1: $2 compiles" made "src/CMakeFiles/lap_objects.dir/$2.o"
+    ok "$1: lap is linked" linked
+    shift 2
+    # shellcheck disable=SC2086
+    lap check $1
+    is 'and lap check refuses it' "$status" 1
+    shift
+    has 'with a sentence' "$out$err" "$@"
+}
+
+mkdir -p "$tree/docs" "$work/new"
 cp -r "$LAP_SOURCE_DIR/src" "$tree/"
-awk '$0 == "```" { inside = 0 } inside { print } $0 == "```diff" { inside = 1 }' "$page" >"$work/patch"
-ok 'the patches apply' patch -s -p1 --force -d "$tree" -i "$work/patch"
+cp "$page" "$tree/docs/"
+git -C "$tree" init -q 2>/dev/null # a tree of its own, as the reader's
+while IFS= read -r command; do
+    ok "${command##*| }" bash -c "cd '$tree' && set -o pipefail && $command"
+done < <(sed -n '/^    awk .*git apply/s/^ *//p' "$page")
+awk '/^```/ { on = $0 == "```diff"; next } on' "$page" >"$work/patch"
+applied() { ! git -C "$tree" apply --check "$work/patch" 2>/dev/null && git -C "$tree" apply --check -R "$work/patch"; }
+ok 'both commands together apply all patches' applied
 # shellcheck disable=SC2046
 objects=$(objects_of $(sed -n 's/^+++ b\///p' "$work/patch"))
-built=1
-for object in $objects; do
-    made "$object" || { ok "$object is made" false && built=0; }
+for object in $objects; do # three at a time
+    made "$object" || echo "$object" >>"$work/failed" &
+    while [ "$(jobs -rp | wc -l)" -ge 3 ]; do wait -n; done
 done
-ok "the files that change are compiled: $(wc -w <<<"$objects")" test "$built" = 1
+wait
+built=$([ -e "$work/failed" ] && echo 0 || echo 1)
+if [ -n "$nvcc" ]; then # one architecture, and no assembler: a few seconds
+    ok 'the kernel for GPUs is compiled' "$nvcc" -std c++17 -arch=sm_80 -ptx -I"$tree/src" -I"$LAP_SOURCE_DIR/include" \
+        -o "$work/kernels.ptx" "$tree/src/nn/cuda/nn_kernels.cu"
+    is 'with both of its entries' "$(grep -c 'entry lap_clamp' "$work/kernels.ptx")" 2
+fi
+ok "the files that change are compiled: $(wc -w <<<"$objects")" test "$built" = 1 || sed 's/^/# not made: /' "$work/failed"
 ok 'lap is linked with them' linked || built=0
 if [ "$built" = 1 ]; then
     first=$LAP
@@ -97,13 +127,16 @@ if [ "$built" = 1 ]; then
     has 'and in lap show, with its time' "$status $out" '0 ' ' clamp ' 'predicted: '
     before=$("$first" check train --layer transformer --tp 2 | grep -oE '[0-9]+ kernels')
     lap check train --layer transformer --tp 2
-    is 'a transformer layer has two kernels more' "$(grep -oE '[0-9]+ kernels' <<<"$out")" "$((${before% kernels} + 2)) kernels"
+    is 'a transformer layer has four kernels more' "$(grep -oE '[0-9]+ kernels' <<<"$out")" "$((${before% kernels} + 4)) kernels"
+    lap check train --layer transformer --tp 2 --target cuda
+    is 'which is proved for a GPU' "$status" 0
 
     sed -i '/static void build_halves/,/^}/ { /lap_add_wait/d }' "$tree/src/overlap/ag_gemm.c"
-    ok 'without its waits it compiles' made src/CMakeFiles/lap_objects.dir/overlap/ag_gemm.c.o
-    ok 'and is linked' linked
-    lap check ag --method halves --ranks 2
-    is 'and lap check refuses it' "$status" 1
-    has 'with both accesses' "$out$err" 'no order between two accesses' 'GEMM of 1 block' 'PUT rows'
+    refused 'halves without its waits' overlap/ag_gemm.c 'ag --method halves --ranks 2' 'no order between two accesses' 'GEMM of 1 block' 'PUT rows'
+    cp "$tree/src/nn/block.c" "$work/block.c"
+    sed -i '/entry->writes\[0\] = dclamp;/d' "$tree/src/nn/block.c"
+    refused 'a clamp that declares no result' nn/block.c 'train --layer transformer --tp 2' 'not safe: a read of unwritten memory' 'dclamp'
+    sed 's/list->blocks\[b\]\.passed/list->blocks[b].y/' "$work/block.c" >"$tree/src/nn/block.c"
+    refused 'a clamp that reads y in backward' nn/block.c 'train --layer transformer --tp 2' "'clamp' reads y in backward, where a loss may have put dy"
 fi
 finish

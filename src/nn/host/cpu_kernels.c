@@ -329,7 +329,6 @@ static lap_status_t cpu_attention_backward(lap_stream_t *stream, const lap_atten
 const lap_nn_kernels_t lap_nn_cpu_kernels = {
     .device = "cpu",
     LAP_NN_HOST_SLOTS,
-    LAP_NN_HOST_TOKEN_SLOTS,
     .attention_scratch = cpu_attention_scratch,
     .attention_forward = cpu_attention_forward,
     .attention_backward = cpu_attention_backward,

@@ -8,42 +8,19 @@
 
 #include "nn/kernels.h"
 
-/* The slots that both tables share. */
-lap_status_t lap_host_embedding(lap_stream_t *stream, const lap_embedding_t *embedding);
-lap_status_t lap_host_embedding_backward(lap_stream_t *stream,
-                                         const lap_embedding_backward_t *back);
-lap_status_t lap_host_rope(lap_stream_t *stream, const lap_rope_t *rope);
-lap_status_t lap_host_dropout(lap_stream_t *stream, const lap_dropout_t *dropout);
-lap_status_t lap_host_logit_stats(lap_stream_t *stream, const lap_cross_entropy_t *entropy);
-lap_status_t lap_host_cross_entropy(lap_stream_t *stream, const lap_cross_entropy_t *entropy);
+/* The slots that both tables share: lap_host_norm_forward, ... */
 lap_status_t lap_host_prepare(lap_device_t *device);
 size_t lap_host_norm_scratch(size_t rows, size_t cols);
-lap_status_t lap_host_norm_forward(lap_stream_t *stream, const lap_norm_forward_t *norm);
-lap_status_t lap_host_norm_backward(lap_stream_t *stream, const lap_norm_backward_t *norm);
-lap_status_t lap_host_swiglu_forward(lap_stream_t *stream, const lap_swiglu_t *swiglu);
-lap_status_t lap_host_swiglu_backward(lap_stream_t *stream, const lap_swiglu_t *swiglu);
-lap_status_t lap_host_square_loss(lap_stream_t *stream, const lap_square_loss_t *loss);
-lap_status_t lap_host_fill_normal(lap_stream_t *stream, const lap_fill_normal_t *fill);
-lap_status_t lap_host_amax(lap_stream_t *stream, const lap_amax_t *amax);
-lap_status_t lap_host_fp8_scales(lap_stream_t *stream, const lap_fp8_scales_t *scales);
-lap_status_t lap_host_sum_squares(lap_stream_t *stream, const lap_sum_squares_t *sum);
-lap_status_t lap_host_total(lap_stream_t *stream, const lap_total_t *total);
-lap_status_t lap_host_clip(lap_stream_t *stream, const lap_clip_t *clip);
-lap_status_t lap_host_update(lap_stream_t *stream, const lap_update_t *update);
+#define LAP_HOST_SLOT(name, args_t)                                                                \
+    lap_status_t lap_host_##name(lap_stream_t *stream, const args_t *args);
+LAP_NN_SLOT_LIST(LAP_HOST_SLOT)
+#undef LAP_HOST_SLOT
 
-/* As a table has them: those of language models, and the others. */
-#define LAP_NN_HOST_TOKEN_SLOTS                                                                    \
-    .embedding = lap_host_embedding, .embedding_backward = lap_host_embedding_backward,            \
-    .rope = lap_host_rope, .dropout = lap_host_dropout, .logit_stats = lap_host_logit_stats,       \
-    .cross_entropy = lap_host_cross_entropy
-
+/* As a table has them. */
+#define LAP_NN_HOST_SLOT(name, args_t) .name = lap_host_##name,
 #define LAP_NN_HOST_SLOTS                                                                          \
-    .prepare = lap_host_prepare, .norm_scratch = lap_host_norm_scratch,                            \
-    .norm_forward = lap_host_norm_forward, .norm_backward = lap_host_norm_backward,                \
-    .swiglu_forward = lap_host_swiglu_forward, .swiglu_backward = lap_host_swiglu_backward,        \
-    .square_loss = lap_host_square_loss, .fill_normal = lap_host_fill_normal,                      \
-    .amax = lap_host_amax, .fp8_scales = lap_host_fp8_scales, .sum_squares = lap_host_sum_squares, \
-    .total = lap_host_total, .clip = lap_host_clip, .update = lap_host_update
+    LAP_NN_SLOT_LIST(LAP_NN_HOST_SLOT).prepare = lap_host_prepare,                                 \
+    .norm_scratch = lap_host_norm_scratch
 
 /*
  * Attention of one head of sequence `b`, as lap_attention_as_block has it: forward of queries,

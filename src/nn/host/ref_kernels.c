@@ -210,7 +210,6 @@ static lap_status_t ref_attention_backward(lap_stream_t *stream, const lap_atten
 const lap_nn_kernels_t lap_nn_ref_kernels = {
     .device = "ref",
     LAP_NN_HOST_SLOTS,
-    LAP_NN_HOST_TOKEN_SLOTS,
     .attention_scratch = ref_attention_scratch,
     .attention_forward = ref_attention_forward,
     .attention_backward = ref_attention_backward,

@@ -95,6 +95,23 @@ def mlps(rank, ranks):
     mlp(rank, ranks, True, "swiglu", "RMSNorm", {})
     mlp(rank, ranks, True, "gelu", "LayerNorm", dict(OVERLAP, ub_overlap_rs_dgrad=True))
     mlp(rank, ranks, False, "swiglu", "LayerNorm", {})
+
+
+def reads_rules():
+    """Whether liblap can read rules: they are YAML."""
+    try:
+        lap.initialize_ub([8, 8], 2, ub_cfgs={"fc2_fprop": {"method": "ring_exchange"}})
+    except lapstrake.Unsupported:
+        return False
+    lap.destroy_ub()
+    return True
+
+
+needs_rules = unittest.skipUnless(reads_rules(), "this liblap was built without libyaml: it cannot read ub_cfgs")
+
+
+def ruled(rank, ranks):
+    """With rules of the caller's."""
     lap.initialize_ub([2 * ranks, 6], ranks, ub_cfgs={"fc2_fprop": {"method": "ring_exchange"},
                                                       "fc1_dgrad": {"method": "bulk"}})
     mlp(rank, ranks, True, "gelu", "RMSNorm", OVERLAP)
@@ -175,6 +192,10 @@ class Modules(Case):
     def test_mlp_three_and_four_ranks(self):
         self.on((3, 4), mlps)
 
+    @needs_rules
+    def test_rules(self):
+        self.on((1, 2, 3, 4), ruled)
+
     def test_compiled(self):
         import_compiler()
         self.on((2,), compiled)
@@ -185,8 +206,15 @@ class Modules(Case):
     def test_saved(self):
         self.on((2,), saved)
 
+    def refused(self, *cases):
+        """Each case is an error, a part of its sentence, and what raises it."""
+        for error, text, make in cases:
+            with self.assertRaises(error) as caught:
+                make()
+            self.assertIn(text, str(caught.exception))
+
     def test_sentences(self):
-        for error, text, make in (
+        self.refused(
             (lapstrake.InvalidArgument, "out_features is 7, expected a multiple of 2",
              lambda: lap.Linear(4, 7, tp_size=2, parallel_mode="column")),
             (lapstrake.InvalidArgument, "ub_name is 'fc2', expected qkv or fc1",
@@ -201,14 +229,16 @@ class Modules(Case):
             (lapstrake.Unsupported, "fuse_wgrad_accumulation is True",
              lambda: lap.Linear(4, 8, fuse_wgrad_accumulation=True)),
             (lapstrake.Unsupported, "use_fp8 is True", lambda: lap.initialize_ub([8, 8], 2, use_fp8=True)),
+        )
+
+    @needs_rules
+    def test_sentences_about_rules(self):
+        self.refused(
             (lapstrake.InvalidArgument, "did you mean 'fc2_fprop'",
              lambda: lap.initialize_ub([8, 8], 2, ub_cfgs={"fc2_frpop": {"method": "pipeline"}})),
             (lapstrake.InvalidArgument, "method",
              lambda: lap.initialize_ub([8, 8], 2, ub_cfgs={"fc2_fprop": {"method": "bulk"}})),
-        ):
-            with self.assertRaises(error) as caught:
-                make()
-            self.assertIn(text, str(caught.exception))
+        )
 
 
 if __name__ == "__main__":

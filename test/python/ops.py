@@ -256,6 +256,7 @@ def killed(rank, ranks):
     try:
         for _ in range(100):
             lap.all_gather_matmul(x, [B], 0, method="ring")
+        lap.synchronize()  # calls on a GPU have not been waited for
     except lapstrake.PeerLost as failure:
         seconds = time.monotonic() - begun
         told(lapstrake.PeerLost, "rank 1", lap.all_gather_matmul, A, [B], 0, method="ring")
@@ -269,7 +270,11 @@ def killed_in_backward(rank, ranks):
     _, (y,) = lap.all_gather_matmul(x, [torch.ones(4, 3)], 0, method="ring")
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    told(lapstrake.PeerLost, "rank 1", y.sum().backward)
+
+    def backward():
+        y.sum().backward()
+        lap.synchronize()
+    told(lapstrake.PeerLost, "rank 1", backward)
 
 
 killed.leaves = killed_in_backward.leaves = True  # gloo's own end would wait

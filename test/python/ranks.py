@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks for tests: processes that are forked, so that what was imported is imported once."""
 
+import faulthandler
 import os
 import pickle
 import select
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -19,19 +21,32 @@ class Failed(AssertionError):
 LIMIT = time.monotonic() + float(os.environ.get("LAP_TEST_LIMIT_S", "60"))
 
 
+def _kill_late(child, where):
+    """Kills a rank that is late; the lines of Python that its threads were in, if it could still tell."""
+    os.kill(child, signal.SIGUSR1)
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline and not os.path.getsize(where.name):
+        time.sleep(0.01)
+    time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    return Path(where.name).read_text().strip() or "it could not tell where it was"
+
+
 def forked(ranks, body, *arguments, killed=()):
     """body(rank, ranks, *arguments) in so many processes; a list of what they return. Those in `killed` return nothing.
 
-    A rank that raises is a failure with its traceback; ranks that are late are killed, and named.
+    A rank that raises is a failure with its traceback; ranks that are late are killed, and named, with where they were.
     """
-    pipes, children = [], []
+    pipes, children, places = [], [], []
     sys.stdout.flush()
     sys.stderr.flush()
     for rank in range(ranks):
         reading, writing = os.pipe()
+        places.append(tempfile.NamedTemporaryFile("w"))
         child = os.fork()
         if child == 0:
             os.close(reading)
+            faulthandler.register(signal.SIGUSR1, file=places[rank], all_threads=True)
             try:
                 result = (True, body(rank, ranks, *arguments))
             except BaseException:
@@ -53,12 +68,13 @@ def forked(ranks, body, *arguments, killed=()):
             if not chunk:
                 del waiting[pipe]
     late = sorted(waiting.values())
+    results, failures = [], []
     for rank, child in enumerate(children):
         if rank in late:
-            os.kill(child, signal.SIGKILL)
+            failures.append(f"rank {rank} has not ended in time: {_kill_late(child, places[rank])}")
         os.waitpid(child, 0)
         os.close(pipes[rank])
-    results, failures = [], [f"rank {rank} has not ended in time" for rank in late]
+        places[rank].close()
     for rank, text in enumerate(received):
         if rank in killed or rank in late:
             results.append(None)

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of torch.distributed for tests: forked processes with a process group over gloo.
 
-LAP_TEST_DEVICE=cuda runs the tests on a GPU, which the ranks share; LAP_TEST_PYTHON then names a python whose torch has
-CUDA.
+LAP_TEST_DEVICE=cuda runs the tests on a GPU, which the ranks share as those of `lap run --gpu-share` do: under an MPS
+daemon of their own, with a part of its multiprocessors each. LAP_TEST_PYTHON then names a python whose torch has CUDA.
 """
 
+import contextlib
 import os
+import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -15,6 +18,29 @@ import torch.distributed as dist
 from ranks import forked
 
 DEVICE = os.environ.get("LAP_TEST_DEVICE", "cpu")
+if DEVICE == "cuda" and not torch.version.cuda:
+    print(f"the torch {torch.__version__} of {sys.executable} has no CUDA: LAP_TEST_PYTHON names a python whose torch has")
+    sys.exit(77)
+
+
+def _control(folder, flag, text=""):
+    environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=folder, CUDA_MPS_LOG_DIRECTORY=folder)
+    subprocess.run(["nvidia-cuda-mps-control", *flag], input=text, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT,
+                   text=True, timeout=20, check=True, env=environment)
+
+
+@contextlib.contextmanager
+def _shared_gpu(ranks, folder):
+    """An MPS daemon for some ranks; without one they take turns on the GPU, and each signal waits for a turn. It ends
+    with them: of ranks that were killed it keeps others from the GPU for a while."""
+    shared = DEVICE == "cuda" and ranks > 1
+    if shared:
+        _control(folder, ["-d"])
+    try:
+        yield
+    finally:
+        if shared:
+            _control(folder, [], "quit\n")
 
 
 def _quiet():
@@ -24,10 +50,12 @@ def _quiet():
     os.close(null)
 
 
-def _body(rank, ranks, body, store, arguments):
+def _body(rank, ranks, body, folder, arguments):
     _quiet()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    if DEVICE == "cuda" and ranks > 1:
+        os.environ.update(CUDA_MPS_PIPE_DIRECTORY=folder, CUDA_MPS_LOG_DIRECTORY=folder, LAP_GPU_PART=f"{rank}/{ranks}")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
     torch.set_default_device(DEVICE)
     torch.manual_seed(1)  # the same on all ranks
     result = body(rank, ranks, *arguments)
@@ -38,8 +66,8 @@ def _body(rank, ranks, body, store, arguments):
 
 def ranks_of(ranks, body, *arguments, killed=()):
     """body(rank, ranks, *arguments) on so many ranks with a process group; a list of what they return."""
-    with tempfile.TemporaryDirectory() as folder:
-        return forked(ranks, _body, body, f"{folder}/store", arguments, killed=killed)
+    with tempfile.TemporaryDirectory() as folder, _shared_gpu(ranks, folder):
+        return forked(ranks, _body, body, folder, arguments, killed=killed)
 
 
 def import_compiler():

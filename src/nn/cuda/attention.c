@@ -51,16 +51,21 @@ static bool fits_tiles(const lap_attention_t *a, const void *data, size_t stride
     return (uintptr_t)data % 16 == 0 && stride % 8 == 0 && stride <= UINT32_MAX / 16 / a->batch;
 }
 
-/*
- * The largest of scores that are not yet scaled is taken there: with a scale below 0 it is none. Blocks
- * of keys are for plain kernels.
- */
+/* Whether what a block of keys has besides fits: sums are written in pairs. */
+static bool fits_block(const lap_attention_t *a)
+{
+    return a->keys == 0 ||
+           (a->sum_dtype == LAP_FLOAT32 && fits_tiles(a, a->kv, a->kv_stride) &&
+            fits_tiles(a, a->dqkv, a->dq_stride) && fits_tiles(a, a->dkv, a->dkv_stride));
+}
+
+/* The largest of scores that are not yet scaled is taken there: with a scale below 0 it is none. */
 static bool uses_tiles(const lap_attention_t *a)
 {
-    return a->keys == 0 && a->dtype != LAP_FLOAT32 && a->mask.rate == 0 &&
-           (a->dim == 64 || a->dim == 128) && a->scale > 0 &&
-           fits_tiles(a, a->qkv, a->qkv_stride) && fits_tiles(a, a->out, a->out_stride) &&
-           fits_tiles(a, a->dout, a->out_stride) && fits_tiles(a, a->dqkv, a->qkv_stride);
+    return a->dtype != LAP_FLOAT32 && a->mask.rate == 0 && (a->dim == 64 || a->dim == 128) &&
+           a->scale > 0 && fits_tiles(a, a->qkv, a->qkv_stride) &&
+           fits_tiles(a, a->out, a->out_stride) && fits_tiles(a, a->dout, a->out_stride) &&
+           (a->keys > 0 || fits_tiles(a, a->dqkv, a->qkv_stride)) && fits_block(a);
 }
 
 /* The kernels count in 32 bits, and grids have their limits. */
@@ -132,15 +137,21 @@ static lap_cuda_attention_t arguments(const lap_attention_t *a)
 
 /* ---- launches ---- */
 
-/* `first` is a kernel's variant for float16 and 64 columns; a block takes `rows` of a head. */
+/*
+ * `first` is a kernel's variant for float16 and 64 columns; a block takes `rows` of the `tokens` of a
+ * head.
+ */
 static lap_status_t launch_tiles(lap_stream_t *stream, const lap_attention_t *a, int first,
-                                 size_t heads, size_t rows)
+                                 size_t heads, size_t tokens, size_t rows)
 {
     const lap_cuda_attention_t args = arguments(a);
-    const int kernel = first + (a->dtype == LAP_BFLOAT16 ? 2 : 0) + (a->dim == 128 ? 1 : 0);
+    const int blocks =
+        a->keys > 0 ? KERNEL_attention_forward_blocks_f16_64 - KERNEL_attention_forward_f16_64 : 0;
+    const int kernel =
+        first + blocks + (a->dtype == LAP_BFLOAT16 ? 2 : 0) + (a->dim == 128 ? 1 : 0);
     return lap_cuda_code_launch(stream, &code, (size_t)kernel,
                                 (lap_cuda_grid_t){.x = heads * a->batch,
-                                                  .y = blocks_of(a->seq, rows),
+                                                  .y = blocks_of(tokens, rows),
                                                   .threads = LAP_CUDA_ATTENTION_THREADS,
                                                   .shared = entries[kernel].shared},
                                 &args);
@@ -185,7 +196,7 @@ lap_status_t lap_nn_cuda_attention_forward(lap_stream_t *stream, const lap_atten
         return LAP_OK;
     if (uses_tiles(attention))
         return launch_tiles(stream, attention, KERNEL_attention_forward_f16_64, attention->heads,
-                            LAP_CUDA_ATTENTION_ROWS);
+                            attention->seq, LAP_CUDA_ATTENTION_ROWS);
     return launch_plain(stream, attention, KERNEL_attention_plain_forward, attention->heads,
                         attention->seq, FORWARD_TILES);
 }
@@ -195,15 +206,16 @@ lap_status_t lap_nn_cuda_attention_backward(lap_stream_t *stream, const lap_atte
     LAP_TRY(check(stream->device, attention));
     if (attention->seq * attention->batch == 0)
         return LAP_OK;
+    const size_t keys = attention->keys ? attention->keys : attention->seq;
     LAP_TRY(launch_delta(stream, attention));
     if (uses_tiles(attention)) {
         LAP_TRY(launch_tiles(stream, attention, KERNEL_attention_keys_f16_64, attention->kv_heads,
-                             LAP_CUDA_ATTENTION_TILE));
+                             keys, LAP_CUDA_ATTENTION_TILE));
         return launch_tiles(stream, attention, KERNEL_attention_queries_f16_64, attention->heads,
-                            LAP_CUDA_ATTENTION_TILE);
+                            attention->seq, LAP_CUDA_ATTENTION_TILE);
     }
-    LAP_TRY(launch_plain(stream, attention, KERNEL_attention_plain_keys, attention->kv_heads,
-                         attention->keys ? attention->keys : attention->seq, BACKWARD_TILES));
+    LAP_TRY(launch_plain(stream, attention, KERNEL_attention_plain_keys, attention->kv_heads, keys,
+                         BACKWARD_TILES));
     return launch_plain(stream, attention, KERNEL_attention_plain_queries, attention->heads,
                         attention->seq, BACKWARD_TILES);
 }

@@ -13,65 +13,24 @@
 /* Two blocks fit a multiprocessor, each with all the registers that a thread can have. */
 #define TILE __launch_bounds__(LAP_CUDA_ATTENTION_THREADS, 2)
 
-extern "C" __global__ void TILE lap_attention_forward_f16_64(const lap_cuda_attention_t a)
-{
-    lap::forward<__half, 64>(a);
-}
+#define KERNEL(name, function, T, dim, blocks)                                                     \
+    extern "C" __global__ void TILE lap_attention_##name(const lap_cuda_attention_t a)             \
+    {                                                                                              \
+        lap::function<T, dim, blocks>(a);                                                          \
+    }
 
-extern "C" __global__ void TILE lap_attention_forward_f16_128(const lap_cuda_attention_t a)
-{
-    lap::forward<__half, 128>(a);
-}
+#define KERNELS(name, function, blocks)                                                            \
+    KERNEL(name##_f16_64, function, __half, 64, blocks)                                            \
+    KERNEL(name##_f16_128, function, __half, 128, blocks)                                          \
+    KERNEL(name##_bf16_64, function, __nv_bfloat16, 64, blocks)                                    \
+    KERNEL(name##_bf16_128, function, __nv_bfloat16, 128, blocks)
 
-extern "C" __global__ void TILE lap_attention_forward_bf16_64(const lap_cuda_attention_t a)
-{
-    lap::forward<__nv_bfloat16, 64>(a);
-}
-
-extern "C" __global__ void TILE lap_attention_forward_bf16_128(const lap_cuda_attention_t a)
-{
-    lap::forward<__nv_bfloat16, 128>(a);
-}
-
-extern "C" __global__ void TILE lap_attention_keys_f16_64(const lap_cuda_attention_t a)
-{
-    lap::backward_keys<__half, 64>(a);
-}
-
-extern "C" __global__ void TILE lap_attention_keys_f16_128(const lap_cuda_attention_t a)
-{
-    lap::backward_keys<__half, 128>(a);
-}
-
-extern "C" __global__ void TILE lap_attention_keys_bf16_64(const lap_cuda_attention_t a)
-{
-    lap::backward_keys<__nv_bfloat16, 64>(a);
-}
-
-extern "C" __global__ void TILE lap_attention_keys_bf16_128(const lap_cuda_attention_t a)
-{
-    lap::backward_keys<__nv_bfloat16, 128>(a);
-}
-
-extern "C" __global__ void TILE lap_attention_queries_f16_64(const lap_cuda_attention_t a)
-{
-    lap::backward_queries<__half, 64>(a);
-}
-
-extern "C" __global__ void TILE lap_attention_queries_f16_128(const lap_cuda_attention_t a)
-{
-    lap::backward_queries<__half, 128>(a);
-}
-
-extern "C" __global__ void TILE lap_attention_queries_bf16_64(const lap_cuda_attention_t a)
-{
-    lap::backward_queries<__nv_bfloat16, 64>(a);
-}
-
-extern "C" __global__ void TILE lap_attention_queries_bf16_128(const lap_cuda_attention_t a)
-{
-    lap::backward_queries<__nv_bfloat16, 128>(a);
-}
+KERNELS(forward, forward, false)
+KERNELS(keys, backward_keys, false)
+KERNELS(queries, backward_queries, false)
+KERNELS(forward_blocks, forward, true)
+KERNELS(keys_blocks, backward_keys, true)
+KERNELS(queries_blocks, backward_queries, true)
 
 /* ---- the sums of dout out ---- */
 

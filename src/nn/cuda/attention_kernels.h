@@ -28,7 +28,8 @@
 /*
  * The kernels, by the names of their functions in attention.cu, and the most shared memory that
  * they take. Those with a type and a number of columns of a head use tensor cores, and are in the
- * order in which attention.c counts; the plain ones take all that there is.
+ * order in which attention.c counts; those of `blocks` attend to a block of keys. The plain ones take
+ * all that there is.
  */
 #define LAP_CUDA_ATTENTION_LIST(X)                                                                 \
     X(attention_delta, 0)                                                                          \
@@ -44,13 +45,25 @@
     X(attention_queries_f16_128, LAP_CUDA_ATTENTION_SHARED(128))                                   \
     X(attention_queries_bf16_64, LAP_CUDA_ATTENTION_SHARED(64))                                    \
     X(attention_queries_bf16_128, LAP_CUDA_ATTENTION_SHARED(128))                                  \
+    X(attention_forward_blocks_f16_64, LAP_CUDA_ATTENTION_SHARED(64))                              \
+    X(attention_forward_blocks_f16_128, LAP_CUDA_ATTENTION_SHARED(128))                            \
+    X(attention_forward_blocks_bf16_64, LAP_CUDA_ATTENTION_SHARED(64))                             \
+    X(attention_forward_blocks_bf16_128, LAP_CUDA_ATTENTION_SHARED(128))                           \
+    X(attention_keys_blocks_f16_64, LAP_CUDA_KEYS_SHARED(64))                                      \
+    X(attention_keys_blocks_f16_128, LAP_CUDA_KEYS_SHARED(128))                                    \
+    X(attention_keys_blocks_bf16_64, LAP_CUDA_KEYS_SHARED(64))                                     \
+    X(attention_keys_blocks_bf16_128, LAP_CUDA_KEYS_SHARED(128))                                   \
+    X(attention_queries_blocks_f16_64, LAP_CUDA_ATTENTION_SHARED(64))                              \
+    X(attention_queries_blocks_f16_128, LAP_CUDA_ATTENTION_SHARED(128))                            \
+    X(attention_queries_blocks_bf16_64, LAP_CUDA_ATTENTION_SHARED(64))                             \
+    X(attention_queries_blocks_bf16_128, LAP_CUDA_ATTENTION_SHARED(128))                           \
     X(attention_plain_forward, LAP_CUDA_PLAIN_SHARED(3, LAP_CUDA_PLAIN_DIM))                       \
     X(attention_plain_keys, LAP_CUDA_PLAIN_SHARED(4, LAP_CUDA_PLAIN_DIM))                          \
     X(attention_plain_queries, LAP_CUDA_PLAIN_SHARED(4, LAP_CUDA_PLAIN_DIM))
 
 /*
  * lap_attention_t as a block: see lap_attention_as_block. Strides are in elements, here too. Kernels for
- * tensor cores take the keys of qkv.
+ * tensor cores that are not of `blocks` take the keys of qkv.
  */
 typedef struct lap_cuda_attention {
     const void *qkv;

@@ -13,6 +13,10 @@
  * Rows behind the end of a sequence are zeros, and what becomes of them is not stored. Nothing else
  * is needed for them: a key there is masked for all queries that matter, and a query there adds
  * zeros to the sums of keys.
+ *
+ * With `blocks` keys and values are those of another matrix, and tokens have positions of two halves: see
+ * lap_attention_t. Both are in the order of positions, so that a query sees the first keys, up to some number,
+ * and a later one not fewer. Results are fp32, and are merged with, or added to, those of the blocks before.
  */
 #ifndef LAP_NN_CUDA_ATTENTION_TILE_CUH
 #define LAP_NN_CUDA_ATTENTION_TILE_CUH
@@ -200,6 +204,70 @@ __device__ void store_rows(const float (&c)[dim / 8][4], float low_factor, float
     }
 }
 
+/* The same in fp32, from registers; what is there counts `old` times. */
+template <int dim>
+__device__ void store_sums(const float (&c)[dim / 8][4], const float (&factor)[2],
+                           const float (&old)[2], const head_rows<float> &rows, int first,
+                           int count)
+{
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        const int at = first + row * 8 + lane / 4;
+        if (at >= count)
+            continue;
+        float2 *to = reinterpret_cast<float2 *>(rows.data + at * rows.stride) + lane % 4;
+#pragma unroll
+        for (int n = 0; n < dim / 8; n++) {
+            float2 x = {c[n][2 * row] * factor[row], c[n][2 * row + 1] * factor[row]};
+            if (old[row] != 0) {
+                const float2 before = to[n * 4];
+                x.x = fmaf(before.x, old[row], x.x);
+                x.y = fmaf(before.y, old[row], x.y);
+            }
+            to[n * 4] = x;
+        }
+    }
+}
+
+/* ---- what is seen ---- */
+
+/* The keys that the queries [first, first + count) see: those that the last of them sees. */
+template <bool blocks>
+__device__ int keys_until(const lap_cuda_attention_t &a, int first, int count)
+{
+    const int end = min(first + count, a.seq);
+    return blocks ? lap_cuda_keys_seen(&a, end - 1) : end;
+}
+
+/* The keys, and the values, of a head. */
+template <typename T, bool blocks>
+__device__ head_rows<const T> keys_of(const lap_cuda_attention_t &a, int b, int kv)
+{
+    return blocks ? rows_of(a, static_cast<const T *>(a.kv), a.kv_stride, b, kv)
+                  : rows_of(a, static_cast<const T *>(a.qkv), a.qkv_stride, b, a.heads + kv);
+}
+
+/* Of 16 rows of scores: those of keys that the query of a row does not see. */
+__device__ inline void mask_unseen(float (&s)[8][4], const int (&seen)[2], int key)
+{
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        if (key + i / 4 * 8 + i % 2 >= seen[i % 4 / 2])
+            s[i / 4][i % 4] = -INFINITY;
+}
+
+/* The same of turned scores. */
+__device__ inline void mask_unseen_turned(const lap_cuda_attention_t &a, float (&s)[8][4],
+                                          int query, int key)
+{
+    const size_t low = lap_position(a.keys_at, key), high = lap_position(a.keys_at, key + 8);
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        if ((i % 4 < 2 ? low : high) > lap_position(a.queries_at, query + i / 4 * 8 + i % 2))
+            s[i / 4][i % 4] = -INFINITY;
+}
+
 /* ---- forward ---- */
 
 /* Of 16 rows of scores: those of keys behind the query of a row count nothing. */
@@ -231,8 +299,8 @@ constexpr float headroom = 8;
  * Makes powers of 16 rows of scores, each less `most` of its row, and adds them to the sums of the
  * lane. `most` is the largest so far, or not much below it: then the powers are above 1, which
  * does no harm, and what has been summed with the powers before need not be scaled. `scale` is for
- * powers of 2. Row 0 is row g, row 1 row g + 8. The first tile has a key for each query: `most` is
- * a number after it.
+ * powers of 2. Row 0 is row g, row 1 row g + 8. The first tile has a key for each query, and `most` is
+ * a number after it; of a query that sees none it is one before.
  */
 template <int dim>
 __device__ void soften(float (&s)[8][4], float (&o)[dim / 8][4], float (&most)[2], float (&sum)[2],
@@ -271,24 +339,42 @@ __device__ void soften(float (&s)[8][4], float (&o)[dim / 8][4], float (&most)[2
 }
 
 /*
+ * What a row of this block and of those before it count, from the logarithms of their sums: `before` and
+ * `found`, which becomes that of both. `sees`: the query sees a key of this block.
+ */
+__device__ inline void merge_row(const lap_cuda_attention_t &a, bool sees, float before,
+                                 float &found, float &own, float &old)
+{
+    if (!sees) {
+        own = 0;
+        old = a.merges ? 1 : 0;
+        found = a.merges ? before : -INFINITY;
+    } else if (a.merges) {
+        const float larger = fmaxf(before, found);
+        const float both = larger + log1pf(expf(fminf(before, found) - larger));
+        own *= expf(found - both);
+        old = expf(before - both);
+        found = both;
+    }
+}
+
+/*
  * A block of four warps takes 128 queries of a head, those with the most keys first. Shared memory:
  * the queries, then twice a tile of keys and one of values.
  */
-template <typename T, int dim> __device__ void forward(const lap_cuda_attention_t &a)
+template <typename T, int dim, bool blocks> __device__ void forward(const lap_cuda_attention_t &a)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int head = blockIdx.x % a.heads, b = blockIdx.x / a.heads;
-    const int kv = head / (a.heads / a.kv_heads);
+    const int kv = head / (a.heads / a.kv_heads), keys = blocks ? a.keys : a.seq;
     const int query0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * own_rows;
     const T *qkv = static_cast<const T *>(a.qkv);
     /* The keys from `key0` on, and their values. */
     const auto load = [&](uint32_t tile, int key0) {
-        load_tile<tile_rows, dim>(tile, rows_of(a, qkv, a.qkv_stride, b, a.heads + kv), key0,
-                                  a.seq);
-        load_tile<tile_rows, dim>(tile + tile_bytes<dim>,
-                                  rows_of(a, qkv, a.qkv_stride, b, a.heads + a.kv_heads + kv), key0,
-                                  a.seq);
+        load_tile<tile_rows, dim>(tile, keys_of<T, blocks>(a, b, kv), key0, keys);
+        load_tile<tile_rows, dim>(tile + tile_bytes<dim>, keys_of<T, blocks>(a, b, a.kv_heads + kv),
+                                  key0, keys);
     };
     const uint32_t q_tile = shared_address(memory), kv_tiles = q_tile + own_rows * row_bytes<dim>;
     load_tile<own_rows, dim>(q_tile, rows_of(a, qkv, a.qkv_stride, b, head), query0, a.seq);
@@ -296,9 +382,21 @@ template <typename T, int dim> __device__ void forward(const lap_cuda_attention_
 
     const int mine = query0 + warp * 32; /* the first query of the warp */
     const uint32_t q_mine = q_tile + warp * 32 * row_bytes<dim>;
-    const int end = min(query0 + own_rows, a.seq);
+    const int end = keys_until<blocks>(a, query0, own_rows);
     float o[2][dim / 8][4] = {}, sum[2][2] = {};
     float most[2][2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}};
+    int seen[2][2] = {}, all_see = 0,
+        some_see = 0; /* keys that all and any of the warp's queries see */
+    if (blocks) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            seen[i / 2][i % 2] = lap_cuda_keys_seen(&a, mine + i * 8 + lane / 4);
+            most[i / 2][i % 2] = seen[i / 2][i % 2] > 0 ? -INFINITY : 0;
+        }
+        all_see = lap_cuda_keys_seen(&a, mine + 31); /* none where a query is behind the end */
+        all_see = all_see == 0 ? 0 : lap_cuda_keys_seen(&a, mine);
+        some_see = mine < a.seq ? keys_until<blocks>(a, mine, 32) : 0;
+    }
     for (int key0 = 0, turn = 0; key0 < end; key0 += tile_rows, turn ^= 1) {
         const uint32_t k_tile = kv_tiles + turn * 2 * tile_bytes<dim>;
         const uint32_t next = kv_tiles + (turn ^ 1) * 2 * tile_bytes<dim>;
@@ -306,12 +404,16 @@ template <typename T, int dim> __device__ void forward(const lap_cuda_attention_
         __syncthreads();
         if (key0 + tile_rows < end)
             load(next, key0 + tile_rows);
-        if (key0 > mine + 31) /* all of these keys are behind the warp's queries */
+        if (blocks ? key0 >= some_see
+                   : key0 > mine + 31) /* all of them are behind the warp's queries */
             continue;
         float s[2][8][4];
         uint32_t p[2][4][4];
         multiply_rows<T, dim>(s, q_mine + down<dim>(lane), k_tile + across<dim>(lane));
-        if (key0 + tile_rows - 1 > mine) {
+        if (blocks && key0 + tile_rows > all_see) {
+            mask_unseen(s[0], seen[0], key0 + lane % 4 * 2);
+            mask_unseen(s[1], seen[1], key0 + lane % 4 * 2);
+        } else if (!blocks && key0 + tile_rows - 1 > mine) {
             mask_keys(s[0], mine + lane / 4, key0 + lane % 4 * 2);
             mask_keys(s[1], mine + 16 + lane / 4, key0 + lane % 4 * 2);
         }
@@ -322,22 +424,36 @@ template <typename T, int dim> __device__ void forward(const lap_cuda_attention_
         }
         add_product<T, dim>(o, p, k_tile + tile_bytes<dim> + down<dim>(lane));
     }
+    if (blocks)
+        copies_wait(); /* of the first tile, where no key is seen */
 
-    const head_rows<T> out = rows_of(a, static_cast<T *>(a.out), a.out_stride, b, head);
     float *lse = a.lse + static_cast<size_t>(head * a.batch + b) * a.seq;
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         const int first = mine + m * 16;
-        float inverse[2];
+        float own[2], old[2] = {};
 #pragma unroll
         for (int row = 0; row < 2; row++) {
+            const int query = first + row * 8 + lane / 4;
             const float all = row_sum(sum[m][row]);
-            inverse[row] = 1 / all;
-            if (lane % 4 == 0 && first + row * 8 + lane / 4 < a.seq)
-                lse[first + row * 8 + lane / 4] = most[m][row] * a.scale + logf(all);
+            float found = most[m][row] * a.scale + logf(all);
+            own[row] = 1 / all;
+            if (blocks)
+                merge_row(a, seen[m][row] > 0, query < a.seq ? lse[query] : 0, found, own[row],
+                          old[row]);
+            if (blocks)
+                __syncwarp(); /* all lanes of the row have read it */
+            if (lane % 4 == 0 && query < a.seq)
+                lse[query] = found;
         }
-        store_rows<T, dim>(o[m], inverse[0], inverse[1], q_mine + m * 16 * row_bytes<dim>, out,
-                           first, a.seq);
+        if (blocks)
+            store_sums<dim>(o[m], own, old,
+                            rows_of(a, static_cast<float *>(a.out), a.out_stride, b, head), first,
+                            a.seq);
+        else
+            store_rows<T, dim>(o[m], own[0], own[1], q_mine + m * 16 * row_bytes<dim>,
+                               rows_of(a, static_cast<T *>(a.out), a.out_stride, b, head), first,
+                               a.seq);
     }
 }
 
@@ -379,13 +495,22 @@ __device__ inline void turn_columns(float (&p)[8][4], const float (&dp)[8][4], u
     }
 }
 
+/* How many queries, which are the first, see none of the keys from `key` on. */
+__device__ inline int unseeing(const lap_cuda_attention_t &a, int key)
+{
+    const size_t position = lap_position(a.keys_at, key);
+    return position == 0 ? 0
+                         : static_cast<int>(lap_tokens_until(a.queries_at, a.seq, position - 1));
+}
+
 /*
  * A block of four warps takes 64 keys and values of a head, 16 to a warp, and goes through the
  * queries of all heads that use them, in their order. Scores are turned: keys are rows. Shared
  * memory: the keys, the values, then twice a tile of queries and one of dout, then lse and delta
  * of both.
  */
-template <typename T, int dim> __device__ void backward_keys(const lap_cuda_attention_t &a)
+template <typename T, int dim, bool blocks>
+__device__ void backward_keys(const lap_cuda_attention_t &a)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     constexpr uint32_t step = 2 * tile_bytes<dim>;
@@ -393,11 +518,12 @@ template <typename T, int dim> __device__ void backward_keys(const lap_cuda_atte
     const int kv = blockIdx.x % a.kv_heads, b = blockIdx.x / a.kv_heads;
     const int key0 = blockIdx.y * tile_rows, group = a.heads / a.kv_heads;
     const int k_head = a.heads + kv, v_head = k_head + a.kv_heads;
+    const int keys = blocks ? a.keys : a.seq;
     const T *qkv = static_cast<const T *>(a.qkv), *douts = static_cast<const T *>(a.dout);
     const uint32_t k_tile = shared_address(memory), v_tile = k_tile + tile_bytes<dim>;
     const uint32_t q_tiles = k_tile + step, sums = q_tiles + 2 * step;
-    load_tile<tile_rows, dim>(k_tile, rows_of(a, qkv, a.qkv_stride, b, k_head), key0, a.seq);
-    load_tile<tile_rows, dim>(v_tile, rows_of(a, qkv, a.qkv_stride, b, v_head), key0, a.seq);
+    load_tile<tile_rows, dim>(k_tile, keys_of<T, blocks>(a, b, kv), key0, keys);
+    load_tile<tile_rows, dim>(v_tile, keys_of<T, blocks>(a, b, a.kv_heads + kv), key0, keys);
 
     /* The queries from `query0` on of head `head`, with their dout, lse and delta. */
     const auto load = [&](int turn, int head, int query0) {
@@ -415,12 +541,17 @@ template <typename T, int dim> __device__ void backward_keys(const lap_cuda_atte
 
     const uint32_t mine = warp * 16 * row_bytes<dim>;
     float dk[1][dim / 8][4] = {}, dv[1][dim / 8][4] = {};
-    int head = kv * group, query0 = key0;
-    load(0, head, query0);
+    const int before = blocks ? unseeing(a, key0) : key0; /* queries that see none of the keys */
+    const int start = before / tile_rows * tile_rows;
+    int head = before < a.seq ? kv * group : (kv + 1) * group, query0 = start;
+    load(0, kv * group, query0);
     for (int turn = 0; head < (kv + 1) * group; turn ^= 1) {
-        const bool last = query0 + tile_rows >= a.seq, diagonal = query0 == key0;
+        const bool last = query0 + tile_rows >= a.seq;
+        const int tile0 = query0;
+        const bool diagonal =
+            blocks ? lap_cuda_keys_seen(&a, tile0) < key0 + tile_rows : tile0 == key0;
         head += last;
-        query0 = last ? key0 : query0 + tile_rows;
+        query0 = last ? start : query0 + tile_rows;
         copies_wait();
         __syncthreads();
         if (head < (kv + 1) * group)
@@ -431,7 +562,9 @@ template <typename T, int dim> __device__ void backward_keys(const lap_cuda_atte
         uint32_t x[1][4][4];
         multiply_rows<T, dim>(s, k_tile + mine + down<dim>(lane), q_tile + across<dim>(lane));
         multiply_rows<T, dim>(dp, v_tile + mine + down<dim>(lane), d_tile + across<dim>(lane));
-        if (diagonal)
+        if (blocks && diagonal)
+            mask_unseen_turned(a, s[0], tile0 + lane % 4 * 2, key0 + warp * 16 + lane / 4);
+        else if (diagonal)
             mask_queries(s[0], lane % 4 * 2, warp * 16 + lane / 4);
         soften_columns(s[0], lse, a.scale * log2_e);
         round_factor<T>(s[0], x[0]);
@@ -443,6 +576,15 @@ template <typename T, int dim> __device__ void backward_keys(const lap_cuda_atte
 
     T *dqkv = static_cast<T *>(a.dqkv);
     const int first = key0 + warp * 16;
+    if (blocks) {
+        float *dkv = static_cast<float *>(a.dkv);
+        const float once[2] = {1, 1}, scale[2] = {a.scale, a.scale}, none[2] = {0, 0};
+        copies_wait(); /* of the first tile, where no query sees the keys */
+        store_sums<dim>(dk[0], scale, none, rows_of(a, dkv, a.dkv_stride, b, kv), first, keys);
+        store_sums<dim>(dv[0], once, none, rows_of(a, dkv, a.dkv_stride, b, a.kv_heads + kv), first,
+                        keys);
+        return;
+    }
     store_rows<T, dim>(dk[0], a.scale, a.scale, k_tile + mine,
                        rows_of(a, dqkv, a.qkv_stride, b, k_head), first, a.seq);
     store_rows<T, dim>(dv[0], 1, 1, v_tile + mine, rows_of(a, dqkv, a.qkv_stride, b, v_head), first,
@@ -454,22 +596,21 @@ template <typename T, int dim> __device__ void backward_keys(const lap_cuda_atte
  * The queries and their dout stay in registers. Shared memory: the queries, dout, then twice a
  * tile of keys and one of values.
  */
-template <typename T, int dim> __device__ void backward_queries(const lap_cuda_attention_t &a)
+template <typename T, int dim, bool blocks>
+__device__ void backward_queries(const lap_cuda_attention_t &a)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     constexpr uint32_t step = 2 * tile_bytes<dim>;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int head = blockIdx.x % a.heads, b = blockIdx.x / a.heads;
-    const int kv = head / (a.heads / a.kv_heads);
+    const int kv = head / (a.heads / a.kv_heads), keys = blocks ? a.keys : a.seq;
     const int query0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * tile_rows;
     const T *qkv = static_cast<const T *>(a.qkv), *douts = static_cast<const T *>(a.dout);
     /* The keys from `key0` on, and their values. */
     const auto load = [&](uint32_t tile, int key0) {
-        load_tile<tile_rows, dim>(tile, rows_of(a, qkv, a.qkv_stride, b, a.heads + kv), key0,
-                                  a.seq);
-        load_tile<tile_rows, dim>(tile + tile_bytes<dim>,
-                                  rows_of(a, qkv, a.qkv_stride, b, a.heads + a.kv_heads + kv), key0,
-                                  a.seq);
+        load_tile<tile_rows, dim>(tile, keys_of<T, blocks>(a, b, kv), key0, keys);
+        load_tile<tile_rows, dim>(tile + tile_bytes<dim>, keys_of<T, blocks>(a, b, a.kv_heads + kv),
+                                  key0, keys);
     };
     const uint32_t q_tile = shared_address(memory), d_tile = q_tile + tile_bytes<dim>;
     const uint32_t kv_tiles = q_tile + step;
@@ -480,12 +621,16 @@ template <typename T, int dim> __device__ void backward_queries(const lap_cuda_a
     const int mine = query0 + warp * 16;
     const uint32_t q_mine = q_tile + warp * 16 * row_bytes<dim>;
     const size_t sums = static_cast<size_t>(head * a.batch + b) * a.seq;
+    const int end = blocks ? keys_until<blocks>(a, query0, tile_rows) : query0 + 1;
+    const int all_see = blocks ? lap_cuda_keys_seen(&a, query0) : query0;
     float shift[2], delta[2];
+    int seen[2];
 #pragma unroll
     for (int row = 0; row < 2; row++) {
         const int query = mine + row * 8 + lane / 4;
         shift[row] = query < a.seq ? a.lse[sums + query] * -log2_e : 0;
         delta[row] = query < a.seq ? a.delta[sums + query] : 0;
+        seen[row] = blocks ? lap_cuda_keys_seen(&a, query) : 0;
     }
     uint32_t q[dim / 16][4], d[dim / 16][4];
     copies_wait();
@@ -497,17 +642,19 @@ template <typename T, int dim> __device__ void backward_queries(const lap_cuda_a
     }
 
     float dq[1][dim / 8][4] = {};
-    for (int key0 = 0, turn = 0; key0 <= query0; key0 += tile_rows, turn ^= 1) {
+    for (int key0 = 0, turn = 0; key0 < end; key0 += tile_rows, turn ^= 1) {
         const uint32_t k_tile = kv_tiles + turn * step, next = kv_tiles + (turn ^ 1) * step;
         copies_wait();
         __syncthreads();
-        if (key0 < query0)
+        if (key0 + tile_rows < end)
             load(next, key0 + tile_rows);
         float s[8][4], dp[8][4];
         uint32_t x[1][4][4];
         multiply_kept<T, dim>(s, q, k_tile + across<dim>(lane));
         multiply_kept<T, dim>(dp, d, k_tile + tile_bytes<dim> + across<dim>(lane));
-        if (key0 == query0)
+        if (blocks && key0 + tile_rows > all_see)
+            mask_unseen(s, seen, key0 + lane % 4 * 2);
+        else if (!blocks && key0 == query0)
             mask_keys(s, mine + lane / 4, key0 + lane % 4 * 2);
 #pragma unroll
         for (int i = 0; i < 32; i++) {
@@ -518,8 +665,17 @@ template <typename T, int dim> __device__ void backward_queries(const lap_cuda_a
         round_factor<T>(s, x[0]);
         add_product<T, dim>(dq, x, k_tile + down<dim>(lane));
     }
-    store_rows<T, dim>(dq[0], a.scale, a.scale, q_mine,
-                       rows_of(a, static_cast<T *>(a.dqkv), a.qkv_stride, b, head), mine, a.seq);
+    if (blocks) {
+        const float scale[2] = {a.scale, a.scale},
+                    old[2] = {a.merges ? 1.f : 0, a.merges ? 1.f : 0};
+        store_sums<dim>(dq[0], scale, old,
+                        rows_of(a, static_cast<float *>(a.dqkv), a.dq_stride, b, head), mine,
+                        a.seq);
+    } else {
+        store_rows<T, dim>(dq[0], a.scale, a.scale, q_mine,
+                           rows_of(a, static_cast<T *>(a.dqkv), a.qkv_stride, b, head), mine,
+                           a.seq);
+    }
 }
 
 } // namespace lap

@@ -257,9 +257,9 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
         results[w].peak = lap_train_peak(train, results[w].local_ranks);
         status = prepare(train, groups, &models[w], &results[w]);
     }
-    lap_timeline_t timeline = {.size = 0};
-    if (status == LAP_OK)
-        status = lap_train_timeline_init(&models[0], &timeline);
+    lap_timeline_t timelines[2] = {{.size = 0}, {.size = 0}};
+    for (int w = 0; w < count && status == LAP_OK; w++)
+        status = lap_train_timeline_init(&models[w], &timelines[w]);
     int done = 0, interrupted = 0; /* by all ways together */
     lap_train_saver_t saver = {.train = train};
     if (status == LAP_OK) {
@@ -300,7 +300,7 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
     if (status == LAP_OK && lap_group_rank(groups->world) == 0)
         report(train, results, count, interrupted != 0);
     if (status == LAP_OK)
-        status = lap_train_write_trace(train, groups->world, &results[0], &timeline, end_p);
+        status = lap_train_write_trace(train, groups->world, &results[0], &timelines[0], end_p);
     if (status == LAP_OK && *end_p == LAP_CLI_OK && results[0].done > 0 &&
         !lap_train_is_hidden(train, &results[0], lap_group_rank(groups->world) == 0))
         *end_p = LAP_CLI_NOT_HIDDEN;
@@ -312,7 +312,8 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
             lap_train_model_clear(&models[w]);
         lap_free(results[w].iterations);
     }
-    lap_timeline_clear(&timeline); /* passes in flight are added to it when models end */
+    for (int w = 0; w < 2; w++) /* passes in flight are added to them when models end */
+        lap_timeline_clear(&timelines[w]);
     return status;
 }
 

@@ -94,12 +94,49 @@ bool lap_train_is_traced(const lap_train_t *train, int index)
     return train->trace && (!train->apart || index >= train->iters - train->iters / 2);
 }
 
-/* One call, which waited in line behind others. */
-static lap_status_t measure_call(lap_trace_t *trace, int rank, lap_train_comm_t *comm_p)
+/* What a rank has computed, in any call and kernel of the latest iteration. */
+typedef struct work {
+    lap_interval_t *intervals; /* NULL: not known */
+    size_t count;
+} work_t;
+
+/* Whether a record of a timeline is of arithmetic. */
+static bool is_work(const lap_timeline_record_t *record)
+{
+    const uint32_t kind = record->stream % LAP_STREAM_KINDS;
+    return (kind == LAP_STREAM_COMPUTE || kind == LAP_STREAM_LANE) &&
+           (record->kind == LAP_STEP_GEMM || record->kind == LAP_STEP_KERNEL ||
+            record->kind == LAP_STEP_REDUCE);
+}
+
+static lap_status_t list_work(const lap_train_model_t *model, work_t *work_p)
+{
+    const lap_timeline_t *timeline = model->timeline;
+    work_t work = {.intervals = NULL};
+    if (timeline)
+        work.intervals = lap_alloc(timeline->nrecords + 1, sizeof(*work.intervals));
+    if (timeline && !work.intervals)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the work of %zu records",
+                         timeline->nrecords);
+    for (size_t i = 0; timeline && i < timeline->nrecords; i++) {
+        const lap_timeline_record_t *record = &timeline->records[i];
+        if (is_work(record))
+            work.intervals[work.count++] = (lap_interval_t){record->begin, record->end};
+    }
+    *work_p = work;
+    return LAP_OK;
+}
+
+/*
+ * One call, which waited in line behind others. A collective without a GEMM has no work of its own: it
+ * is hidden by that of others.
+ */
+static lap_status_t measure_call(lap_trace_t *trace, int rank, const work_t *work,
+                                 lap_train_comm_t *comm_p)
 {
     lap_trace_view_t view;
     lap_trace_trim(trace);
-    LAP_TRY(lap_trace_view(trace, rank, &view));
+    LAP_TRY(lap_trace_view_among(trace, rank, work->intervals, work->count, &view));
     *comm_p = (lap_train_comm_t){.total = (double)view.flight_ns * 1e-9,
                                  .hidden = (double)view.hidden_ns * 1e-9,
                                  .exposed = (double)view.exposed_ns * 1e-9,
@@ -236,15 +273,18 @@ static lap_status_t measure_causes(const lap_train_model_t *model, lap_train_ite
 
 typedef struct measuring {
     const lap_train_model_t *model;
+    const work_t *work;
     lap_train_iteration_t *iteration;
 } measuring_t;
 
 static lap_status_t add_call(void *context, uint32_t step, const lap_op_t *op, lap_trace_t *trace)
 {
+    static const work_t none = {.intervals = NULL};
     const measuring_t *measuring = context;
+    const bool explained = is_explained(measuring->model, op);
     lap_train_comm_t comm, *kind = kind_of(measuring->iteration, trace->group);
-    LAP_TRY(measure_call(trace, op->group->rank, &comm));
-    if (!is_explained(measuring->model, op))
+    LAP_TRY(measure_call(trace, op->group->rank, explained ? &none : measuring->work, &comm));
+    if (!explained)
         comm.causes[LAP_CAUSE_WIRE] = comm.exposed;
     add(&measuring->iteration->rows[row_of(measuring->model, step)], comm);
     if (kind)
@@ -274,10 +314,14 @@ static lap_status_t measure_messages(const lap_train_model_t *model,
 lap_status_t lap_train_measure_passes(const lap_train_model_t *model,
                                       lap_train_iteration_t *iteration)
 {
-    measuring_t measuring = {model, iteration};
+    work_t work = {.intervals = NULL};
     if (!iteration->traced)
         return LAP_OK;
-    LAP_TRY(each_call(model, add_call, &measuring));
+    LAP_TRY(list_work(model, &work));
+    measuring_t measuring = {model, &work, iteration};
+    const lap_status_t status = each_call(model, add_call, &measuring);
+    lap_free(work.intervals);
+    LAP_TRY(status);
     if (model->pp)
         LAP_TRY(measure_messages(model, iteration));
     return model->train->grid.tp > 1 ? measure_causes(model, iteration) : LAP_OK;

@@ -392,12 +392,18 @@ static bool is_work(uint32_t kind)
 
 lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, lap_trace_view_t *view_p)
 {
+    return lap_trace_view_among(trace, rank, NULL, 0, view_p);
+}
+
+lap_status_t lap_trace_view_among(const lap_trace_t *trace, int rank, const lap_interval_t *work,
+                                  size_t nwork, lap_trace_view_t *view_p)
+{
     lap_trace_view_t view = {.call = {trace->begin, trace->end}};
     if (trace->calls)
         view.call = (lap_interval_t){trace->calls[rank].begin, trace->calls[rank].end};
-    lap_interval_t *busy = lap_alloc(trace->nrecords, sizeof(*busy));
+    lap_interval_t *busy = lap_alloc(trace->nrecords + nwork, sizeof(*busy));
     lap_interval_t *flight = lap_alloc(trace->nrecords, sizeof(*flight));
-    view.idle = lap_alloc(trace->nrecords + 1, sizeof(*view.idle));
+    view.idle = lap_alloc(trace->nrecords + nwork + 1, sizeof(*view.idle));
     lap_status_t status = LAP_OK;
     if (!busy || !flight || !view.idle) {
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory to look at a trace of %zu records",
@@ -413,6 +419,10 @@ lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, lap_trace_view_t
             append(busy, &nbusy, &record->span, &view.call);
         if (record->rank == rank || record->peer == rank)
             append(flight, &nflight, &record->flight, &view.call);
+    }
+    for (size_t i = 0; i < nwork; i++) {
+        const lap_span_t span = {.begin = work[i].begin, .end = work[i].end};
+        append(busy, &nbusy, &span, &view.call);
     }
     nbusy = join(busy, nbusy);
     nflight = join(flight, nflight);

@@ -125,7 +125,8 @@ typedef struct lap_interval {
  */
 typedef struct lap_trace_view {
     lap_interval_t call;
-    lap_interval_t *idle; /* of the compute stream: no GEMM, REDUCE or COPY; in order */
+    lap_interval_t
+        *idle; /* of the compute stream: no GEMM, REDUCE or COPY, nor other work; in order */
     size_t nidle;
     uint64_t flight_ns;            /* something was in flight */
     uint64_t hidden_ns;            /* ... and the compute stream worked */
@@ -141,6 +142,10 @@ typedef struct lap_trace_view {
  * LAP_ERR_NO_MEMORY.
  */
 lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, lap_trace_view_t *view_p);
+
+/* The same where the rank also worked in these intervals, which are no part of the call. */
+lap_status_t lap_trace_view_among(const lap_trace_t *trace, int rank, const lap_interval_t *work,
+                                  size_t nwork, lap_trace_view_t *view_p);
 void lap_trace_view_clear(lap_trace_view_t *view);
 
 /* The part of lap_trace_view that finds the causes of `idle`: see cause.c. */

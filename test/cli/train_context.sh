@@ -5,7 +5,7 @@
 . "$(dirname "$0")/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 
-small='--model llama-tiny --layers 1 --hidden 32 --heads 4 --kv-heads 2 --seq 19 --batch 2 --iters 4 --no-predict'
+small='--model llama-tiny --layers 1 --hidden 32 --heads 4 --kv-heads 2 --seq 19 --batch 2 --iters 4 --dtype float32 --no-predict'
 
 # numbers ARGUMENTS...: losses and norms of a run, in $numbers.
 numbers() {
@@ -26,6 +26,12 @@ done
 # shellcheck disable=SC2086
 lap train $small --tp 1 --cp 2 --compare --quiet
 has 'overlapped or not' "$out" 'The losses are the same to the last bit.'
+
+# Attention hides what travels meanwhile, though it is no part of the calls that send it.
+# shellcheck disable=SC2086
+lap train $small --seq 256 --tp 1 --cp 2 --json --link 5MB/s
+hidden=$(grep '"step":4,' "$work/out" | grep -oE '"cp":[^}]*' | grep -oE '"hidden_ms":[^,}]+' | cut -d: -f2)
+ok "keys and values are hidden for a while: ${hidden:-none} ms" awk "BEGIN { exit !(${hidden:-0} > 0) }"
 
 refuse 'cp_comm is a2a, where 4 ranks exchange heads, but a rank has 2 kv_heads' --model llama-tiny --kv-heads 2 --tp 1 --cp 4 --cp-comm-type a2a
 refuse "--cp-comm-type is 'ring'; expected p2p, all_gather, a2a or a2a+p2p" --model llama-tiny --tp 1 --cp 2 --cp-comm-type ring

@@ -185,7 +185,7 @@ static uint32_t by_tokens(lap_nn_list_t *list, uint32_t rows, lap_nn_extent_t ex
     const lap_nn_region_t whole = list->regions[rows];
     const uint32_t view = lap_nn_add_part(list, whole.name, rows, 0, whole.rows / batch,
                                           whole.cols * batch, whole.cols * batch);
-    if (list->status == LAP_OK && !list->more) {
+    if (list->status == LAP_OK && !list->same_regions) {
         list->regions[view].extent = extent;
         list->regions[view].view = true;
     }
@@ -201,7 +201,7 @@ static uint32_t columns(lap_nn_list_t *list, uint32_t matrix, size_t first, size
     const uint32_t view =
         lap_nn_add_part(list, whole.name, matrix, first * lap_dtype_size(whole.dtype), whole.rows,
                         cols, whole.stride);
-    if (list->status == LAP_OK && !list->more)
+    if (list->status == LAP_OK && !list->same_regions)
         list->regions[view].view = true;
     return view;
 }

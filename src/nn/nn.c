@@ -171,9 +171,6 @@ static lap_status_t prepare(lap_nn_t *nn, const lap_nn_desc_t *desc, const lap_n
     LAP_TRY(cut ? lap_nn_plan_stage(desc, nn->group->size, cut, &plan)
                 : lap_nn_plan_init(desc, nn->group->size, &plan));
     LAP_TRY(check_context(nn, &plan));
-    if (cut && plan.desc.cp > 1)
-        return lap_error(LAP_ERR_UNSUPPORTED, "cp is %zu for a stage of a pipeline, expected 1",
-                         plan.desc.cp);
     LAP_TRY(lap_engine_get(nn->group->world, &nn->engine));
     LAP_TRY(lap_nn_kernels_of(nn->engine->device, &nn->kernels));
     const int context = nn->context ? nn->context->rank : 0;

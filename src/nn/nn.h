@@ -219,6 +219,9 @@ lap_status_t lap_nn_look(lap_nn_t *nn, const lap_nn_entry_t *entry);
 
 /* ---- pass.c ---- */
 
+/* Sums a part of the loss over the ranks that share sequences, if there are any. Collective over them. */
+lap_status_t lap_nn_add_contexts(lap_nn_t *nn, double *sum_p);
+
 /* Waits for what was issued to the compute stream, and to all before it. Calls are not ended. */
 lap_status_t lap_nn_settle(lap_nn_t *nn);
 

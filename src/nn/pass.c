@@ -280,9 +280,11 @@ lap_status_t lap_nn_loss(lap_nn_t *nn, const lap_tensor_t *y, const lap_tensor_t
 }
 
 /* The losses of all ranks that share sequences, in their order. Collective over them. */
-static lap_status_t add_contexts(lap_nn_t *nn, double *sum_p)
+lap_status_t lap_nn_add_contexts(lap_nn_t *nn, double *sum_p)
 {
     void *memory;
+    if (!nn->context)
+        return LAP_OK;
     LAP_TRY(lap_group_collect(nn->context, sum_p, sizeof(*sum_p), &memory));
     const double *all = memory;
     *sum_p = all[0];
@@ -311,8 +313,7 @@ lap_status_t lap_nn_loss_value(lap_nn_t *nn, double *loss_p)
     for (int r = 1; r < nn->list.plan.nranks && !whole; r++)
         sum += all[r];
     lap_free(memory);
-    if (nn->context)
-        LAP_TRY(add_contexts(nn, &sum));
+    LAP_TRY(lap_nn_add_contexts(nn, &sum));
     *loss_p = (model ? 1 : 0.5) * sum / (double)nn->loss_count;
     return LAP_OK;
 }

@@ -435,9 +435,12 @@ typedef lap_status_t (*each_buffer_t)(lap_pp_t *pp, lap_group_t *group, lap_buff
 static lap_status_t each_buffer(lap_pp_t *pp, each_buffer_t each)
 {
     const lap_nn_background_t *background = background_of(pp);
-    LAP_TRY(each(pp, pp->nn->group, pp->nn->buffer, &pp->in_flight));
     if (background)
-        LAP_TRY(each(pp, background->group, background->buffer, &pp->replicas_in_flight));
+        LAP_TRY(
+            each(pp, background->group, background->buffer, &pp->in_flight[LAP_NN_BY_REPLICAS]));
+    for (int i = 0; i < LAP_NN_GROUPS; i++)
+        if (pp->nn->wires[i].group)
+            LAP_TRY(each(pp, pp->nn->wires[i].group, pp->nn->wires[i].buffer, &pp->in_flight[i]));
     for (uint32_t i = 0; i < pp->stages.npairs; i++)
         for (uint32_t b = 0; b < LAP_STAGE_BUFFERS; b++)
             if (pp->peers[i].buffers[b])
@@ -647,7 +650,9 @@ lap_status_t lap_pp_loss(lap_pp_t *pp, double *loss_p)
     for (uint32_t m = 0; m < pp->stages.micros; m++)
         mine += pp->nn->loss[m] / (double)pp->counted[m] / pp->stages.micros;
     LAP_TRY(lap_group_collect(pp->pipeline, &mine, sizeof(mine), &all));
-    *loss_p = ((const double *)all)[pp->stages.rank_of[pp->stages.stages - 1]];
+    mine = ((const double *)all)[pp->stages.rank_of[pp->stages.stages - 1]];
     lap_free(all);
+    LAP_TRY(lap_nn_add_contexts(pp->nn, &mine));
+    *loss_p = mine;
     return LAP_OK;
 }

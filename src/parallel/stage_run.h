@@ -31,7 +31,7 @@ struct lap_pp {
     bool traced;          /* its calls and messages are, and its kernels are timed; */
     bool buckets_traced;  /* what goes to replicas is */
     uint32_t backgrounds; /* nn->backgrounds when it was made */
-    lap_in_flight_t in_flight, replicas_in_flight;
+    lap_in_flight_t in_flight[LAP_NN_GROUPS];
     bool begun;
     bool sending;      /* ... to replicas, or tied gradients: in the background */
     uint64_t begin_ns; /* of the latest step */

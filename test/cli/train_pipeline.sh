@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Pipelines of `lap train`: any schedule has the losses and norms of one rank, with tensor-parallel ranks and replicas; tables that are
+# Pipelines of `lap train`: any schedule has the losses and norms of one rank, with tensor-parallel ranks, contexts and replicas; tables that are
 # wrong are refused before a rank starts; a rank that is killed is named; checkpoints go from one pipeline to another; and lap check and lap
 # show take the same options.
 . "$(dirname "$0")/tap.bash"
@@ -35,7 +35,7 @@ cat >"$work/table.csv" <<'EOF'
 ,1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3
 EOF
 for grid in '--tp 1 --pp 2' '--tp 1 --pp 2 --virtual-pp 2' '--tp 2 --pp 2 --dp 2 --schedule zb-h1' '--tp 1 --pp 2 --schedule zb-v' \
-    '--tp 1 --pp 3 --layers-per-stage 2,1,1' "--tp 1 --pp 2 --schedule $work/table.csv"; do
+    '--tp 1 --pp 3 --layers-per-stage 2,1,1' '--tp 1 --pp 2 --cp 2 --schedule zb-h1' "--tp 1 --pp 2 --schedule $work/table.csv"; do
     # shellcheck disable=SC2086
     figures $grid
     ok '... with the losses of one rank' near "$losses" "$alone" 1e-5
@@ -90,6 +90,9 @@ for options in '--pp 2' '--tp 2 --pp 2 --schedule zb-h1' '--pp 2 --schedule zb-v
     lap check train $small --tp 1 $options
     has "lap check train $options" "$status $out" '0 ' 'a step with all its messages is proved safe' "pipeline of 2 ranks"
 done
+# shellcheck disable=SC2086
+lap check train $small --heads 4 --tp 2 --pp 2 --cp 2 --dp 2
+has 'all four at once: 16 ranks' "$status $out" '0 ' '8 ranks in each of 2 replicas' 'context of 2 ranks' 'a step with all its messages is proved safe'
 # shellcheck disable=SC2086
 lap check train $small --tp 1 --pp 2 --schedule "$work/deadlock.csv"
 has 'a deadlock is no proof' "$status $err" '2 ' 'deadlock: rank 0, action 1'

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Language models on pipelines of 2, 3 and 4 ranks, with tensor-parallel ranks and replicas: losses and
+ * Language models on pipelines of 2, 3 and 4 ranks, with tensor-parallel ranks, contexts and replicas: losses and
  * norms of gradients of 20 steps are those of one rank, whatever the schedule; overlapped or not, and each
  * time that they run, they are the same bits. Ranks are threads.
  *
@@ -31,6 +31,7 @@ typedef struct trial {
     size_t virtual_stages;
     const size_t *layers;
     size_t nlayers;
+    lap_cp_comm_t comm;
     int overlap, tied;
     lap_recompute_t recompute;
     float dropout;
@@ -55,6 +56,9 @@ static lap_nn_desc_t describe(const trial_t *trial, lap_tp_overlap_t *overlap)
     desc.recompute = trial->recompute;
     desc.attention_dropout = desc.hidden_dropout = trial->dropout;
     desc.init_std = 0.1f;
+    desc.cp = (size_t)trial->grid.cp;
+    desc.cp_comm = trial->comm;
+    desc.cp_overlap = trial->overlap;
     switches.overlap = trial->overlap;
     (void)lap_tp_overlap_init(trial->grid.tp, overlap);
     (void)lap_tp_overlap_switch(overlap, &switches);
@@ -71,9 +75,10 @@ typedef struct rank {
     lap_dp_t *replicas;
 } rank_t;
 
-static lap_status_t create(rank_t *rank, const lap_nn_desc_t *desc)
+static lap_status_t create(rank_t *rank, lap_nn_desc_t *desc)
 {
     const trial_t *trial = rank->trial;
+    desc->cp_group = rank->groups.cp;
     lap_optimizer_desc_t adamw = LAP_OPTIMIZER_DESC_INIT;
     lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
     lap_pp_options_t pipeline = LAP_PP_OPTIONS_INIT;
@@ -85,7 +90,7 @@ static lap_status_t create(rank_t *rank, const lap_nn_desc_t *desc)
     pipeline.overlap = trial->overlap;
     options.bucket = 2000;
     adamw.lr = 0.004f;
-    adamw.epsilon = 1e-6f;  /* gradients that are rounding alone move no weight */
+    adamw.epsilon = 1e-5f;  /* gradients that are rounding alone move no weight */
     adamw.clip_norm = 1e6f; /* the norm is computed, and nothing is clipped */
     lap_status_t status = LAP_OK;
     if (trial->schedule) {
@@ -97,8 +102,8 @@ static lap_status_t create(rank_t *rank, const lap_nn_desc_t *desc)
     }
     if (status == LAP_OK)
         status = lap_optimizer_create(rank->nn, rank->groups.model, &adamw, &rank->optimizer);
-    if (status == LAP_OK && trial->grid.dp > 1)
-        status = lap_dp_create(rank->nn, rank->groups.dp, &options, &rank->replicas);
+    if (status == LAP_OK && rank->groups.replicas)
+        status = lap_dp_create(rank->nn, rank->groups.replicas, &options, &rank->replicas);
     return status;
 }
 
@@ -146,10 +151,10 @@ static lap_status_t step(rank_t *rank, const lap_nn_desc_t *desc, int index, dou
     } else if (status == LAP_OK) {
         status = run_passes(rank, desc->batch * SEQ, tokens, targets, loss_p);
     }
-    if (status == LAP_OK && rank->replicas) {
+    if (status == LAP_OK && rank->replicas)
         status = lap_dp_wait(rank->replicas);
-        if (status == LAP_OK)
-            status = lap_group_allgather(rank->groups.dp, loss_p, sizeof(*loss_p), all);
+    if (status == LAP_OK && replicas > 1) {
+        status = lap_group_allgather(rank->groups.dp, loss_p, sizeof(*loss_p), all);
         *loss_p = (all[0] + all[1]) / 2;
     }
     if (status == LAP_OK)
@@ -163,7 +168,7 @@ static void train(lap_world_t *world, void *arg)
     rank_t rank = {.trial = arg};
     const int me = lap_world_rank(world);
     lap_tp_overlap_t overlap;
-    const lap_nn_desc_t desc = describe(rank.trial, &overlap);
+    lap_nn_desc_t desc = describe(rank.trial, &overlap);
     lap_status_t status =
         lap_grid_groups_init(&rank.groups, &rank.trial->grid, lap_world_group(world));
     if (status == LAP_OK)
@@ -219,14 +224,26 @@ static const struct {
     lap_grid_t grid;
     const char *schedule;
     size_t micro, virtual_stages;
+    lap_cp_comm_t comm;
 } cases[] = {
-    {{1, 1, 2, 1}, "1f1b", 4, 0},        {{1, 1, 3, 1}, "1f1b", 4, 0},
-    {{1, 1, 4, 1}, "1f1b", 8, 0},        {{2, 1, 2, 1}, "1f1b", 4, 0},
-    {{1, 1, 2, 2}, "1f1b", 4, 0},        {{1, 1, 2, 1}, "interleaved", 4, 2},
-    {{1, 1, 4, 1}, "interleaved", 8, 2}, {{2, 1, 2, 1}, "interleaved", 4, 4},
-    {{1, 1, 2, 1}, "zb-h1", 4, 0},       {{1, 1, 3, 1}, "zb-h1", 8, 0},
-    {{2, 1, 2, 1}, "zb-h1", 4, 0},       {{1, 1, 2, 1}, "zb-v", 4, 0},
-    {{1, 1, 4, 1}, "zb-v", 8, 0},        {{2, 1, 2, 2}, "zb-v", 4, 0},
+    {{1, 1, 2, 1}, "1f1b", 4, 0, LAP_CP_P2P},
+    {{1, 1, 3, 1}, "1f1b", 4, 0, LAP_CP_P2P},
+    {{1, 1, 4, 1}, "1f1b", 8, 0, LAP_CP_P2P},
+    {{2, 1, 2, 1}, "1f1b", 4, 0, LAP_CP_P2P},
+    {{1, 1, 2, 2}, "1f1b", 4, 0, LAP_CP_P2P},
+    {{1, 1, 2, 1}, "interleaved", 4, 2, LAP_CP_P2P},
+    {{1, 1, 4, 1}, "interleaved", 8, 2, LAP_CP_P2P},
+    {{2, 1, 2, 1}, "interleaved", 4, 4, LAP_CP_P2P},
+    {{1, 1, 2, 1}, "zb-h1", 4, 0, LAP_CP_P2P},
+    {{1, 1, 3, 1}, "zb-h1", 8, 0, LAP_CP_P2P},
+    {{2, 1, 2, 1}, "zb-h1", 4, 0, LAP_CP_P2P},
+    {{1, 1, 2, 1}, "zb-v", 4, 0, LAP_CP_P2P},
+    {{1, 1, 4, 1}, "zb-v", 8, 0, LAP_CP_P2P},
+    {{2, 1, 2, 2}, "zb-v", 4, 0, LAP_CP_P2P},
+    {{1, 2, 2, 1}, "1f1b", 4, 0, LAP_CP_P2P},
+    {{2, 2, 2, 2}, "zb-h1", 4, 0, LAP_CP_P2P},
+    {{1, 2, 2, 1}, "interleaved", 4, 2, LAP_CP_A2A},
+    {{1, 2, 2, 1}, "zb-v", 4, 0, LAP_CP_ALL_GATHER},
 };
 
 static void test_grids(const char *device, bool llama, size_t only)
@@ -252,6 +269,7 @@ static void test_grids(const char *device, bool llama, size_t only)
         grid.schedule = cases[i].schedule;
         grid.micro = cases[i].micro;
         grid.virtual_stages = cases[i].virtual_stages;
+        grid.comm = cases[i].comm;
         serial = grid;
         serial.overlap = 0;
         lap_grid_text(&grid.grid, text);

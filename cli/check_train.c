@@ -106,8 +106,10 @@ static lap_status_t prove_stages(const lap_train_t *train, const lap_nn_desc_t *
 static lap_status_t prove(const lap_train_t *train, const lap_nn_desc_t *desc,
                           const lap_target_t *target, lap_nn_proof_t *proof_p)
 {
-    const lap_nn_linking_t how = {
-        .target = target, .replication = replication_of(train), .optimizer = &train->optimizer};
+    const lap_nn_linking_t how = {.target = target,
+                                  .replication = replication_of(train),
+                                  .optimizer = &train->optimizer,
+                                  .step_alone = !lap_train_steps(train, false)};
     lap_nn_plan_t plan;
     if (train->grid.pp > 1)
         return prove_stages(train, desc, target, proof_p);
@@ -144,8 +146,8 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
            proof->fragments, proof->fragments - proof->kernels, proof->kernels, proof->steps,
            proof->links);
     if (proof->launches < proof->fragments)
-        printf("passes that are repeated: %zu launches, since they are captured as graphs\n",
-               proof->launches);
+        printf("a pass that is repeated: %zu launch%s of graphs\n", proof->launches,
+               proof->launches > 1 ? "es" : "");
     printf("memory per rank: %zu bytes\n", all_bytes(train, proof));
     for (int i = 0; i < PARTS; i++)
         if (i != BUCKETS || train->grid.dp > 1)

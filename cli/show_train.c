@@ -91,7 +91,8 @@ static lap_status_t show_after(const request_t *request, const lap_pass_t *pass,
                                                 .bucket = request->train.bucket,
                                                 .wire = request->train.grad_dtype,
                                                 .late = !request->train.overlap},
-                                .optimizer = nn ? NULL : &request->train.optimizer};
+                                .optimizer = nn ? NULL : &request->train.optimizer,
+                                .step_alone = !lap_train_steps(&request->train, false)};
     if (nn) {
         source = lap_nn_chosen(nn);
         linking.source = &source;

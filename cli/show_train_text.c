@@ -160,8 +160,8 @@ static void print_head(const lap_show_train_t *show)
            links);
     const size_t launches = lap_nn_programs_count(show->programs).launches;
     if (launches < linked->nfragments)
-        printf("passes that are repeated: %zu launches, since they are captured as graphs\n",
-               launches);
+        printf("a pass that is repeated: %zu launch%s of graphs\n", launches,
+               launches > 1 ? "es" : "");
 }
 
 void lap_show_train_print(const lap_show_train_t *show)

@@ -156,6 +156,7 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
     iteration->traced = lap_train_is_traced(train, index);
     if (train->apart)
         LAP_TRY(lap_train_trace(model, iteration->traced));
+    LAP_TRY(lap_train_join(model, iteration->traced));
     lap_train_say(train, tp, "|-- %s", model->data ? "Read tokens" : "Generate random input batch");
     LAP_TRY(lap_train_generate(model, index));
     LAP_TRY(lap_group_barrier(model->groups.world));
@@ -191,10 +192,12 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
 /* What the passes of an iteration should take. Collective. */
 static lap_status_t predict(const lap_train_model_t *model, lap_train_result_t *result)
 {
-    lap_nn_prediction_t prediction = {.spans = NULL};
-    if (!model->train->predicts)
+    const lap_train_t *train = model->train;
+    const bool traced = train->trace && !train->apart; /* those whose times count */
+    lap_nn_prediction_t prediction = {.step = lap_train_steps(train, traced)};
+    if (!train->predicts)
         return LAP_OK;
-    const int micro = model->train->micro;
+    const int micro = train->micro;
     const lap_status_t status = lap_nn_predict(model->nn, &prediction);
     if (status == LAP_ERR_NO_MEMORY) /* on all ranks: they train without */
         return LAP_OK;

@@ -145,6 +145,7 @@ typedef struct lap_train_model {
     int32_t *tokens, *targets; /* of a language model, in the place of these four */
     lap_data_t *data;          /* where they come from; NULL: from the seed */
     uint64_t sample;           /* the first of this iteration */
+    bool steps;                /* the optimizer's step is a part of the last pass of an iteration */
     double loss;    /* of this iteration so far: a part of the mean of all micro-batches */
     int iteration;  /* that the data are of, from 0 */
     int micro;      /* the micro-batch in work */
@@ -170,7 +171,19 @@ lap_status_t lap_train_trace(lap_train_model_t *model, bool on);
 /* Fills x and the target with the data of an iteration, and waits for them. */
 lap_status_t lap_train_generate(lap_train_model_t *model, int iteration);
 
-/* Begins forward, loss and backward of a micro-batch; if it `says` so, as they are begun. */
+/*
+ * Whether the optimizer's step is a part of the last pass of an iteration. It is not where times are looked at
+ * one by one, nor where gradients are not clipped: then the host looks at the loss before each step.
+ */
+bool lap_train_steps(const lap_train_t *train, bool traced);
+
+/* Says that, of the passes from now on. */
+lap_status_t lap_train_join(lap_train_model_t *model, bool traced);
+
+/*
+ * Begins forward, loss and backward of a micro-batch, and the step that is a part of it; if it `says` so, as they
+ * are begun.
+ */
 lap_status_t lap_train_begin(lap_train_model_t *model, int micro, bool says);
 
 /* Waits for them, and for their loss. */
@@ -180,7 +193,7 @@ lap_status_t lap_train_add_loss(lap_train_model_t *model);
 /* Waits for the replicas. Writes the loss, as the mean of all micro-batches and replicas. */
 lap_status_t lap_train_sync(lap_train_model_t *model, double *loss_p);
 
-/* Makes a step, and waits for it. Writes the norm of the gradients, and what came of the scale. */
+/* Makes a step, if it has not been made, and waits for it. Writes the norm of the gradients, and what came of the scale. */
 typedef struct lap_train_iteration lap_train_iteration_t;
 lap_status_t lap_train_step(lap_train_model_t *model, lap_train_iteration_t *iteration);
 
@@ -266,7 +279,7 @@ struct lap_train_iteration {
     bool skipped;   /* which was too large: no step was made */
     uint64_t skips; /* so far */
     double seconds; /* all of it, */
-    double passes;  /* until forward and backward had ended, of all micro-batches, */
+    double passes;  /* until forward and backward had ended, with a step in them, */
     double issue;   /* until they were begun */
     double bubble;  /* a rank of a pipeline waited for what other stages compute */
     bool traced;    /* there are figures of communication, by what it is for, */

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "nn/nn.h"
 #include "train.h"
 #include "util/alloc.h"
 #include "util/random.h"
@@ -227,6 +228,31 @@ lap_status_t lap_train_generate(lap_train_model_t *model, int iteration)
 
 /* ---- an iteration ---- */
 
+bool lap_train_steps(const lap_train_t *train, bool traced)
+{
+    return train->grid.pp == 1 && !traced && train->optimizer.clip_norm > 0;
+}
+
+lap_status_t lap_train_join(lap_train_model_t *model, bool traced)
+{
+    model->steps = lap_train_steps(model->train, traced);
+    return model->pp ? LAP_OK : lap_nn_defer(model->nn, !traced);
+}
+
+static lap_status_t begin_step(const lap_train_model_t *model)
+{
+    const double sharers = (double)model->train->grid.dp * model->train->micro;
+    return lap_optimizer_step(model->optimizer, (float)(1 / (sharers * model->scale.scale)), NULL);
+}
+
+/* What was deferred is one program. */
+static lap_status_t end_issue(const lap_train_model_t *model)
+{
+    if (model->steps && model->micro + 1 == model->train->micro)
+        LAP_TRY(begin_step(model));
+    return lap_nn_flush(model->nn);
+}
+
 /* The line of a part of the work, with its micro-batch where there are several. */
 static void say_part(const lap_train_model_t *model, int micro, const char *what)
 {
@@ -249,7 +275,8 @@ static lap_status_t begin_model(lap_train_model_t *model, int micro, bool says)
                               model->targets + at));
     if (says)
         say_part(model, micro, "Backward pass");
-    return lap_model_backward(model->nn);
+    LAP_TRY(lap_model_backward(model->nn));
+    return end_issue(model);
 }
 
 lap_status_t lap_train_begin(lap_train_model_t *model, int micro, bool says)
@@ -282,7 +309,8 @@ lap_status_t lap_train_begin(lap_train_model_t *model, int micro, bool says)
     LAP_TRY(lap_nn_loss(model->nn, &model->y, &target, &model->y));
     if (says)
         say_part(model, micro, "Backward pass");
-    return lap_nn_backward(model->nn, &model->y, &model->dx);
+    LAP_TRY(lap_nn_backward(model->nn, &model->y, &model->dx));
+    return end_issue(model);
 }
 
 lap_status_t lap_train_wait(lap_train_model_t *model)
@@ -318,7 +346,7 @@ static lap_status_t average_loss(lap_train_model_t *model, double *loss)
 lap_status_t lap_train_sync(lap_train_model_t *model, double *loss_p)
 {
     double loss = model->loss;
-    if (model->dp)
+    if (model->dp && !model->steps)
         LAP_TRY(lap_dp_wait(model->dp));
     LAP_TRY(average_loss(model, &loss));
     *loss_p = isnan(loss) ? (double)NAN : loss; /* without a sign, which some processors give it */
@@ -328,10 +356,10 @@ lap_status_t lap_train_sync(lap_train_model_t *model, double *loss_p)
 lap_status_t lap_train_step(lap_train_model_t *model, lap_train_iteration_t *iteration)
 {
     const lap_train_t *train = model->train;
-    const double sharers = (double)train->grid.dp * train->micro;
     iteration->scale = model->scale.scale;
-    LAP_TRY(lap_optimizer_step(model->optimizer, (float)(1 / (sharers * model->scale.scale)),
-                               &iteration->norm));
+    if (!model->steps)
+        LAP_TRY(begin_step(model));
+    LAP_TRY(lap_optimizer_norm(model->optimizer, &iteration->norm));
     if (train->dynamic) {
         const bool made = isfinite(iteration->norm);
         const bool goes_on = lap_loss_scale_update(&model->scale, made);

@@ -108,6 +108,12 @@ LAP_API void lap_optimizer_destroy(lap_optimizer_t *optimizer);
 LAP_API lap_status_t lap_optimizer_step(lap_optimizer_t *optimizer, float scale, double *norm_p);
 
 /*
+ * The norm of the latest step, as lap_optimizer_step writes it. Blocks until that step has ended; 0 before the
+ * first. Returns LAP_ERR_INVALID (NULL), or as lap_nn_wait.
+ */
+LAP_API lap_status_t lap_optimizer_norm(lap_optimizer_t *optimizer, double *norm_p);
+
+/*
  * What an optimizer keeps, to be written to a checkpoint: moment `which` (0, and with LAP_ADAMW 1) of all
  * masters, which lie as in lap_nn_masters, in the memory of the device; and the steps made so far.
  * Local. NULL past the last moment. The caller waits for the latest step (lap_nn_wait) before it reads any

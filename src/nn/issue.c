@@ -50,8 +50,10 @@ static lap_tensor_t vector(const lap_nn_t *nn, uint32_t region)
 
 lap_status_t lap_nn_stream(lap_nn_t *nn, lap_stream_t **stream_p)
 {
-    if (!nn->stream)
+    if (!nn->stream) {
+        LAP_TRY(lap_nn_flush(nn));
         LAP_TRY(lap_engine_join(nn->engine, LAP_FOREGROUND));
+    }
     *stream_p = nn->stream ? nn->stream : nn->engine->streams[LAP_STREAM_COMPUTE];
     return LAP_OK;
 }

@@ -266,9 +266,9 @@ static lap_status_t make_passes(lap_nn_t *nn)
     lap_nn_pass_t *pass;
     for (int first = nn->list.plan.desc.fp8 == LAP_FP8_DELAYED; first >= 0; first--) {
         const lap_nn_mode_t mode = {.first = first};
-        LAP_TRY(lap_nn_get_pass(nn, LAP_NN_FORWARD, seq, mode, &pass));
-        LAP_TRY(lap_nn_get_pass(nn, LAP_NN_LOSS_PART, seq, mode, &pass));
-        LAP_TRY(lap_nn_get_pass(nn, LAP_NN_BACKWARD, seq, mode, &pass));
+        LAP_TRY(lap_nn_get_pass(nn, 1u << LAP_NN_FORWARD, seq, mode, &pass));
+        LAP_TRY(lap_nn_get_pass(nn, 1u << LAP_NN_LOSS_PART, seq, mode, &pass));
+        LAP_TRY(lap_nn_get_pass(nn, 1u << LAP_NN_BACKWARD, seq, mode, &pass));
     }
     return LAP_OK;
 }
@@ -374,6 +374,7 @@ lap_status_t lap_nn_create_stage(lap_group_t *group, const lap_nn_desc_t *desc,
 
 static void end(lap_nn_t *nn)
 {
+    nn->passes.deferred = 0; /* nobody has waited for it */
     if (nn->end)
         (void)lap_nn_wait(nn);
     (void)lap_nn_end_background(nn);
@@ -491,7 +492,7 @@ lap_status_t lap_nn_start_step(lap_nn_t *nn)
     const bool proves = nn->list.plan.desc.debug && !nn->norm_group;
     lap_status_t status = proves ? lap_nn_prove_own(nn) : LAP_OK;
     if (status == LAP_OK)
-        status = lap_nn_get_pass(nn, LAP_NN_STEP, 0, mode, &pass);
+        status = lap_nn_get_pass(nn, 1u << LAP_NN_STEP, 0, mode, &pass);
     return lap_group_agree(nn->norm_group ? nn->norm_group : nn->group, status);
 }
 

@@ -30,13 +30,13 @@ typedef struct lap_nn_reduction {
 } lap_nn_reduction_t;
 
 /*
- * A part of the list as a program that runs, for a number of active tokens, in a mode; and what it was
+ * Parts of the list as a program that runs, for a number of active tokens, in a mode; and what it was
  * bound to last.
  */
-#define LAP_NN_GIVEN 3 /* matrices of the caller's */
+#define LAP_NN_GIVEN 5 /* matrices of the caller's */
 typedef struct lap_nn_pass {
     lap_exec_t *exec; /* NULL: free */
-    int part;         /* LAP_NN_FORWARD and so on */
+    unsigned parts;   /* bits: of LAP_NN_FORWARD and so on */
     size_t seq;
     lap_nn_mode_t mode;
     uint64_t used; /* when, in passes of these layers */
@@ -85,7 +85,10 @@ typedef struct lap_nn_passes {
     lap_nn_pass_t *in_flight[LAP_NN_LIST_PARTS]; /* that have not ended: one of each part at most */
     size_t nin_flight;
     lap_nn_pass_t *in_background; /* a backward whose buckets have not been ended */
-    bool seen[LAP_NN_LIST_PARTS]; /* parts that have run: the next is not their first pass */
+    unsigned seen;                /* bits: parts that have run: the next is not their first pass */
+    bool defers;                  /* parts are deferred where they can be: */
+    unsigned deferred;            /* bits: what the next program is to have, */
+    bool deferred_sends;          /* ... and whether it sends gradients to replicas */
 } lap_nn_passes_t;
 
 /* The tokens of a model, in shared memory: model_pass.c's. */
@@ -240,8 +243,8 @@ lap_status_t lap_nn_run_forward(lap_nn_t *nn, int last);
 /* A backward whose matrices are known. */
 lap_status_t lap_nn_run_backward(lap_nn_t *nn);
 
-/* Sends gradients to replicas, after a backward that has not. */
-lap_status_t lap_nn_run_sync(lap_nn_t *nn);
+/* Waits until the gradients of a step are the sums over replicas, and sends them if backward has not. */
+lap_status_t lap_nn_send_all(lap_nn_t *nn);
 
 /* The step of an optimizer whose rates are set. */
 lap_status_t lap_nn_run_step(lap_nn_t *nn);
@@ -287,17 +290,36 @@ size_t lap_nn_rows(const lap_nn_t *nn);
 /* Proves the programs of all ranks as they run, with the methods that operators have chosen. */
 lap_status_t lap_nn_prove_own(lap_nn_t *nn);
 
-/* The program of a part, made if need be; that used longest ago makes room. */
-lap_status_t lap_nn_get_pass(lap_nn_t *nn, int part, size_t seq, lap_nn_mode_t mode,
+static inline bool lap_nn_has_part(unsigned parts, int part)
+{
+    return parts >> part & 1;
+}
+
+static inline int lap_nn_first_part(unsigned parts)
+{
+    int part = 0;
+    while (!lap_nn_has_part(parts, part))
+        part++;
+    return part;
+}
+
+/* The program of parts (bits), made if need be; that used longest ago makes room. */
+lap_status_t lap_nn_get_pass(lap_nn_t *nn, unsigned parts, size_t seq, lap_nn_mode_t mode,
                              lap_nn_pass_t **pass_p);
 void lap_nn_free_passes(lap_nn_t *nn);
-/* Frees the programs of a part, of which nothing is in flight. */
+/* Frees the programs with a part, of which nothing is in flight. */
 void lap_nn_free_part(lap_nn_t *nn, int part);
 
-/* Issues a pass: a part of the list. */
+/* Issues a pass: a part of the list; or defers it, if passes are and it can be. */
 lap_status_t lap_nn_run(lap_nn_t *nn, int part);
 
-/* Whether a pass of this part has been issued and not been ended; both backwards are one. */
+/* Issues what is deferred, as one program. A failure breaks the group. */
+lap_status_t lap_nn_flush(lap_nn_t *nn);
+
+/* The caller's matrix from now on; what is deferred has those that it was given. */
+lap_status_t lap_nn_give(lap_nn_t *nn, uint32_t region, const lap_tensor_t *tensor);
+
+/* Whether a pass of this part is deferred, or issued and not ended; both backwards are one. */
 bool lap_nn_is_in_flight(const lap_nn_t *nn, int part);
 
 /* Ends the pass of this part, if it is in flight, and those issued before it. */

@@ -160,7 +160,7 @@ static void set_rates(lap_optimizer_t *optimizer, float scale)
 static lap_status_t check_gradients(const lap_nn_t *nn)
 {
     LAP_TRY(lap_nn_step_ended(nn, "lap_optimizer_step"));
-    if (nn->joined && nn->sync == LAP_NN_LEAVING)
+    if (nn->joined && nn->sync == LAP_NN_LEAVING && !nn->passes.defers)
         return lap_error(LAP_ERR_INVALID,
                          "lap_optimizer_step: gradients are on their way to other replicas: "
                          "expected lap_dp_wait before");
@@ -179,11 +179,18 @@ lap_status_t lap_optimizer_step(lap_optimizer_t *optimizer, float scale, double 
     LAP_TRY(lap_nn_end_part(nn, LAP_NN_STEP));
     set_rates(optimizer, scale);
     LAP_TRY(lap_nn_run_step(nn));
-    if (!norm_p)
-        return LAP_OK;
-    if (optimizer->desc.clip_norm > 0)
-        LAP_TRY(lap_nn_end_part(nn, LAP_NN_STEP));
-    *norm_p = optimizer->desc.clip_norm > 0 ? nn->rates[1].norm : 0;
+    return norm_p ? lap_optimizer_norm(optimizer, norm_p) : LAP_OK;
+}
+
+lap_status_t lap_optimizer_norm(lap_optimizer_t *optimizer, double *norm_p)
+{
+    if (!optimizer || !norm_p)
+        return lap_error(LAP_ERR_INVALID, "lap_optimizer_norm: %s is NULL",
+                         optimizer ? "norm_p" : "optimizer");
+    const bool clips = optimizer->desc.clip_norm > 0;
+    if (clips)
+        LAP_TRY(lap_nn_end_part(optimizer->nn, LAP_NN_STEP));
+    *norm_p = clips ? optimizer->nn->rates[1].norm : 0;
     return LAP_OK;
 }
 

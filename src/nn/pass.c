@@ -119,7 +119,8 @@ static lap_status_t check_layers(const lap_nn_t *nn, const char *caller)
 
 lap_status_t lap_nn_begin_forward(lap_nn_t *nn, size_t seq)
 {
-    if (lap_nn_is_in_flight(nn, LAP_NN_FORWARD) || lap_nn_is_in_flight(nn, LAP_NN_LOSS_PART))
+    if (nn->passes.deferred || lap_nn_is_in_flight(nn, LAP_NN_FORWARD) ||
+        lap_nn_is_in_flight(nn, LAP_NN_LOSS_PART))
         LAP_TRY(lap_nn_wait(nn));
     nn->seq = seq;
     return LAP_OK;
@@ -142,8 +143,8 @@ lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x, con
     LAP_TRY(check_tensor(nn, "y", y, &output));
     LAP_TRY(check_apart("y", y, "x", x));
     LAP_TRY(lap_nn_begin_forward(nn, seq));
-    nn->tensors[nn->list.x] = *x;
-    nn->tensors[nn->list.y] = *y;
+    LAP_TRY(lap_nn_give(nn, nn->list.x, x));
+    LAP_TRY(lap_nn_give(nn, nn->list.y, y));
     return lap_nn_run_forward(nn, LAP_NN_FORWARD);
 }
 
@@ -158,14 +159,31 @@ lap_status_t lap_nn_refresh(lap_nn_t *nn)
     return finish(nn, lap_nn_run(nn, LAP_NN_REFRESH));
 }
 
-lap_status_t lap_nn_run_sync(lap_nn_t *nn)
+lap_status_t lap_nn_send_all(lap_nn_t *nn)
 {
-    return finish(nn, lap_nn_run(nn, LAP_NN_SYNC));
+    LAP_TRY(lap_nn_wait(nn));
+    if (!nn->background->overlap)
+        LAP_TRY(finish(nn, lap_nn_run(nn, LAP_NN_SYNC)));
+    LAP_TRY(lap_nn_end_background(nn));
+    LAP_TRY(lap_nn_end_part(nn, LAP_NN_SYNC));
+    nn->sync = LAP_NN_SUMMED;
+    return LAP_OK;
 }
 
 lap_status_t lap_nn_run_step(lap_nn_t *nn)
 {
     return finish(nn, lap_nn_run(nn, LAP_NN_STEP));
+}
+
+lap_status_t lap_nn_defer(lap_nn_t *nn, int on)
+{
+    if (!nn)
+        return lap_error(LAP_ERR_INVALID, "lap_nn_defer: nn is NULL");
+    if (lap_nn_list_is_stage(&nn->list))
+        return lap_error(LAP_ERR_INVALID, "lap_nn_defer: this is a stage of a pipeline, whose "
+                                          "steps are programs already: expected whole layers");
+    nn->passes.defers = on != 0;
+    return on ? LAP_OK : finish(nn, lap_nn_flush(nn));
 }
 
 /* ---- steps of several backwards ---- */
@@ -238,8 +256,8 @@ lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_ten
     LAP_TRY(check_apart("dx", dx, "dy", dy));
     LAP_TRY(check_apart("dx", dx, "x", &nn->tensors[nn->list.x]));
     LAP_TRY(check_replicas(nn));
-    nn->tensors[nn->list.dy] = *dy;
-    nn->tensors[nn->list.dx] = *dx;
+    LAP_TRY(finish(nn, lap_nn_give(nn, nn->list.dy, dy)));
+    LAP_TRY(finish(nn, lap_nn_give(nn, nn->list.dx, dx)));
     return lap_nn_run_backward(nn);
 }
 
@@ -252,9 +270,12 @@ lap_status_t lap_nn_scale_loss(lap_nn_t *nn, float factor)
     if (!(factor > 0) || !isfinite(factor))
         return lap_error(LAP_ERR_INVALID, "factor is %g, expected a finite number above 0",
                          (double)factor);
+    if (factor == nn->loss_factor)
+        return LAP_OK;
     /* Models find it in memory; the loss of layers has it as a number, also where it is captured. */
-    for (int i = 0; i < LAP_NN_PASSES && factor != nn->loss_factor; i++)
-        if (nn->passes.cache[i].part == LAP_NN_LOSS_PART)
+    LAP_TRY(finish(nn, lap_nn_flush(nn)));
+    for (int i = 0; i < LAP_NN_PASSES; i++)
+        if (lap_nn_has_part(nn->passes.cache[i].parts, LAP_NN_LOSS_PART))
             nn->passes.cache[i].bound = false;
     nn->loss_factor = factor;
     return LAP_OK;
@@ -273,9 +294,9 @@ lap_status_t lap_nn_loss(lap_nn_t *nn, const lap_tensor_t *y, const lap_tensor_t
     if (lap_nn_is_in_flight(nn, LAP_NN_LOSS_PART))
         LAP_TRY(lap_nn_wait(nn));
     nn->loss_count = output.all_rows * output.all_cols;
-    nn->tensors[nn->list.y] = *y;
-    nn->tensors[nn->list.target] = *target;
-    nn->tensors[nn->list.dy] = *dy;
+    LAP_TRY(finish(nn, lap_nn_give(nn, nn->list.y, y)));
+    LAP_TRY(finish(nn, lap_nn_give(nn, nn->list.target, target)));
+    LAP_TRY(finish(nn, lap_nn_give(nn, nn->list.dy, dy)));
     return finish(nn, lap_nn_run(nn, LAP_NN_LOSS_PART));
 }
 

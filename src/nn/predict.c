@@ -84,11 +84,11 @@ static lap_status_t play(const lap_probe_t *probe, const lap_nn_programs_t *prog
     return status;
 }
 
-/* `sends`: gradients go to replicas. */
-static lap_status_t play_variant(const lap_probe_t *probe, bool more, bool sends, double *seconds_p,
-                                 int rank, lap_fragment_span_t *spans)
+/* `last`: gradients go to replicas, and are all that a step needs. */
+static lap_status_t play_variant(const lap_probe_t *probe, bool more, bool last, bool step,
+                                 double *seconds_p, int rank, lap_fragment_span_t *spans)
 {
-    const lap_nn_background_t *replicas = sends ? lap_probe_replicas(probe) : NULL;
+    const lap_nn_background_t *replicas = last ? lap_probe_replicas(probe) : NULL;
     const lap_nn_source_t source = lap_nn_chosen(probe->nn);
     lap_nn_linking_t linking = {
         .target = &probe->nn->calls[0].op->target, .more = more, .source = &source};
@@ -97,6 +97,8 @@ static lap_status_t play_variant(const lap_probe_t *probe, bool more, bool sends
         linking.replication = (lap_nn_replication_t){
             .replicas = buckets->replicas, .bucket = buckets->elements, .wire = buckets->wire};
     }
+    if (last && step)
+        linking.optimizer = &probe->nn->optimizer;
     lap_nn_programs_t programs;
     lap_status_t status = lap_nn_programs_init(&programs, &probe->nn->list.plan, &linking);
     if (status == LAP_OK)
@@ -108,13 +110,13 @@ static lap_status_t play_variant(const lap_probe_t *probe, bool more, bool sends
 static lap_status_t play_all(const lap_probe_t *probe, lap_nn_prediction_t *prediction)
 {
     for (int more = 0; more < 2; more++)
-        for (int sends = 0; sends < 2; sends++) {
-            double *seconds = &prediction->seconds[more][sends];
-            if (sends && !lap_probe_replicas(probe))
+        for (int last = 0; last < 2; last++) {
+            double *seconds = &prediction->seconds[more][last];
+            if (last && !lap_probe_replicas(probe) && !prediction->step)
                 *seconds = prediction->seconds[more][0];
             else
-                LAP_TRY(play_variant(probe, more, sends, seconds, prediction->rank,
-                                     more || sends ? NULL : prediction->spans));
+                LAP_TRY(play_variant(probe, more, last, prediction->step, seconds, prediction->rank,
+                                     more || last ? NULL : prediction->spans));
         }
     return LAP_OK;
 }

@@ -10,9 +10,11 @@
 typedef struct lap_nn_prediction {
     /*
      * [1][]: gradients are added to those before, [0][]: they replace them. [][1]: they go to replicas
-     * as they are completed, if there are any; what is then still on its way does not count.
+     * as they are completed, if there are any; what is then still on its way does not count, unless
+     * a step waits for it.
      */
     double seconds[2][2];
+    bool step; /* given: [][1] ends with the step of the optimizer that the layers have */
     /*
      * Given: room for when `rank` is at each fragment of [0][0], on rank 0 of the group, which alone
      * writes it; NULL: not asked for.

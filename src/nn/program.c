@@ -396,7 +396,7 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
     const int replicas = linking->replication.replicas > 1 ? linking->replication.replicas : 1;
     const int place = plan->nranks * (int)plan->desc.cp; /* ranks of a replica */
     const size_t size = (size_t)place * (size_t)replicas;
-    *programs = (lap_nn_programs_t){.size = (int)size};
+    *programs = (lap_nn_programs_t){.size = (int)size, .step_alone = linking->step_alone};
     programs->lists = lap_alloc(size, sizeof(*programs->lists));
     programs->programs = lap_alloc(size, sizeof(*programs->programs));
     programs->list = lap_alloc(size, sizeof(*programs->list));
@@ -449,29 +449,31 @@ static size_t made_bytes(const lap_nn_list_t *list)
     return y->memory == LAP_NN_EXTERNAL ? lap_nn_region_bytes(y) + lap_nn_region_bytes(dx) : 0;
 }
 
-/* The part of the list whose program a fragment is in: the copies of weights belong to the step. */
-static int part_of(const lap_nn_list_t *list, const lap_fragment_t *fragment)
+/* The fragments before the step and the copies of weights that follow it. */
+static uint32_t count_passes(const lap_nn_list_t *list, const lap_linked_t *linked)
 {
-    const uint32_t origin = fragment->origin;
-    if (origin >= LAP_NN_BUCKET_ORIGIN)
-        return LAP_NN_BACKWARD;
-    if (origin >= list->parts[LAP_NN_REFRESH])
-        return LAP_NN_STEP;
-    return origin < list->parts[LAP_NN_LOSS_PART]  ? LAP_NN_FORWARD
-           : origin < list->parts[LAP_NN_BACKWARD] ? LAP_NN_LOSS_PART
-                                                   : LAP_NN_BACKWARD;
+    uint32_t count = linked->nfragments;
+    while (count > 0 && linked->fragments[count - 1].origin >= list->parts[LAP_NN_REFRESH] &&
+           linked->fragments[count - 1].origin < LAP_NN_BUCKET_ORIGIN)
+        count--;
+    return count;
 }
 
-/* Each program is a graph; where the background takes turns with the rest, there are several. */
-static size_t count_launches(const lap_nn_list_t *list, const lap_linked_t *linked)
+/*
+ * A program is a graph. Where the background takes turns with the rest and no step of the program waits
+ * for it, there are several.
+ */
+static size_t count_launches(const lap_nn_programs_t *programs, int rank)
 {
+    const lap_linked_t *linked = &programs->programs[rank];
+    const uint32_t passes = count_passes(&programs->lists[rank], linked);
+    const bool steps = passes < linked->nfragments;
     size_t count = 1;
-    for (uint32_t f = 1; f < linked->nfragments; f++) {
-        const lap_fragment_t *fragment = &linked->fragments[f];
-        count += fragment->schedule.set != fragment[-1].schedule.set ||
-                 part_of(list, fragment) != part_of(list, &fragment[-1]);
-    }
-    return count;
+    if (steps && !programs->step_alone)
+        return 1;
+    for (uint32_t f = 1; f < passes; f++)
+        count += linked->fragments[f].schedule.set != linked->fragments[f - 1].schedule.set;
+    return count + steps;
 }
 
 lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
@@ -513,7 +515,7 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         most.fragments = larger(most.fragments, own.fragments);
         most.kernels = larger(most.kernels, own.kernels);
         most.launches = larger(most.launches, graphs && !lap_nn_list_is_stage(list)
-                                                  ? count_launches(list, linked)
+                                                  ? count_launches(programs, rank)
                                                   : own.fragments);
         most.steps = larger(most.steps, own.steps);
         most.links = larger(most.links, own.links);

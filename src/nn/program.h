@@ -71,6 +71,7 @@ lap_status_t lap_nn_link_step(const lap_nn_list_t *list, const lap_nn_source_t *
  */
 typedef struct lap_nn_programs {
     int size;
+    bool step_alone; /* see lap_nn_linking_t */
     lap_nn_list_t *lists;
     lap_linked_t *programs;
     const lap_linked_t **list; /* to be checked */
@@ -94,6 +95,7 @@ typedef struct lap_nn_linking {
     const lap_nn_source_t *source; /* of schedules; NULL: those that the plan describes */
     lap_nn_replication_t replication;
     const lap_optimizer_desc_t *optimizer; /* NULL: there is no step */
+    bool step_alone; /* the host is between backward and the step: only counted as such */
 } lap_nn_linking_t;
 
 /*

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Running passes: a part of the list becomes a linked program, made when it is first needed and then
- * issued again and again. A pass is one thing in flight: checked, registered and ended once.
+ * Running passes: parts of the list become a linked program, made when it is first needed and then
+ * issued again and again. A pass is one thing in flight: checked, registered and ended once. It is one
+ * part, or all that were deferred: see lap_nn_defer.
  */
 #include "core/status.h"
 #include "nn/nn.h"
@@ -108,13 +109,19 @@ static lap_status_t make_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
     const lap_nn_source_t source = lap_nn_chosen(nn);
     lap_linked_t linked = {.rank = lap_nn_list_place(&nn->list)};
+    lap_status_t status = LAP_OK;
     lap_nn_link_regions(&nn->list, pass->mode.first, &linked);
     if (pass->mode.replicas)
         lap_nn_link_wire(&nn->list, pass->mode.replicas, &linked);
-    lap_status_t status =
-        pass->part == LAP_NN_STEP
-            ? link_step(nn, &source, &linked)
-            : lap_nn_link_part(&nn->list, pass->part, pass->seq, pass->mode, &source, &linked);
+    for (int part = 0; part < LAP_NN_LIST_PARTS && status == LAP_OK; part++) {
+        lap_nn_mode_t mode = pass->mode;
+        if (part != LAP_NN_SYNC && lap_nn_has_part(pass->parts, LAP_NN_SYNC))
+            mode.replicas = NULL; /* gradients go after backward */
+        if (lap_nn_has_part(pass->parts, part))
+            status = part == LAP_NN_STEP
+                         ? link_step(nn, &source, &linked)
+                         : lap_nn_link_part(&nn->list, part, pass->seq, mode, &source, &linked);
+    }
     if (status == LAP_OK)
         status = lap_link(&linked);
     if (status == LAP_OK)
@@ -138,30 +145,31 @@ void lap_nn_free_passes(lap_nn_t *nn)
 void lap_nn_free_part(lap_nn_t *nn, int part)
 {
     for (int i = 0; i < LAP_NN_PASSES; i++)
-        if (nn->passes.cache[i].part == part)
+        if (lap_nn_has_part(nn->passes.cache[i].parts, part))
             free_pass(&nn->passes.cache[i]);
 }
 
-static bool is_pass(const lap_nn_pass_t *pass, int part, size_t seq, lap_nn_mode_t mode)
+static bool is_pass(const lap_nn_pass_t *pass, unsigned parts, size_t seq, lap_nn_mode_t mode)
 {
-    return pass->exec && pass->part == part && pass->seq == seq && pass->mode.looks == mode.looks &&
-           pass->mode.first == mode.first && pass->mode.replicas == mode.replicas;
+    return pass->exec && pass->parts == parts && pass->seq == seq &&
+           pass->mode.looks == mode.looks && pass->mode.first == mode.first &&
+           pass->mode.replicas == mode.replicas;
 }
 
-lap_status_t lap_nn_get_pass(lap_nn_t *nn, int part, size_t seq, lap_nn_mode_t mode,
+lap_status_t lap_nn_get_pass(lap_nn_t *nn, unsigned parts, size_t seq, lap_nn_mode_t mode,
                              lap_nn_pass_t **pass_p)
 {
     lap_nn_pass_t *found = NULL, *oldest = NULL;
     for (int i = 0; i < LAP_NN_PASSES && !found; i++) {
         lap_nn_pass_t *pass = &nn->passes.cache[i];
-        if (is_pass(pass, part, seq, mode))
+        if (is_pass(pass, parts, seq, mode))
             found = pass;
         else if (!pass->is_in_flight && (!oldest || pass->used < oldest->used))
             oldest = pass;
     }
     if (!found) {
         free_pass(oldest);
-        oldest->part = part;
+        oldest->parts = parts;
         oldest->seq = seq;
         oldest->mode = mode;
         LAP_TRY(make_pass(nn, oldest));
@@ -174,20 +182,31 @@ lap_status_t lap_nn_get_pass(lap_nn_t *nn, int part, size_t seq, lap_nn_mode_t m
 
 /* ---- binding ---- */
 
-/* What the caller gives a pass: matrices of forward, the loss and backward. */
-static void list_given(const lap_nn_t *nn, int part, lap_tensor_t given[LAP_NN_GIVEN])
+/* The caller's matrices, and which of them the parts of a pass use. */
+static const struct {
+    const char *name;
+    unsigned parts;
+} all_given[LAP_NN_GIVEN] = {
+    {"x", 1u << LAP_NN_FORWARD | 1u << LAP_NN_BACKWARD | 1u << LAP_NN_BACKWARD_MORE},
+    {"y", 1u << LAP_NN_FORWARD | 1u << LAP_NN_LOSS_PART},
+    {"target", 1u << LAP_NN_LOSS_PART},
+    {"dy", 1u << LAP_NN_LOSS_PART | 1u << LAP_NN_BACKWARD | 1u << LAP_NN_BACKWARD_MORE},
+    {"dx", 1u << LAP_NN_BACKWARD | 1u << LAP_NN_BACKWARD_MORE},
+};
+
+static uint32_t given_region(const lap_nn_list_t *list, int i)
 {
-    const lap_nn_list_t *list = &nn->list;
-    const bool model = lap_nn_list_is_model(list);
-    const uint32_t forward[] = {list->x, list->y, list->x};
-    const uint32_t loss[] = {list->y, list->target, list->dy};
-    const uint32_t backward[] = {list->x, list->dy, list->dx};
-    const uint32_t *regions = part == LAP_NN_FORWARD     ? forward
-                              : part == LAP_NN_LOSS_PART ? loss
-                                                         : backward;
+    const uint32_t regions[LAP_NN_GIVEN] = {list->x, list->y, list->target, list->dy, list->dx};
+    return regions[i];
+}
+
+static void list_given(const lap_nn_t *nn, unsigned parts, lap_tensor_t given[LAP_NN_GIVEN])
+{
+    const bool model = lap_nn_list_is_model(&nn->list);
     const lap_tensor_t none = {.data = NULL};
     for (int i = 0; i < LAP_NN_GIVEN; i++)
-        given[i] = model || part >= LAP_NN_LOOK_GRADIENTS ? none : nn->tensors[regions[i]];
+        given[i] =
+            model || !(all_given[i].parts & parts) ? none : nn->tensors[given_region(&nn->list, i)];
 }
 
 static bool is_same(const lap_tensor_t *a, const lap_tensor_t *b)
@@ -195,16 +214,23 @@ static bool is_same(const lap_tensor_t *a, const lap_tensor_t *b)
     return a->data == b->data && a->rows == b->rows && a->cols == b->cols && a->stride == b->stride;
 }
 
-static lap_status_t check_memory(const lap_nn_t *nn, int part, const lap_tensor_t *given)
+/* What is deferred uses the matrices that it was given. */
+lap_status_t lap_nn_give(lap_nn_t *nn, uint32_t region, const lap_tensor_t *tensor)
 {
-    static const char *const names[][LAP_NN_GIVEN] = {[LAP_NN_FORWARD] = {"x", "y", "x"},
-                                                      [LAP_NN_LOSS_PART] = {"y", "target", "dy"},
-                                                      [LAP_NN_BACKWARD] = {"x", "dy", "dx"},
-                                                      [LAP_NN_BACKWARD_MORE] = {"x", "dy", "dx"}};
+    for (int i = 0; i < LAP_NN_GIVEN; i++)
+        if (region == given_region(&nn->list, i) && all_given[i].parts & nn->passes.deferred &&
+            !is_same(&nn->tensors[region], tensor))
+            LAP_TRY(lap_nn_flush(nn));
+    nn->tensors[region] = *tensor;
+    return LAP_OK;
+}
+
+static lap_status_t check_memory(const lap_nn_t *nn, const lap_tensor_t *given)
+{
     lap_device_t *device = nn->engine->device;
     for (int i = 0; i < LAP_NN_GIVEN; i++)
         if (given[i].rows > 0)
-            LAP_TRY(device->ops->check_memory(device, names[part][i], given[i].data));
+            LAP_TRY(device->ops->check_memory(device, all_given[i].name, given[i].data));
     return LAP_OK;
 }
 
@@ -222,7 +248,7 @@ static void bind_operators(lap_nn_t *nn, lap_exec_t *exec)
 static lap_status_t bind(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
     lap_tensor_t given[LAP_NN_GIVEN];
-    list_given(nn, pass->part, given);
+    list_given(nn, pass->parts, given);
     const bool traced = pass->mode.replicas && nn->background->traced;
     const bool timed = nn->tracing && nn->timeline;
     bool same = pass->bound && pass->traced == nn->tracing && pass->given_looks == nn->looks &&
@@ -232,7 +258,7 @@ static lap_status_t bind(lap_nn_t *nn, lap_nn_pass_t *pass)
     if (same)
         return LAP_OK;
     pass->bound = false;
-    LAP_TRY(check_memory(nn, pass->part, given));
+    LAP_TRY(check_memory(nn, given));
     bind_operators(nn, pass->exec);
     lap_exec_time_kernels(pass->exec, timed);
     LAP_TRY(lap_exec_rebound(pass->exec));
@@ -292,10 +318,13 @@ static lap_status_t issue_entries(lap_nn_t *nn, const lap_nn_pass_t *pass)
 {
     const lap_nn_list_t *list = &nn->list;
     const lap_linked_t *linked = lap_exec_linked(pass->exec);
+    const unsigned calls_back = 1u << LAP_NN_BACKWARD | 1u << LAP_NN_BACKWARD_MORE;
+    const int part = lap_nn_first_part(pass->parts); /* what calls back is a pass by itself */
     uint32_t first = 0, next = 0;
-    for (uint32_t i = list->parts[pass->part]; i < list->parts[pass->part + 1]; i++) {
+    const bool ready = nn->ready && nn->held == 0 && pass->parts & calls_back;
+    for (uint32_t i = list->parts[part]; ready && i < list->parts[part + 1]; i++) {
         const lap_nn_entry_t *entry = &list->entries[i];
-        if (entry->work == LAP_NN_READY && nn->ready && nn->held == 0) {
+        if (entry->work == LAP_NN_READY) {
             LAP_TRY(lap_exec_issue(pass->exec, first, next));
             first = next;
             LAP_TRY(call_ready(nn, entry->index));
@@ -323,10 +352,11 @@ static lap_status_t issue(lap_nn_t *nn, lap_nn_pass_t *pass)
 
 /* ---- in flight ---- */
 
-/* Both backwards are one kind of pass. */
-static int kind_of(int part)
+/* Those of a kind: both backwards are one. */
+static unsigned kind_of(int part)
 {
-    return part == LAP_NN_BACKWARD_MORE ? LAP_NN_BACKWARD : part;
+    const unsigned backwards = 1u << LAP_NN_BACKWARD | 1u << LAP_NN_BACKWARD_MORE;
+    return 1u << part & backwards ? backwards : 1u << part;
 }
 
 /* What this rank is in, for sentences. */
@@ -341,7 +371,10 @@ static lap_flight_t flight_of(const lap_nn_t *nn, const lap_nn_pass_t *pass)
         [LAP_NN_SYNC] = "a sum of gradients of layers",
         [LAP_NN_REFRESH] = "a refresh of layers",
         [LAP_NN_STEP] = "a step of layers"};
-    return (lap_flight_t){.engine = nn->engine, .group = nn->group, .what = names[pass->part]};
+    const int first = lap_nn_first_part(pass->parts);
+    return (lap_flight_t){.engine = nn->engine,
+                          .group = nn->group,
+                          .what = pass->parts == 1u << first ? names[first] : "a pass of layers"};
 }
 
 /* The ranks and the memory of a group: see context.h. */
@@ -366,7 +399,8 @@ static bool has_group(const lap_nn_t *nn, const lap_nn_pass_t *pass, int group,
     if (group == LAP_NN_BY_REPLICAS)
         return set == LAP_BACKGROUND && pass->mode.replicas;
     if (group == LAP_NN_BY_NORM)
-        return set == LAP_FOREGROUND && pass->part == LAP_NN_STEP && nn->norm_buffer;
+        return set == LAP_FOREGROUND && lap_nn_has_part(pass->parts, LAP_NN_STEP) &&
+               nn->norm_buffer;
     return set == LAP_FOREGROUND && nn->wires[group].group;
 }
 
@@ -393,7 +427,7 @@ static void enter_flight(lap_nn_t *nn, lap_nn_pass_t *pass)
     pass->failures_before = nn->engine->failures;
     pass->is_in_flight = true;
     nn->passes.in_flight[nn->passes.nin_flight++] = pass;
-    if (pass->mode.replicas)
+    if (pass->mode.replicas && !lap_nn_has_part(pass->parts, LAP_NN_STEP))
         nn->passes.in_background = pass;
 }
 
@@ -440,11 +474,19 @@ static lap_status_t end_set(lap_nn_t *nn, lap_nn_pass_t *pass, lap_stream_set_t 
     return LAP_OK;
 }
 
-/* What it has sent to replicas may go on. */
+/* What it has sent to replicas may go on, unless a step of the same pass has waited for it. */
 static lap_status_t end_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
+    lap_saved_error_t saved;
     pass->is_in_flight = pass == nn->passes.in_background;
-    return end_set(nn, pass, LAP_FOREGROUND);
+    const lap_status_t status = end_set(nn, pass, LAP_FOREGROUND);
+    if (!pass->mode.replicas || !lap_nn_has_part(pass->parts, LAP_NN_STEP))
+        return status;
+    lap_error_save(&saved);
+    const lap_status_t ended = end_set(nn, pass, LAP_BACKGROUND);
+    if (status != LAP_OK)
+        lap_error_restore(&saved);
+    return status == LAP_OK ? ended : status;
 }
 
 lap_status_t lap_nn_end_background(lap_nn_t *nn)
@@ -491,44 +533,65 @@ static lap_status_t end_first(lap_nn_t *nn, size_t count)
 
 lap_status_t lap_nn_end_passes(lap_nn_t *nn)
 {
-    return end_first(nn, nn->passes.nin_flight);
+    lap_saved_error_t saved;
+    const lap_status_t status = lap_nn_flush(nn);
+    lap_error_save(&saved);
+    const lap_status_t ended = end_first(nn, nn->passes.nin_flight);
+    if (status == LAP_OK)
+        return ended;
+    lap_error_restore(&saved);
+    return status;
 }
 
 lap_status_t lap_nn_end_part(lap_nn_t *nn, int part)
 {
+    if (nn->passes.deferred & kind_of(part))
+        LAP_TRY(lap_nn_flush(nn));
     size_t count = nn->passes.nin_flight;
-    while (count > 0 && kind_of(nn->passes.in_flight[count - 1]->part) != kind_of(part))
+    while (count > 0 && !(nn->passes.in_flight[count - 1]->parts & kind_of(part)))
         count--;
     return end_first(nn, count);
 }
 
 bool lap_nn_is_in_flight(const lap_nn_t *nn, int part)
 {
+    unsigned parts = nn->passes.deferred;
     for (size_t i = 0; i < nn->passes.nin_flight; i++)
-        if (kind_of(nn->passes.in_flight[i]->part) == kind_of(part))
-            return true;
-    return false;
+        parts |= nn->passes.in_flight[i]->parts;
+    return parts & kind_of(part);
 }
 
-lap_status_t lap_nn_run(lap_nn_t *nn, int part)
+/* ---- all of it ---- */
+
+/* Only delayed scaling tells the first pass from others. */
+static bool is_first(const lap_nn_t *nn, int part)
 {
-    const size_t seq = part >= LAP_NN_LOOK_GRADIENTS ? 0 : nn->seq;
-    bool *seen = &nn->passes.seen[part == LAP_NN_BACKWARD_MORE ? LAP_NN_BACKWARD : part];
-    const bool backward = part == LAP_NN_BACKWARD || part == LAP_NN_BACKWARD_MORE;
-    const bool sends = part == LAP_NN_SYNC ||
-                       (backward && nn->background && nn->background->overlap && nn->held == 0);
-    /* Only delayed scaling tells the first pass from others. */
+    return nn->list.plan.desc.fp8 == LAP_FP8_DELAYED && !(nn->passes.seen & kind_of(part));
+}
+
+/* Whether a part sends gradients to replicas. */
+static bool sends(const lap_nn_t *nn, int part)
+{
+    const bool backward = kind_of(part) == kind_of(LAP_NN_BACKWARD);
+    return part == LAP_NN_SYNC ||
+           (backward && nn->background && nn->background->overlap && nn->held == 0);
+}
+
+static lap_status_t run(lap_nn_t *nn, unsigned parts, bool replicas)
+{
+    const int first = lap_nn_first_part(parts);
+    const size_t seq = first >= LAP_NN_LOOK_GRADIENTS ? 0 : nn->seq;
     const lap_nn_mode_t mode = {.looks = nn->looks != NULL,
-                                .first = nn->list.plan.desc.fp8 == LAP_FP8_DELAYED && !*seen,
-                                .replicas = sends ? &nn->background->replicas : NULL};
+                                .first = is_first(nn, first),
+                                .replicas = replicas ? &nn->background->replicas : NULL};
     lap_nn_pass_t *pass;
-    LAP_TRY(lap_nn_get_pass(nn, part, seq, mode, &pass));
+    LAP_TRY(lap_nn_get_pass(nn, parts, seq, mode, &pass));
     LAP_TRY(check_usable(nn, pass));
     LAP_TRY(bind(nn, pass));
     enter_flight(nn, pass);
     lap_status_t status = issue(nn, pass);
     if (status == LAP_OK) {
-        *seen = true;
+        nn->passes.seen |= parts;
         return LAP_OK;
     }
     /* Steps that were issued may wait for peers: they are let go. */
@@ -542,4 +605,59 @@ lap_status_t lap_nn_run(lap_nn_t *nn, int part)
     (void)lap_nn_end_background(nn);
     lap_error_restore(&saved);
     return status;
+}
+
+lap_status_t lap_nn_flush(lap_nn_t *nn)
+{
+    const unsigned parts = nn->passes.deferred;
+    if (!parts)
+        return LAP_OK;
+    nn->passes.deferred = 0;
+    const lap_status_t status = run(nn, parts, nn->passes.deferred_sends);
+    if (status == LAP_OK)
+        return LAP_OK;
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
+    lap_group_fail_here(nn->group, status, lap_last_error());
+    lap_error_restore(&saved);
+    return status;
+}
+
+/* Whether a part can be one program with others: nothing of it is the host's, or differs from pass to pass. */
+static bool can_wait(const lap_nn_t *nn, int part)
+{
+    const unsigned parts = 1u << LAP_NN_FORWARD | 1u << LAP_NN_LOSS_PART | 1u << LAP_NN_BACKWARD |
+                           1u << LAP_NN_BACKWARD_MORE | 1u << LAP_NN_STEP;
+    return nn->passes.defers && lap_nn_has_part(parts, part) && !nn->ready && !nn->looks &&
+           !is_first(nn, part);
+}
+
+/* Gradients that have not gone to replicas yet do so before the step that is deferred. */
+static lap_status_t send_before_step(lap_nn_t *nn)
+{
+    if (!nn->joined || nn->sync != LAP_NN_LEAVING)
+        return LAP_OK;
+    if (!(nn->passes.deferred & kind_of(LAP_NN_BACKWARD)))
+        return lap_nn_send_all(nn);
+    if (!nn->passes.deferred_sends)
+        nn->passes.deferred |= 1u << LAP_NN_SYNC;
+    nn->passes.deferred_sends = true;
+    nn->sync = LAP_NN_SUMMED;
+    return LAP_OK;
+}
+
+lap_status_t lap_nn_run(lap_nn_t *nn, int part)
+{
+    const bool waits = can_wait(nn, part);
+    if (!waits || nn->passes.deferred >= 1u << part) /* those of a program are in their order */
+        LAP_TRY(lap_nn_flush(nn));
+    if (part == LAP_NN_STEP)
+        LAP_TRY(send_before_step(nn));
+    if (!waits)
+        return run(nn, 1u << part, sends(nn, part));
+    if (!nn->passes.deferred)
+        nn->passes.deferred_sends = false;
+    nn->passes.deferred |= 1u << part;
+    nn->passes.deferred_sends = nn->passes.deferred_sends || sends(nn, part);
+    return LAP_OK;
 }

@@ -320,14 +320,6 @@ void lap_dp_destroy(lap_dp_t *dp)
 
 /* ---- after backward ---- */
 
-/* All buckets, where backward has sent none. */
-static lap_status_t send_all(lap_dp_t *dp)
-{
-    LAP_TRY(lap_nn_run_sync(dp->nn));
-    LAP_TRY(lap_nn_end_background(dp->nn));
-    return lap_nn_end_part(dp->nn, LAP_NN_SYNC);
-}
-
 /* ---- what it cost ---- */
 
 static lap_status_t measure(lap_dp_t *dp)
@@ -401,11 +393,10 @@ lap_status_t lap_dp_wait(lap_dp_t *dp)
                          "last backward of a step");
     LAP_TRY(lap_nn_wait(dp->nn));
     const uint64_t begin = lap_now_ns();
-    const lap_status_t status = dp->options.overlap ? lap_nn_end_background(dp->nn) : send_all(dp);
+    const lap_status_t status = lap_nn_send_all(dp->nn);
     dp->exposed = (lap_interval_t){begin, lap_now_ns()};
     dp->exposed_s = (double)(dp->exposed.end - begin) * 1e-9;
     LAP_TRY(status);
-    dp->nn->sync = LAP_NN_SUMMED;
     return dp->measures ? measure(dp) : LAP_OK;
 }
 

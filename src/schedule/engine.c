@@ -216,7 +216,8 @@ lap_status_t lap_engine_take(lap_engine_t *engine, unsigned streams)
 lap_status_t lap_engine_take_graph(lap_engine_t *engine, unsigned streams)
 {
     const unsigned first = streams & (~streams + 1), others = streams & ~first;
-    unsigned before = engine->used & others;
+    unsigned before =
+        (engine->used | computes()) & others; /* COMPUTE of another set is never "used" */
     lap_stream_t *stream = NULL;
     LAP_TRY(lap_engine_take(engine, first));
     for (int s = 0; s < LAP_STREAMS; s++) {

@@ -3,7 +3,7 @@
  * Running linked programs. Fragments that follow one another without the host are a segment: issued
  * step by step the first time, and then launched as a graph. Graphs of one program are launched on one
  * stream, which has all of each behind it; so links lead from one segment to another only where no
- * graph is launched.
+ * graph is launched. A program whose foreground waits for its background is one graph, of both.
  */
 #include "schedule/execute.h"
 
@@ -27,7 +27,8 @@ struct lap_exec {
     lap_exec_kernel_t kernel;
     void *context;
     unsigned streams; /* bits: those that it uses */
-    bool graphs;      /* it may be launched as graphs */
+    bool graphs;      /* it may be launched as graphs, */
+    bool one_graph;   /* ... or only as one, of all sets */
     bool uncaptured;  /* there was no room for one */
     bool timed;       /* kernels are */
     uint64_t issues;  /* since it was bound */
@@ -51,7 +52,7 @@ static lap_stream_set_t set_of(const lap_exec_t *exec, uint32_t fragment)
     return exec->linked.fragments[fragment].schedule.set;
 }
 
-/* In graphs nothing in the foreground can wait for another set. */
+/* Whether something in the foreground waits for another set. */
 static bool goes_back(const lap_exec_t *exec, uint32_t fragment)
 {
     const lap_fragment_t *from = &exec->linked.fragments[fragment];
@@ -107,8 +108,8 @@ lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_pro
         parts[f].program = programs[f];
         exec->streams |= programs[f] ? lap_program_stream_bits(programs[f])
                                      : 1u << lap_stream_of(set_of(exec, f), LAP_STREAM_COMPUTE);
-        exec->graphs =
-            exec->graphs && (!programs[f] || programs[f]->schedule.graph) && !goes_back(exec, f);
+        exec->graphs = exec->graphs && (!programs[f] || programs[f]->schedule.graph);
+        exec->one_graph = exec->one_graph || goes_back(exec, f);
     }
     lap_status_t status = LAP_OK;
     for (int set = 0; set < LAP_STREAM_SETS && status == LAP_OK; set++)
@@ -282,9 +283,15 @@ static lap_status_t issue_steps(lap_exec_t *exec, uint32_t first, uint32_t end)
 
 /* ---- graphs ---- */
 
+/* The streams of the graph of a segment of a set. */
+static unsigned graph_bits(const lap_exec_t *exec, lap_stream_set_t set)
+{
+    return exec->one_graph ? exec->streams : exec->streams & lap_stream_bits(set);
+}
+
 static size_t list_streams(const lap_exec_t *exec, lap_stream_set_t set, lap_stream_t **streams)
 {
-    const unsigned bits = exec->streams & lap_stream_bits(set);
+    const unsigned bits = graph_bits(exec, set);
     size_t count = 0;
     for (int s = 0; s < LAP_STREAMS; s++)
         if (bits >> s & 1)
@@ -336,9 +343,10 @@ static lap_status_t launch(lap_exec_t *exec, uint32_t first, uint32_t end)
     const lap_stream_set_t set = set_of(exec, first);
     lap_stream_t *streams[LAP_STREAMS];
     (void)list_streams(exec, set, streams);
-    if (set != LAP_FOREGROUND)
-        LAP_TRY(lap_engine_join(exec->engine, set));
-    LAP_TRY(lap_engine_take_graph(exec->engine, exec->streams & lap_stream_bits(set)));
+    for (int other = LAP_FOREGROUND + 1; other < LAP_STREAM_SETS; other++)
+        if (graph_bits(exec, set) & lap_stream_bits((lap_stream_set_t)other))
+            LAP_TRY(lap_engine_join(exec->engine, (lap_stream_set_t)other));
+    LAP_TRY(lap_engine_take_graph(exec->engine, graph_bits(exec, set)));
     for (uint32_t f = first; f < end; f++)
         announce(&exec->parts[f]);
     LAP_TRY(exec->engine->device->ops->graph_launch(exec->parts[first].graph, streams[0]));
@@ -360,7 +368,7 @@ lap_status_t lap_exec_begin(lap_exec_t *exec)
                           : join(exec, LAP_FOREGROUND);
 }
 
-/* Fragments of one set. */
+/* Fragments of one set, or all. */
 static lap_status_t issue_segment(lap_exec_t *exec, uint32_t first, uint32_t end)
 {
     if (exec->launches)
@@ -377,17 +385,18 @@ static lap_status_t issue_segment(lap_exec_t *exec, uint32_t first, uint32_t end
 lap_status_t lap_exec_issue(lap_exec_t *exec, uint32_t first, uint32_t end)
 {
     for (uint32_t next; first < end; first = next) {
-        for (next = first + 1; next < end && set_of(exec, next) == set_of(exec, first);)
+        const bool all = exec->one_graph;
+        for (next = first + 1; next < end && (all || set_of(exec, next) == set_of(exec, first));)
             next++;
         LAP_TRY(issue_segment(exec, first, next));
     }
     return LAP_OK;
 }
 
-/* Of a set that is launched as graphs, the first stream has all behind it. */
+/* Of a set that is launched as graphs, the first stream has all behind it; so it has of one graph. */
 static unsigned last_streams(const lap_exec_t *exec, lap_stream_set_t set)
 {
-    const unsigned all = exec->streams & lap_stream_bits(set);
+    const unsigned all = graph_bits(exec, set);
     return exec->launches ? all & (~all + 1) : all;
 }
 
@@ -417,7 +426,7 @@ void lap_exec_numbers(const lap_exec_t *exec, uint32_t buffer, uint64_t *first_p
 
 lap_status_t lap_exec_wait(lap_exec_t *exec, lap_stream_set_t set)
 {
-    const unsigned ended = exec->ended & lap_stream_bits(set);
+    const unsigned ended = exec->ended & last_streams(exec, set);
     for (int s = 0; s < LAP_STREAMS; s++)
         if (ended >> s & 1)
             LAP_TRY(lap_engine_await(exec->engine, exec->ends[s]));

@@ -77,7 +77,7 @@ void lap_engine_calls_end(const lap_engine_t *engine);
 /* Before something is issued to these streams (bits), of any set; to COMPUTE alone, a join is enough. */
 lap_status_t lap_engine_take(lap_engine_t *engine, unsigned streams);
 
-/* Before a graph with work of these streams, of one set, is launched on the first of them. */
+/* Before a graph with work of these streams is launched on the first of them; sets other than its have been joined. */
 lap_status_t lap_engine_take_graph(lap_engine_t *engine, unsigned streams);
 
 /*

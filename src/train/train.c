@@ -57,6 +57,7 @@ static lap_status_t make_parts(lap_trainer_t *trainer, lap_world_t *world)
     const size_t count = trainer->model.batch * trainer->model.seq;
     LAP_TRY(lap_grid_groups_init(&trainer->groups, &grid, lap_world_group(world)));
     LAP_TRY(lap_nn_create(trainer->groups.tp, desc->model, &trainer->nn));
+    LAP_TRY(lap_nn_defer(trainer->nn, 1)); /* a step is one program */
     LAP_TRY(lap_optimizer_create(trainer->nn, trainer->groups.model, &trainer->rates,
                                  &trainer->optimizer));
     if (trainer->groups.replicas)
@@ -139,8 +140,11 @@ void lap_trainer_destroy(lap_trainer_t *trainer)
 
 /* ---- a step ---- */
 
-/* The sequences of a step are dealt out to replicas in order, and those of a replica to its micro-batches. */
-static lap_status_t run_passes(lap_trainer_t *trainer, double *loss_p)
+/*
+ * The sequences of a step are dealt out to replicas in order, and those of a replica to its micro-batches. The
+ * optimizer's step follows the last of them.
+ */
+static lap_status_t run_passes(lap_trainer_t *trainer, float scale, double *loss_p)
 {
     const lap_nn_desc_t *model = &trainer->model;
     const size_t micro = trainer->desc.micro_batches;
@@ -157,6 +161,8 @@ static lap_status_t run_passes(lap_trainer_t *trainer, double *loss_p)
         lap_nn_accumulate(trainer->nn, m + 1 < micro);
         LAP_TRY(lap_model_forward(trainer->nn, model->seq, trainer->tokens, trainer->targets));
         LAP_TRY(lap_model_backward(trainer->nn));
+        if (m + 1 == micro)
+            LAP_TRY(lap_optimizer_step(trainer->optimizer, scale, NULL));
         LAP_TRY(lap_nn_wait(trainer->nn));
         LAP_TRY(lap_nn_loss_value(trainer->nn, &loss));
         mean += loss / (double)micro;
@@ -172,7 +178,6 @@ static lap_status_t average(lap_trainer_t *trainer, double *loss)
     void *all;
     if (!trainer->dp)
         return LAP_OK;
-    LAP_TRY(lap_dp_wait(trainer->dp));
     LAP_TRY(lap_group_collect(trainer->groups.replicas, loss, sizeof(*loss), &all));
     *loss = 0;
     for (int r = 0; r < replicas; r++)
@@ -210,10 +215,9 @@ lap_status_t lap_trainer_step(lap_trainer_t *trainer, lap_trainer_log_t *log_p)
         return lap_error(LAP_ERR_INVALID, "lap_trainer_step: trainer is NULL");
     const lap_trainer_desc_t *desc = &trainer->desc;
     const double sharers = (double)trainer->groups.grid.dp * (double)desc->micro_batches;
-    LAP_TRY(run_passes(trainer, &log.loss));
+    LAP_TRY(run_passes(trainer, (float)(1 / sharers), &log.loss));
     LAP_TRY(average(trainer, &log.loss));
-    LAP_TRY(lap_optimizer_step(trainer->optimizer, (float)(1 / sharers), &log.grad_norm));
-    LAP_TRY(lap_nn_wait(trainer->nn));
+    LAP_TRY(lap_optimizer_norm(trainer->optimizer, &log.grad_norm));
     trainer->step++;
     trainer->samples += (uint64_t)sharers * trainer->model.batch;
     if (!isfinite(log.loss) || !isfinite(log.grad_norm))

@@ -111,15 +111,19 @@ lap check train --tp 2 --device cuda --fp8 --recompute full --json
 is 'for a GPU that need not be there: status 0' "$status$err" 0
 has 'JSON' "$out" '"target":"cuda"' '"ok":true,"error":null' '"activation_bytes":'
 lap check train --tp 2 --target cuda --layers 4
-has 'passes that are repeated are a graph each: forward, loss, backward, step' "$out" 'launches per rank: 184 (' 'passes that are repeated: 4 launches'
+has 'a pass that is repeated is one graph: forward, loss, backward, step' "$out" 'launches per rank: 184 (' 'a pass that is repeated: 1 launch of graphs'
 for recipe in delayed current; do
     lap check train --tp 2 --target cuda --fp8=$recipe
-    has "... with FP8, too: $recipe scales stay on the device" "$out" 'passes that are repeated: 4 launches'
+    has "... with FP8, too: $recipe scales stay on the device" "$out" 'a pass that is repeated: 1 launch of graphs'
 done
 lap check train --tp 2 --target cuda --num-replicas 2 --json
-has '... and with replicas a graph for each bucket, and for what is between them' "$out" '"launches":66,"repeated_launches":15,'
+has '... and with replicas, for whose sums the step waits' "$out" '"launches":66,"repeated_launches":1,'
 lap check train --tp 2 --target cuda --num-replicas 2 --no-comm-overlap --json
-has '... or one for all of them, after backward' "$out" '"repeated_launches":5,'
+has '... also if gradients travel after backward' "$out" '"repeated_launches":1,'
+lap check train --tp 2 --target cuda --clip-grad 0 --json
+has 'without clipping the host looks at the loss before the step' "$out" '"repeated_launches":2,'
+lap check train --tp 2 --target cuda --clip-grad 0 --num-replicas 2 --json
+has '... and with replicas there is a graph for each bucket, and for what is between them' "$out" '"repeated_launches":13,'
 lap check train --tp 2 --json
 has 'without graphs every launch is repeated' "$out" '"launches":52,"repeated_launches":52,'
 lap check train --tp 2 --transport nccl --device cuda --layers 2 --no-sequence-parallel

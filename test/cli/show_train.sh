@@ -87,7 +87,7 @@ lap show train "${small[@]}" --target cuda --after build --steps
 is 'as built no signals are consumed' "$(grep -c CONSUME "$work/out")" 0
 lap show train "${small[@]}" --target cuda --steps
 ok 'lowered they are' grep -q CONSUME "$work/out"
-has 'and passes are captured' "$out" 'passes that are repeated: 4 launches'
+has 'and passes are captured' "$out" 'a pass that is repeated: 1 launch of graphs'
 has 'the step of the optimizer is shown' "$out" 'layer0.qkv.weight.grad -> squares' 'squares_r -> squares_ranks' 'gradients, rates, masters, first_moments, second_moments -> masters, first_moments, second_moments'
 
 lap show train "${small[@]}" --layers 2 --svg "$work/pass.svg"

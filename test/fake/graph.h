@@ -47,6 +47,7 @@ void fake_check_added(const graph_t *graph);
 
 /* Adds a line about a graph to the file FAKE_GRAPHS, if there is one. */
 void fake_tell_graph(const graph_t *graph);
+void fake_tell_launch(void);
 
 /* Frees what was added. */
 void fake_drop_added(graph_t *graph);

@@ -626,6 +626,7 @@ static CUresult cu_graph_launch(CUgraphExec handle, CUstream of)
     if (fake_fate() != CUDA_SUCCESS)
         return fake_fate();
     op_t *op = new_op(GRAPH, 0);
+    fake_tell_launch();
     op->graph = ((exec_t *)handle)->graph;
     atomic_fetch_add(&op->graph->users, 1);
     return issue(stream, op);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bench.h"
+#include "core/environment.h"
 #include "overlap/knobs.h"
 
 bool lap_bench_add_method(lap_bench_case_t *it, const char *item)
@@ -50,6 +51,25 @@ bool lap_bench_parse_methods(lap_bench_case_t *it, const char *text)
                                               : !lap_bench_add_method(it, list.items[i]))
             return false;
     return true;
+}
+
+/* Of "all" only what a library of others can do: whoever names it hears why it cannot. */
+bool lap_bench_add_foreign(const lap_bench_t *bench, lap_bench_case_t *it, unsigned can)
+{
+    lap_problem_t problem;
+    const lap_builder_t *builder;
+    lap_environment_t environment;
+    if (!lap_foreign_builder(it->kind) || bench->desc.epilogue & LAP_EPILOGUE_GELU)
+        return true;
+    if (lap_environment_read(&environment) != LAP_OK)
+        return true; /* whoever makes the world says so */
+    lap_op_desc_t desc = lap_bench_desc(bench, it, 0);
+    desc.method = LAP_FOREIGN_METHOD;
+    const int size = bench->ranks > 0 ? bench->ranks : environment.size;
+    if (lap_problem_init(&problem, &builder, &desc, size, can) != LAP_OK ||
+        lap_foreign_check(&problem) != LAP_OK)
+        return true;
+    return lap_bench_add_method(it, LAP_FOREIGN_METHOD);
 }
 
 const char *lap_bench_knobs(void)

@@ -33,6 +33,7 @@ enum {
     WARMUP,
     REST,
     METHOD,
+    AUTO_FOREIGN,
     BASELINE,
     LINK,
     DEVICE,
@@ -94,6 +95,9 @@ static const lap_option_t options[NOPTIONS] = {
                 "(default all; "
                 "sweep: all,auto)",
                 NULL},
+    [AUTO_FOREIGN] = {0, "auto-foreign", NULL,
+                      "auto may choose cublasmp, too, where cuBLASMp is there (--transport nccl)",
+                      NULL},
     [BASELINE] = {0, "baseline", "NAME",
                   "also time a baseline in the same rounds: mpi, the collective of MPI and "
                   "cblas_sgemm one after the other (float32, under mpirun)",
@@ -401,6 +405,37 @@ static bool check_num_sm(const lap_bench_t *bench)
     return true;
 }
 
+/* Whether --method says "all", by itself or by being left out. */
+static bool names_all(const char *text)
+{
+    lap_list_t list;
+    bool all = !text;
+    if (text && lap_arg_list(&lap_bench_command, "--method", text, &list))
+        for (size_t i = 0; i < list.count; i++)
+            all = all || strcmp(list.items[i], "all") == 0;
+    return all;
+}
+
+/* Who asks for it wants to know why it is not there. */
+static bool check_auto_foreign(lap_bench_t *bench, const lap_args_t *args, unsigned can)
+{
+    int version;
+    bench->desc.auto_foreign = args->given[AUTO_FOREIGN];
+    if (!bench->desc.auto_foreign)
+        return true;
+    for (size_t i = 0; i < bench->ncases; i++)
+        if (lap_bench_auto(&bench->cases[i]) == SIZE_MAX)
+            return lap_args_wrong(&lap_bench_command,
+                                  "--auto-foreign needs the method auto among those of --method");
+    if (!(can & LAP_CAN_FOREIGN))
+        return lap_args_wrong(&lap_bench_command,
+                              "--auto-foreign needs transport nccl, whose communicator cuBLASMp "
+                              "uses: --transport is %s",
+                              bench->transport);
+    return lap_cublasmp_version(&version) == LAP_OK ||
+           lap_args_wrong(&lap_bench_command, "--auto-foreign: %s", lap_last_error());
+}
+
 static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
 {
     const lap_device_ops_t *device;
@@ -421,16 +456,14 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
     bench->transport = transport->name;
     const unsigned can = lap_ranks_span() ? transport->can : lap_transport_can(transport, NULL);
     int version;
-    const bool foreign = can & LAP_CAN_FOREIGN && args->values[METHOD] &&
-                         strstr(args->values[METHOD], "all") &&
+    const bool foreign = can & LAP_CAN_FOREIGN && names_all(args->values[METHOD]) &&
                          lap_cublasmp_version(&version) == LAP_OK;
     for (size_t i = 0; i < bench->ncases; i++) {
-        if (foreign && lap_foreign_builder(bench->cases[i].kind) &&
-            !lap_bench_add_method(&bench->cases[i], LAP_FOREIGN_METHOD))
+        if (foreign && !lap_bench_add_foreign(bench, &bench->cases[i], can))
             return false;
         lap_bench_leave_out(&bench->cases[i], can, args->values[METHOD]);
     }
-    return true;
+    return check_auto_foreign(bench, args, can);
 }
 
 /* Adds the baseline to every case, after the methods. */

@@ -206,6 +206,7 @@ class OpDesc(Struct):
         ("shard_parts", c_size_t),
         ("alltoall", c_int),
         ("algorithm", c_int),
+        ("auto_foreign", c_int),
     ]
 
 

@@ -7,6 +7,7 @@
  */
 #include "overlap/auto.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -71,6 +72,21 @@ lap_status_t lap_auto_list(const lap_op_desc_t *given, int size, unsigned can, s
     return LAP_OK;
 }
 
+/* Adds cuBLASMp behind the others, where that was asked for and can do it: for calls of the capacity. */
+static lap_status_t add_foreign(const lap_op_desc_t *given, int size, unsigned can,
+                                lap_forecast_t *forecast)
+{
+    const lap_knob_view_t view = {given, lap_foreign_builder(given->kind), size, can};
+    lap_op_desc_t desc = *given;
+    if (!given->auto_foreign || !view.builder || (view.builder->needs & ~can) != 0)
+        return LAP_OK;
+    desc.method = view.builder->name;
+    LAP_TRY(add_candidate(desc, NULL, 0, &view, forecast));
+    if (lap_foreign_check(&forecast->candidates[forecast->count - 1].problem) != LAP_OK)
+        forecast->count--;
+    return LAP_OK;
+}
+
 /* The time of one candidate. */
 static lap_status_t predict(const lap_candidate_t *candidate, const lap_target_t *target,
                             const lap_cost_t *cost, double *seconds_p)
@@ -108,13 +124,16 @@ lap_status_t lap_auto_predict(lap_forecast_t *forecast, const lap_target_t *targ
 typedef struct decision {
     double seconds[LAP_AUTO_CANDIDATES]; /* of the capacity */
     uint64_t picked[LAP_AUTO_BANDS];     /* per band */
+    uint64_t whole;                      /* of the capacity */
 } decision_t;
 
 static void note(decision_t *decision, size_t band, const lap_forecast_t *forecast)
 {
     decision->picked[band] = forecast->picked;
-    if (band == 0)
-        memcpy(decision->seconds, forecast->seconds, sizeof(decision->seconds));
+    if (band > 0)
+        return;
+    decision->whole = forecast->picked;
+    memcpy(decision->seconds, forecast->seconds, sizeof(decision->seconds));
 }
 
 static lap_status_t decide(const lap_op_desc_t *desc, int size, const lap_target_t *target,
@@ -161,7 +180,7 @@ static void sort(lap_forecast_t *forecast)
 }
 
 /* The candidates follow from the description; the decision says which of them. */
-static lap_status_t apply(const lap_op_desc_t *desc, int size, unsigned can,
+static lap_status_t apply(const lap_op_desc_t *desc, int size, unsigned can, bool tried,
                           const decision_t *decision, lap_auto_t *choice)
 {
     lap_forecast_t forecast;
@@ -170,8 +189,13 @@ static lap_status_t apply(const lap_op_desc_t *desc, int size, unsigned can,
         choice->bands[b] = forecast.candidates[decision->picked[b]];
         if (b > 0)
             continue;
+        if (tried)
+            LAP_TRY(add_foreign(desc, size, can, &forecast));
         memcpy(forecast.seconds, decision->seconds, sizeof(forecast.seconds));
-        forecast.picked = decision->picked[0];
+        if (isinf(forecast.seconds[forecast.count - 1])) /* it was refused */
+            forecast.count--;
+        forecast.picked = decision->whole;
+        choice->whole = forecast.candidates[decision->whole];
         sort(&forecast);
         choice->capacity = forecast;
     }
@@ -195,18 +219,28 @@ lap_status_t lap_auto_gemm(const lap_op_desc_t *desc, int size, unsigned can, si
     return LAP_OK;
 }
 
-/* Collective; the ranks share what they measure, and so decide alike. */
+/*
+ * Collective; the ranks share what they measure, and so decide alike. Fewer rows than the capacity
+ * are for methods of our own.
+ */
 static lap_status_t try_bands(lap_trial_t *trial, const lap_op_desc_t *desc, int size, unsigned can,
                               size_t nbands, decision_t *decision)
 {
     lap_forecast_t capacity, forecast;
     for (size_t b = 0; b < nbands; b++) {
         LAP_TRY(lap_auto_list(desc, size, can, desc->m >> b, &forecast));
+        const size_t ours = forecast.count;
+        if (b == 0)
+            LAP_TRY(add_foreign(desc, size, can, &forecast));
         LAP_TRY(
             lap_trial_run(trial, desc->m >> b, b > 0 ? &capacity : NULL, FAVOURITES, &forecast));
         note(decision, b, &forecast);
-        if (b == 0)
-            capacity = forecast;
+        if (b > 0)
+            continue;
+        forecast.count = ours;
+        lap_trial_pick(&forecast);
+        decision->picked[0] = forecast.picked;
+        capacity = forecast;
     }
     return LAP_OK;
 }
@@ -214,7 +248,7 @@ static lap_status_t try_bands(lap_trial_t *trial, const lap_op_desc_t *desc, int
 static lap_status_t choose_by_trial(lap_group_t *group, lap_engine_t *engine,
                                     const lap_op_desc_t *desc, unsigned can, lap_auto_t *auto_p)
 {
-    decision_t decision = {{0}, {0}};
+    decision_t decision = {.whole = 0};
     lap_trial_t *trial;
     auto_p->nbands = 1;
     while (auto_p->nbands < LAP_AUTO_BANDS && desc->m >> auto_p->nbands >= TRIED_ROWS)
@@ -223,7 +257,7 @@ static lap_status_t choose_by_trial(lap_group_t *group, lap_engine_t *engine,
     const lap_status_t status = try_bands(trial, desc, group->size, can, auto_p->nbands, &decision);
     lap_trial_end(trial);
     LAP_TRY(status);
-    return lap_group_agree(group, apply(desc, group->size, can, &decision, auto_p));
+    return lap_group_agree(group, apply(desc, group->size, can, true, &decision, auto_p));
 }
 
 static lap_status_t choose_by_model(lap_group_t *group, lap_engine_t *engine,
@@ -242,13 +276,13 @@ static lap_status_t choose_by_model(lap_group_t *group, lap_engine_t *engine,
     while (auto_p->nbands < LAP_AUTO_BANDS && desc->m >> auto_p->nbands > 0 &&
            group->size < MANY_RANKS)
         auto_p->nbands++;
-    decision_t decision = {{0}, {0}};
+    decision_t decision = {.whole = 0};
     lap_status_t status = LAP_OK;
     if (group->rank == 0)
         status = decide(desc, group->size, target, &cost, auto_p->nbands, &decision);
     LAP_TRY(lap_group_agree(group, status));
     LAP_TRY(take_decision(group, &decision));
-    return lap_group_agree(group, apply(desc, group->size, can, &decision, auto_p));
+    return lap_group_agree(group, apply(desc, group->size, can, false, &decision, auto_p));
 }
 
 lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap_op_desc_t *desc,
@@ -266,6 +300,8 @@ const lap_candidate_t *lap_auto_for(const lap_auto_t *choice, size_t m)
 {
     const size_t capacity = choice->bands[0].problem.capacity;
     size_t band = 0;
+    if (m == capacity)
+        return &choice->whole;
     while (band + 1 < choice->nbands && m <= capacity >> (band + 1))
         band++;
     return &choice->bands[band];

@@ -24,6 +24,7 @@ typedef struct lap_candidate {
 typedef struct lap_forecast {
     lap_candidate_t candidates[LAP_AUTO_CANDIDATES];
     double seconds[LAP_AUTO_CANDIDATES];
+    bool tried[LAP_AUTO_CANDIDATES]; /* by lap_trial_run */
     size_t count;
     size_t picked;
 } lap_forecast_t;
@@ -46,6 +47,7 @@ typedef struct lap_auto {
     lap_forecast_t capacity; /* picked: first; then from fast to slow */
     lap_candidate_t bands[LAP_AUTO_BANDS];
     size_t nbands;
+    lap_candidate_t whole; /* of calls of the capacity: bands[0], or what can do no fewer rows */
 } lap_auto_t;
 
 /*

@@ -146,6 +146,7 @@ const lap_op_field_t lap_op_fields[] = {
      .why = "only external operators can be an all-to-all"},
     {CHOICE(algorithm, algorithms, "LAP_ALGORITHM_"), .knob = LAP_KNOB_ALGORITHM,
      .help = "of cuBLASMp: split_p2p, multicast, no_overlap or fused"},
+    {ROW(auto_foreign, FLAG)},
     {.field = {.name = NULL}},
 };
 

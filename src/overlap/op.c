@@ -87,6 +87,10 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
     op->problem.rank = group->rank;
     if (lap_builder_is_foreign(op->builder))
         LAP_TRY(lap_foreign_check(&op->problem));
+    if (lap_builder_is_foreign(op->builder) && op->scratch != &op->own_scratch)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "method '%s' cannot be part of layers: expected one of lap_op_methods",
+                         op->builder->name);
     if (!op->builder->build) {
         op->choice = lap_alloc(1, sizeof(*op->choice));
         if (!op->choice)
@@ -108,8 +112,8 @@ static lap_status_t choose(lap_op_t *op, const lap_op_desc_t *desc)
     if (!op->choice)
         return LAP_OK;
     LAP_TRY(lap_auto_choose(op->group, op->engine, desc, &op->target, op->choice));
-    op->builder = op->choice->bands[0].builder;
-    op->problem = op->choice->bands[0].problem;
+    op->builder = op->choice->whole.builder;
+    op->problem = op->choice->whole.problem;
     op->problem.rank = op->group->rank;
     return LAP_OK;
 }
@@ -172,6 +176,8 @@ static lap_status_t prepare(lap_op_t *op)
     op->scratch_bytes = lap_program_schedule(entry->program)->scratch_bytes;
     for (size_t b = 1; op->choice && b < op->choice->nbands; b++)
         LAP_TRY(count_scratch(op, op->problem.capacity >> b));
+    if (op->choice && op->foreign) /* what does all rows but one is another method */
+        LAP_TRY(count_scratch(op, op->problem.capacity - 1));
     LAP_TRY(scratch_grow(op->scratch, device, op->scratch_bytes));
     lap_op_args_t usual = lap_args_usual(&op->problem);
     LAP_TRY(prepare_gemms(op, entry->program, &usual));
@@ -191,7 +197,11 @@ static lap_status_t create_foreign(lap_op_t *op)
                                        .m = p->capacity,
                                        .n = p->n,
                                        .k = p->k,
-                                       .dtype = p->types.a,
+                                       .a = p->types.a,
+                                       .b = p->types.b,
+                                       .out = p->types.out,
+                                       .wire = p->types.wire,
+                                       .epilogue = p->epilogue,
                                        .algorithm = p->desc.algorithm,
                                        .num_sm = p->desc.num_sm};
     return op->buffer->ops->foreign_create(op->group, &shape, &op->foreign);
@@ -513,7 +523,8 @@ lap_status_t lap_op_find_cause(const lap_op_t *op, lap_status_t status)
 void lap_op_enter_flight(lap_op_t *op)
 {
     op->in_flight.group = op->group;
-    op->in_flight.foreign = op->foreign ? lap_op_kind_name(op->problem.kind) : NULL;
+    op->in_flight.foreign = op->foreign;
+    op->in_flight.what = lap_op_kind_name(op->problem.kind);
     op->in_flight.method = op->builder->name;
     op->in_flight.buffer = op->buffer;
     lap_engine_add_in_flight(op->engine, &op->in_flight);

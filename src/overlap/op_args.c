@@ -292,10 +292,6 @@ lap_status_t lap_args_check(lap_op_t *op, const lap_op_args_t *args)
     if (args->m > p->capacity)
         return lap_error(LAP_ERR_INVALID, "m is %zu, expected at most the capacity %zu", args->m,
                          p->capacity);
-    if (op->foreign && args->m != p->capacity)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "method '%s' cannot do fewer rows: m = %zu, expected %zu",
-                         op->builder->name, args->m, p->capacity);
     const tensors_t tensors = list_tensors(p, args);
     LAP_TRY(check_free_dtype(&tensors, BIAS));
     LAP_TRY(check_free_dtype(&tensors, AUX));
@@ -306,6 +302,8 @@ lap_status_t lap_args_check(lap_op_t *op, const lap_op_args_t *args)
             LAP_TRY(check_tensor(tensors.given[order[i]], &tensors.want[order[i]]));
     LAP_TRY(check_numbers(p, args));
     LAP_TRY(check_memory(op->buffer, &tensors));
+    if (op->foreign)
+        LAP_TRY(lap_foreign_check_args(p, op->choice != NULL, args));
     return check_addresses(op, &tensors, args);
 }
 

@@ -35,6 +35,9 @@ const lap_builder_t *lap_builder_find(lap_op_kind_t kind, const char *method);
 const lap_builder_t *lap_foreign_builder(lap_op_kind_t kind);
 /* LAP_ERR_UNSUPPORTED says what of a problem that method cannot do. */
 lap_status_t lap_foreign_check(const lap_problem_t *problem);
+/* The same of a call; `others`: another method does what it cannot do because of the rows. */
+lap_status_t lap_foreign_check_args(const lap_problem_t *problem, bool others,
+                                    const lap_op_args_t *args);
 
 static inline bool lap_builder_is_foreign(const lap_builder_t *builder)
 {

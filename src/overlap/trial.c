@@ -189,7 +189,12 @@ static lap_status_t make_field(lap_trial_t *trial, const lap_forecast_t *forecas
     for (size_t i = 0; i < forecast->count; i++) {
         if (!all && !is_among(among, most, i))
             continue;
-        LAP_TRY(make_op(trial, &forecast->candidates[i], &field->ops[i]));
+        const lap_status_t status = make_op(trial, &forecast->candidates[i], &field->ops[i]);
+        /* Another library may be missing, or refuse: then all ranks do without it. */
+        if (status == LAP_ERR_UNSUPPORTED &&
+            lap_builder_is_foreign(forecast->candidates[i].builder))
+            continue;
+        LAP_TRY(status);
         LAP_TRY(make_calls(trial, field->ops[i], WARM_UP));
     }
     return LAP_OK;
@@ -219,6 +224,17 @@ static lap_status_t run_field(lap_trial_t *trial, field_t *field)
     return LAP_OK;
 }
 
+void lap_trial_pick(lap_forecast_t *forecast)
+{
+    size_t best = 0;
+    for (size_t i = 0; i < forecast->count; i++)
+        if (forecast->tried[i] && forecast->seconds[i] < forecast->seconds[best])
+            best = i;
+    if (forecast->seconds[best] > (1 - NOISE) * forecast->seconds[0] - NOISE_S)
+        best = 0;
+    forecast->picked = best;
+}
+
 lap_status_t lap_trial_run(lap_trial_t *trial, size_t m, const lap_forecast_t *among, size_t most,
                            lap_forecast_t *forecast)
 {
@@ -229,15 +245,13 @@ lap_status_t lap_trial_run(lap_trial_t *trial, size_t m, const lap_forecast_t *a
     lap_status_t status = make_field(trial, forecast, among, most, &field);
     if (status == LAP_OK)
         status = run_field(trial, &field);
-    size_t best = 0;
     for (size_t i = 0; i < field.count; i++) {
-        forecast->seconds[i] = field.ops[i] ? seconds_of(&field, i) : among ? among->seconds[i] : 0;
-        if (field.ops[i] && forecast->seconds[i] < forecast->seconds[best])
-            best = i;
+        forecast->seconds[i] = field.ops[i] ? seconds_of(&field, i)
+                               : among      ? among->seconds[i]
+                                            : INFINITY;
+        forecast->tried[i] = field.ops[i] != NULL;
         lap_op_destroy(field.ops[i]);
     }
-    if (forecast->seconds[best] > (1 - NOISE) * forecast->seconds[0] - NOISE_S)
-        best = 0;
-    forecast->picked = best;
+    lap_trial_pick(forecast);
     return status;
 }

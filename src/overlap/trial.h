@@ -26,4 +26,7 @@ void lap_trial_end(lap_trial_t *trial);
 lap_status_t lap_trial_run(lap_trial_t *trial, size_t m, const lap_forecast_t *among, size_t most,
                            lap_forecast_t *forecast);
 
+/* What it picks, of a forecast with seconds. Pure. */
+void lap_trial_pick(lap_forecast_t *forecast);
+
 #endif

@@ -54,7 +54,8 @@ static void look(lap_guard_t *guard)
     lap_status_t status = lap_watcher_look(&guard->watcher);
     if (status == LAP_OK)
         return;
-    status = lap_buffer_stall_failed(&guard->watcher.lost, status);
+    if (guard->watcher.lost.buffer)
+        status = lap_buffer_stall_failed(&guard->watcher.lost, status);
     snprintf(guard->text, sizeof(guard->text), "%s", lap_last_error());
     lap_engine_break_in_flight(guard->engine, status, guard->text);
     atomic_store(&guard->status, (int)status);

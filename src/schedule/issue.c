@@ -345,22 +345,18 @@ static lap_status_t issue_consume(issue_t *issue, lap_stream_t *stream)
                                     schedule->nsignals);
 }
 
-static bool is_packed(const lap_bound_place_t *place)
-{
-    return place->packed_stride == place->stride;
-}
-
 static lap_status_t issue_foreign(issue_t *issue, lap_stream_t *stream)
 {
     const lap_binding_t *binding = issue->binding;
-    const lap_bound_place_t *a = &binding->places[LAP_INPUT], *b = &binding->places[LAP_WEIGHT];
-    const lap_bound_place_t *d = &binding->places[LAP_OUTPUT];
-    if (!binding->foreign || !is_packed(a) || !is_packed(b) || !is_packed(d))
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "method '%s' cannot skip memory between rows: expected a, b and d packed",
-                         issue->program->schedule.method);
-    return binding->foreign->run(binding->foreign, stream, a->base, b->base, d->base,
-                                 binding->scale);
+    const lap_foreign_args_t args = {.a = binding->places[LAP_INPUT].base,
+                                     .b = binding->places[LAP_WEIGHT].base,
+                                     .d = binding->places[LAP_OUTPUT].base,
+                                     .alpha = binding->scale,
+                                     .a_scale = binding->a_scale_ptr,
+                                     .b_scale = binding->b_scale_ptr,
+                                     .bias = binding->bias.data,
+                                     .aux = binding->aux.data};
+    return binding->foreign->run(binding->foreign, stream, &args);
 }
 
 static lap_status_t issue_kind(issue_t *issue, uint32_t index, lap_stream_t *stream,

@@ -18,8 +18,9 @@
 typedef struct lap_in_flight {
     lap_group_t *group;
     const lap_buffer_t *buffer; /* what its calls wait on */
-    /* Of calls that are another library's, whose waits nobody sees: "ag_gemm", "cublasmp". NULL */
-    const char *foreign, *method;
+    /* Of calls that another library does, whose waits nobody sees: "ag_gemm", "cublasmp". */
+    const lap_foreign_t *foreign; /* NULL: they are ours */
+    const char *what, *method;
     struct lap_in_flight *next;
 } lap_in_flight_t;
 

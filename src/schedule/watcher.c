@@ -75,7 +75,7 @@ static lap_status_t foreign_failed(const lap_in_flight_t *op, lap_status_t statu
 {
     char name[LAP_RANK_TEXT];
     lap_error(status, "%s; %s was in %s (%s)", cause,
-              lap_group_name(op->group, op->group->rank, name), op->foreign, op->method);
+              lap_group_name(op->group, op->group->rank, name), op->what, op->method);
     lap_group_fail(op->group, status, lap_last_error());
     return status;
 }
@@ -83,20 +83,22 @@ static lap_status_t foreign_failed(const lap_in_flight_t *op, lap_status_t statu
 /* A call of another library ends, or its peers are lost, or it lasts too long. */
 static lap_status_t look_at_foreign(lap_watcher_t *watcher, const lap_in_flight_t *op)
 {
-    const uint64_t now = lap_now_ns();
-    const lap_status_t status = lap_group_look(op->group);
+    const uint64_t number = op->foreign->running(op->foreign);
     char cause[LAP_ERROR_TEXT], stopped[256];
-    if (status == LAP_OK)
+    if (number == 0)
+        return LAP_OK;
+    if (watcher->foreign != number) {
+        watcher->foreign = number;
         watcher->foreign_lost = 0;
-    else if (watcher->foreign_lost == 0)
-        watcher->foreign_lost = now;
-    else if (now - watcher->foreign_lost > LAST_CALL_NS) {
+        watcher->foreign_end = lap_deadline_after(op->group->world->timeout_ns);
+    }
+    const lap_status_t status = lap_group_look(op->group);
+    if (status != LAP_OK && watcher->foreign_lost == 0) {
+        watcher->foreign_lost = lap_now_ns();
+    } else if (status != LAP_OK && lap_now_ns() - watcher->foreign_lost > LAST_CALL_NS) {
         snprintf(cause, sizeof(cause), "%s", lap_last_error());
         return foreign_failed(op, status, cause);
     }
-    if (!watcher->foreign)
-        watcher->foreign_end = lap_deadline_after(op->group->world->timeout_ns);
-    watcher->foreign = true;
     if (!lap_deadline_passed(&watcher->foreign_end))
         return LAP_OK;
     lap_group_tell_stopped(op->group, stopped, sizeof(stopped));
@@ -108,8 +110,7 @@ static lap_status_t look_at_foreign(lap_watcher_t *watcher, const lap_in_flight_
 lap_status_t lap_watcher_look(void *context)
 {
     lap_watcher_t *watcher = context;
-    const lap_in_flight_t *op = watcher->in_flight_only ? NULL : watcher->engine->in_flight;
-    for (; op; op = op->next)
+    for (const lap_in_flight_t *op = watcher->engine->in_flight; op; op = op->next)
         if (op->foreign)
             LAP_TRY(look_at_foreign(watcher, op));
     for (int s = 0; s < LAP_STREAMS; s++)

@@ -120,16 +120,28 @@ typedef struct lap_wait {
 /* An operator that another library does, in one call; see overlap/foreign.c. */
 typedef struct lap_foreign_shape {
     lap_op_kind_t kind;
-    size_t m, n, k; /* global */
-    lap_dtype_t dtype;
+    size_t m, n, k;              /* global */
+    lap_dtype_t a, b, out, wire; /* as in lap_types_t */
+    lap_epilogue_t epilogue;
     lap_algorithm_t algorithm;
     int num_sm; /* for communication; 0: the library's choice */
 } lap_foreign_shape_t;
 
+/* Matrices are packed and of the whole shape. */
+typedef struct lap_foreign_args {
+    const void *a, *b;
+    void *d;
+    float alpha;
+    const float *a_scale, *b_scale; /* in memory of the device; NULL: 1 */
+    void *bias, *aux;               /* in the type of d; NULL: none */
+} lap_foreign_args_t;
+
 typedef struct lap_foreign {
-    /* In the order of a stream: d = alpha * op(a) op(b), packed, of the whole shape. */
-    lap_status_t (*run)(struct lap_foreign *foreign, lap_stream_t *stream, const void *a,
-                        const void *b, void *d, float alpha);
+    /* In the order of a stream: d = epilogue(alpha * op(a) op(b)). */
+    lap_status_t (*run)(struct lap_foreign *foreign, lap_stream_t *stream,
+                        const lap_foreign_args_t *args);
+    /* Which call is running now, as a number that no other call has had; 0: none. By any thread. */
+    uint64_t (*running)(const struct lap_foreign *foreign);
     void (*destroy)(struct lap_foreign *foreign);
 } lap_foreign_t;
 

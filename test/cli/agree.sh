@@ -41,7 +41,7 @@ declare -A train=(
 )
 declare -A bench=(
     [--ranks]=own [--dtype]=bf16 [--out-dtype]=bf16 [--wire-dtype]=bf16 [--layout]=dgrad [--epilogue]=bias [--iters]=3 [--calls]=2
-    [--warmup]=1 [--rest]=1 [--method]=ring [--baseline]= [--link]=1GB/s [--device]=ref [--transport]=
+    [--warmup]=1 [--rest]=1 [--method]=ring [--auto-foreign]= [--baseline]= [--link]=1GB/s [--device]=ref [--transport]=
     [--timeline]="$work/picture.svg" [--timeline-method]=ring [--seed]=5 [--timeout]=own [--json]=own [--quiet]=own [--no-trace]=- [--trace]="$work/t.json" [--trace-format]= [--trace-simulated]= [--assert-efficiency]=0.1 [--gpu-share]=own [--num-sm]=
     [--sm-margin]= [--m]= [--n]= [--k]=
 )

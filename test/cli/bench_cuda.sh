@@ -103,6 +103,14 @@ if [ -e "$FAKE_CUDA/libnccl.so.2" ]; then
     lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl --method all,cublasmp:algorithm=split_p2p --iters 1 --json
     ok 'cublasmp is among all methods, and has its knob' grep -q '"method":"cublasmp:algorithm=split_p2p"' "$work/out"
     ok '... and is right' test "$status $(grep -o '"ok":false' "$work/out" | wc -l)" = '0 0'
+    lap bench rs 49 32 16 --device cuda --ranks 2 --transport nccl --method all,auto --auto-foreign --iters 1 --json
+    ok 'all leaves it out where it cannot do the case, and so does auto' test "$status $(grep -c cublasmp "$work/out")" = '0 0'
+    lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl --auto-foreign
+    has '--auto-foreign without auto' "$status $err" '2 lap bench' '--auto-foreign' '--method'
+    lap bench ag 48 32 16 --device cuda --ranks 2 --method auto --auto-foreign
+    has '--auto-foreign over another transport' "$status $err" '2 lap bench' '--auto-foreign' 'transport nccl' cuda_ipc
+    LAP_CUBLASMP=/nowhere/mp.so lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl --method auto --auto-foreign
+    has '--auto-foreign without cuBLASMp' "$status $err" '2 lap bench' '--auto-foreign' /nowhere/mp.so
     unset FAKE_GPUS
 fi
 

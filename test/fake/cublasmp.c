@@ -17,7 +17,16 @@
 #define HEAD 4096u
 
 enum { SUCCESS = 0, INVALID = 3, NOT_SUPPORTED = 7 };
-enum { ATTRIBUTES = 32, TRANS_A = 0, ALGORITHM = 3, EPILOGUE = 5 };
+enum { ATTRIBUTES = 32, TRANS_A = 0, ALGORITHM = 3, EPILOGUE = 5, BIAS_AT = 6, BIAS_TYPE = 8 };
+enum {
+    AUX_AT = 9,
+    AUX_STRIDE = 10,
+    AUX_TYPE = 12,
+    A_SCALE_AT = 16,
+    B_SCALE_AT = 18,
+    WIRE_TYPE = 27
+};
+enum { ALL_REDUCE = 1, BIAS = 4, GELU = 32, AUX = 128 };
 
 ncclResult_t ncclCommCount(ncclComm_t comm, int *size);
 ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank);
@@ -48,7 +57,7 @@ typedef struct matrix {
 } matrix_t;
 
 typedef struct matmul {
-    int attributes[ATTRIBUTES];
+    uint64_t attributes[ATTRIBUTES];
 } matmul_t;
 
 /* In a workspace, before the data: how far this rank is, and how often it was told by others. */
@@ -60,10 +69,11 @@ typedef struct head {
 typedef struct job {
     int kind; /* 0: AG, 1: RS, 2: AR */
     int64_t m, n, k;
-    int type, size, rank;
+    int type_a, type_b, type_d, wire, size, rank, epilogue;
     float alpha;
-    const void *a, *b;
-    void *d;
+    const void *a, *b, *bias;
+    const float *a_scale, *b_scale;
+    void *d, *aux;
     char *workspaces[16];
 } job_t;
 
@@ -179,7 +189,9 @@ FAKE_EXPORT int cublasMpMatmulDescriptorSetAttribute(void *of, int attribute, co
                                                      size_t bytes)
 {
     matmul_t *matmul = of;
-    if (attribute < 0 || attribute >= ATTRIBUTES || bytes != sizeof(int))
+    const bool wide = attribute == BIAS_AT || attribute == AUX_AT || attribute == AUX_STRIDE ||
+                      attribute == A_SCALE_AT || attribute == B_SCALE_AT;
+    if (attribute < 0 || attribute >= ATTRIBUTES || bytes != (wide ? 8 : sizeof(int)))
         return INVALID;
     memcpy(&matmul->attributes[attribute], value, bytes);
     return SUCCESS;
@@ -189,7 +201,18 @@ FAKE_EXPORT int cublasMpMatmulDescriptorSetAttribute(void *of, int attribute, co
 
 static int32_t dtype_of(int type)
 {
-    return type == 0 ? LAP_FLOAT32 : type == 2 ? LAP_FLOAT16 : LAP_BFLOAT16;
+    switch (type) {
+    case 0:
+        return LAP_FLOAT32;
+    case 2:
+        return LAP_FLOAT16;
+    case 28:
+        return LAP_FLOAT8_E4M3;
+    case 29:
+        return LAP_FLOAT8_E5M2;
+    default:
+        return LAP_BFLOAT16;
+    }
 }
 
 /* All ranks are here. */
@@ -203,31 +226,47 @@ static void meet(const job_t *job)
         nanosleep(&(struct timespec){0, 20000}, NULL);
 }
 
-static float product(const job_t *job, const void *x, size_t row, const void *w, size_t column,
-                     size_t k)
+static float scale_at(const float *scale)
 {
-    const int32_t dtype = dtype_of(job->type);
-    double sum = 0;
-    for (size_t i = 0; i < k; i++)
-        sum +=
-            (double)fake_load(dtype, x, row * k + i) * (double)fake_load(dtype, w, column * k + i);
-    return (float)sum;
+    return scale ? *(const float *)fake_at(scale) : 1;
 }
 
-/* a is the weight, b the activations: see src/transport/nccl/cublasmp.c. */
-static void run_job(void *args)
+/* Of a row of B, tokens, and a row of A, the weight. */
+static float product(const job_t *job, const void *x, size_t row, size_t column, size_t k)
 {
-    const job_t *job = args;
-    const int32_t dtype = dtype_of(job->type);
+    const void *w = fake_at(job->a);
+    double sum = 0;
+    for (size_t i = 0; i < k; i++)
+        sum += (double)fake_load(dtype_of(job->type_b), x, row * k + i) *
+               (double)fake_load(dtype_of(job->type_a), w, column * k + i);
+    return (float)(sum * (double)job->alpha * (double)scale_at(job->a_scale) *
+                   (double)scale_at(job->b_scale));
+}
+
+static void finish(const job_t *job, size_t i, size_t j, size_t columns, float sum)
+{
+    const int32_t dtype = dtype_of(job->type_d);
+    if (job->epilogue & BIAS)
+        sum += fake_load(dtype, fake_at(job->bias), j);
+    if (job->epilogue & AUX)
+        fake_store(dtype, fake_at(job->aux), i * columns + j, sum);
+    if (job->epilogue & GELU)
+        sum = (float)fake_gelu((double)sum);
+    fake_store(dtype, fake_at(job->d), i * columns + j, sum);
+}
+
+static void run_job(void *argument)
+{
+    const job_t *job = argument;
     const size_t ranks = (size_t)job->size, m = (size_t)job->n, n = (size_t)job->m;
-    const size_t k = (size_t)job->k, rows = m / ranks, width = dtype == LAP_FLOAT32 ? 4 : 2;
+    const size_t k = (size_t)job->k, rows = m / ranks;
+    const int32_t wire = dtype_of(job->wire);
     char *own = job->workspaces[job->rank] + HEAD;
     if (job->kind == 0)
-        memcpy(own, fake_at(job->b), rows * k * width);
+        memcpy(own, fake_at(job->b), rows * k * lap_dtype_size(dtype_of(job->type_b)));
     for (size_t i = 0; job->kind > 0 && i < m; i++)
-        for (size_t j = 0; j < n; j++) /* parts travel in the type of the result */
-            fake_store(dtype, own, i * n + j,
-                       product(job, fake_at(job->b), i, fake_at(job->a), j, k / ranks));
+        for (size_t j = 0; j < n; j++)
+            fake_store(wire, own, i * n + j, product(job, fake_at(job->b), i, j, k / ranks));
     meet(job);
     const size_t columns = job->kind == 0 ? n / ranks : n;
     const size_t first = job->kind == 1 ? rows * (size_t)job->rank : 0;
@@ -235,11 +274,10 @@ static void run_job(void *args)
         for (size_t j = 0; j < columns; j++) {
             float sum = 0;
             if (job->kind == 0)
-                sum =
-                    product(job, job->workspaces[i / rows] + HEAD, i % rows, fake_at(job->a), j, k);
+                sum = product(job, job->workspaces[i / rows] + HEAD, i % rows, j, k);
             for (size_t r = 0; job->kind > 0 && r < ranks; r++)
-                sum += fake_load(dtype, job->workspaces[r] + HEAD, (first + i) * n + j);
-            fake_store(dtype, fake_at(job->d), i * columns + j, job->alpha * sum);
+                sum += fake_load(wire, job->workspaces[r] + HEAD, (first + i) * n + j);
+            finish(job, i, j, columns, sum);
         }
     meet(job);
 }
@@ -259,7 +297,7 @@ static int find_kind(const matmul_t *matmul, const matrix_t *a, const matrix_t *
     if (a->mb != k / p || a->nb != m || a->grid->rows != p || b->mb != k / p || d->mb != m ||
         d->grid->columns != p || d->lld != m)
         return p == 1 ? 0 : -1;
-    if (matmul->attributes[EPILOGUE] == 1)
+    if (matmul->attributes[EPILOGUE] & ALL_REDUCE)
         return b->nb == n && d->n == n * p && d->nb == n ? 2 : -1;
     return b->nb == n / p && d->n == n && d->nb == n / p ? 1 : -1;
 }
@@ -274,12 +312,17 @@ FAKE_EXPORT int cublasMpMatmul_bufferSize(void *handle, void *matmul, int64_t m,
     (void)handle, (void)alpha, (void)a, (void)ia, (void)ja, (void)b, (void)ib, (void)jb, (void)beta;
     (void)c, (void)ic, (void)jc, (void)desc_c, (void)d, (void)id, (void)jd;
     const int kind = find_kind(matmul, desc_a, desc_b, desc_d, m, n, k);
-    const int algorithm = ((matmul_t *)matmul)->attributes[ALGORITHM];
+    const uint64_t algorithm = ((matmul_t *)matmul)->attributes[ALGORITHM];
     if (kind < 0 || algorithm == 2 || algorithm == 6)
         return NOT_SUPPORTED;
     *device = HEAD + (size_t)(kind == 0 ? n * k : m * n) * sizeof(float);
     *host = 16;
     return SUCCESS;
+}
+
+static void *address(uint64_t value)
+{
+    return (void *)(uintptr_t)value;
 }
 
 FAKE_EXPORT int cublasMpMatmul(void *handle, void *matmul, int64_t m, int64_t n, int64_t k,
@@ -291,19 +334,32 @@ FAKE_EXPORT int cublasMpMatmul(void *handle, void *matmul, int64_t m, int64_t n,
 {
     (void)ia, (void)ja, (void)ib, (void)jb, (void)ic, (void)jc, (void)id, (void)jd;
     (void)desc_c, (void)device_bytes;
+    const uint64_t *attributes = ((const matmul_t *)matmul)->attributes;
     const matrix_t *of_a = desc_a, *of_b = desc_b, *of_d = desc_d;
     const grid_t *one = of_a->grid, *other = of_a->grid == of_b->grid ? of_d->grid : of_b->grid;
     job_t job = {.kind = find_kind(matmul, desc_a, desc_b, desc_d, m, n, k),
                  .m = m,
                  .n = n,
                  .k = k,
-                 .type = of_a->type,
+                 .type_a = of_a->type,
+                 .type_b = of_b->type,
+                 .type_d = of_d->type,
+                 .wire = (int)attributes[WIRE_TYPE],
+                 .epilogue = (int)attributes[EPILOGUE],
+                 .bias = address(attributes[BIAS_AT]),
+                 .aux = address(attributes[AUX_AT]),
+                 .a_scale = address(attributes[A_SCALE_AT]),
+                 .b_scale = address(attributes[B_SCALE_AT]),
                  .size = one->size,
                  .rank = one->rank,
                  .alpha = *(const float *)alpha,
                  .a = a,
                  .b = b,
                  .d = d};
+    if ((job.epilogue & BIAS && (int)attributes[BIAS_TYPE] != job.type_d) ||
+        (job.epilogue & AUX &&
+         ((int)attributes[AUX_TYPE] != job.type_d || (int64_t)attributes[AUX_STRIDE] != of_d->lld)))
+        return INVALID;
     if (job.kind < 0 || !host || host_bytes < 16 || c || *(const float *)beta != 0 ||
         one->memory != device || other->memory != device)
         return NOT_SUPPORTED;

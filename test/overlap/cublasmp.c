@@ -4,6 +4,7 @@
  * and what it refuses. Two ranks or more, started by `lap run` with LAP_DEVICE=cuda and
  * LAP_TRANSPORT=nccl.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "data.h"
@@ -26,6 +27,14 @@ static lap_op_desc_t describe(lap_op_kind_t kind, int size)
     return desc;
 }
 
+static lap_dtype_t out_of(const lap_op_desc_t *desc)
+{
+    return desc->out_dtype != LAP_DTYPE_DEFAULT ? desc->out_dtype
+           : lap_dtype_is_fp8(desc->dtype)      ? LAP_BFLOAT16
+                                                : desc->dtype;
+}
+
+/* Where it rounds before an epilogue is its own affair: then results have bounds. */
 static lap_status_t call(lap_group_t *group, lap_op_t *op, const lap_op_desc_t *desc, size_t m,
                          uint64_t seed)
 {
@@ -35,7 +44,9 @@ static lap_status_t call(lap_group_t *group, lap_op_t *op, const lap_op_desc_t *
                         .rank = lap_group_rank(group),
                         .size = lap_group_size(group),
                         .device = test_device(group),
-                        .exact = true};
+                        .vector_dtype = out_of(desc),
+                        .aux_dtype = out_of(desc),
+                        .exact = desc->epilogue == LAP_EPILOGUE_NONE};
     test_call_init(&call);
     lap_status_t status = test_call_run(op, &call);
     if (status == LAP_OK && test_call_error(&call) > 1)
@@ -62,6 +73,49 @@ static void test_calls(lap_group_t *group, lap_op_kind_t kind, int algorithm)
     lap_op_destroy(op);
 }
 
+/* An operator of its own for each, with calls of several numbers and scales. */
+static void test_flavour(lap_group_t *group, const lap_op_desc_t *desc, const char *text)
+{
+    lap_op_t *op = NULL;
+    if (!tap_success(lap_op_create(group, desc, &op), "%s, %s", lap_op_kind_name(desc->kind), text))
+        return;
+    for (uint64_t i = 0; i < 4; i++)
+        tap_success(call(group, op, desc, desc->m, 1 + i), "call %d is right", (int)i);
+    lap_op_destroy(op);
+}
+
+static void test_flavours(lap_group_t *group)
+{
+    const lap_op_kind_t kinds[] = {LAP_AG_GEMM, LAP_GEMM_RS, LAP_GEMM_AR};
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        lap_op_desc_t desc = describe(kinds[i], lap_group_size(group));
+        desc.epilogue = LAP_EPILOGUE_BIAS;
+        test_flavour(group, &desc, "bias");
+        desc.out_dtype = LAP_FLOAT32;
+        test_flavour(group, &desc, "bias, a float32 result");
+        desc = describe(kinds[i], lap_group_size(group));
+        desc.dtype = LAP_FLOAT16;
+        test_flavour(group, &desc, "float16");
+        if (kinds[i] == LAP_AG_GEMM)
+            continue;
+        desc.wire_dtype = LAP_FLOAT32;
+        test_flavour(group, &desc, "sums that travel as float32");
+        desc = describe(kinds[i], lap_group_size(group));
+        desc.dtype = LAP_FLOAT8_E4M3;
+        desc.out_dtype = desc.wire_dtype = LAP_BFLOAT16;
+        test_flavour(group, &desc, "FP8");
+    }
+    const char *gelu = getenv("LAP_GPU_GELU");
+    lap_op_desc_t desc = describe(LAP_AG_GEMM, lap_group_size(group));
+    desc.epilogue = LAP_EPILOGUE_BIAS | LAP_EPILOGUE_GELU;
+    lap_op_t *op = NULL;
+    if (gelu && strcmp(gelu, "fast") == 0)
+        test_flavour(group, &desc, "bias and GELU");
+    else
+        tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_UNSUPPORTED, "GELU", "approximation",
+                    "LAP_GPU_GELU=fast", NULL);
+}
+
 static void refuse(lap_group_t *group, const lap_op_desc_t *desc, const char *word)
 {
     lap_op_t *op = NULL;
@@ -77,12 +131,25 @@ static void test_refusals(lap_group_t *group)
     desc = describe(LAP_GEMM_RS, size);
     desc.k++;
     refuse(group, &desc, "k = ");
+    desc = describe(LAP_GEMM_RS, size);
+    desc.epilogue = LAP_EPILOGUE_GELU;
+    refuse(group, &desc, "epilogue");
     desc = describe(LAP_AG_GEMM, size);
-    desc.epilogue = LAP_EPILOGUE_BIAS;
-    refuse(group, &desc, "epilogues");
-    desc = describe(LAP_AG_GEMM, size);
+    desc.out_dtype = LAP_FLOAT16;
+    refuse(group, &desc, "write d");
+    desc = describe(LAP_GEMM_RS, size);
     desc.out_dtype = LAP_FLOAT32;
-    refuse(group, &desc, "types");
+    desc.wire_dtype = LAP_BFLOAT16;
+    refuse(group, &desc, "send sums");
+    desc = describe(LAP_AG_GEMM, size);
+    desc.dtype = LAP_FLOAT8_E4M3;
+    refuse(group, &desc, "gather FP8");
+    desc = describe(LAP_GEMM_RS, size);
+    desc.dtype = desc.b_dtype = LAP_FLOAT8_E5M2;
+    refuse(group, &desc, "float8_e5m2");
+    desc = describe(LAP_GEMM_AR, size);
+    desc.accumulate = 1;
+    refuse(group, &desc, "add to d");
     desc = describe(LAP_AG_GEMM, size);
     tap_failure(lap_op_check(&desc, NULL, 1, size, "nccl"), LAP_ERR_UNSUPPORTED, "cublasmp",
                 "look inside", NULL);
@@ -119,21 +186,63 @@ static void test_transport(lap_group_t *group)
     lap_buffer_destroy(buffer);
 }
 
-/* cublasmp [small]: with small matrices, for a GPU that is slow */
+/*
+ * auto may choose it when asked to, for calls of the capacity; others go on to methods of our own. The
+ * GEMMs of cuBLASLt are slow here (FAKE_SLOW_MS), so that it is the fastest.
+ */
+static void test_auto(lap_group_t *group)
+{
+    lap_op_desc_t desc = describe(LAP_AG_GEMM, lap_group_size(group));
+    desc.method = "auto";
+    for (desc.auto_foreign = 0; desc.auto_foreign < 2; desc.auto_foreign++) {
+        lap_op_t *op = NULL;
+        const char *label = "";
+        double seconds;
+        size_t count = 0;
+        if (!tap_success(lap_op_create(group, &desc, &op), "auto_foreign = %d", desc.auto_foreign))
+            return;
+        tap_ok((strcmp(lap_op_method(op), "cublasmp") == 0) == (desc.auto_foreign != 0),
+               "it picks %s", lap_op_method(op));
+        for (size_t i = 0; lap_op_prediction(op, i, &label, &seconds) == LAP_OK; i++)
+            count += strcmp(label, "cublasmp") == 0;
+        tap_ok(count == (size_t)desc.auto_foreign, "and knows the time of %zu", count);
+        for (uint64_t i = 0; i < 4; i++) {
+            tap_success(call(group, op, &desc, desc.m, 1 + i), "a call of all rows is right");
+            tap_success(call(group, op, &desc, desc.m - 1 - i, 1 + i), "one of fewer, too");
+        }
+        lap_op_destroy(op);
+    }
+    lap_op_t *op = NULL;
+    desc.auto_foreign = 1;
+    desc.m++; /* which it cannot share */
+    tap_success(lap_op_create(group, &desc, &op), "what it cannot do is left to the others");
+    tap_ok(strcmp(lap_op_method(op), "cublasmp") != 0, "it picks %s", lap_op_method(op));
+    tap_success(call(group, op, &desc, desc.m, 1), "and is right");
+    lap_op_destroy(op);
+}
+
+/* cublasmp [small | auto]: with small matrices, for a GPU that is slow; what auto does of it */
 int main(int argc, char **argv)
 {
     lap_world_t *world;
-    if (argc > 1 && strcmp(argv[1], "small") == 0)
+    const bool tries = argc > 1 && strcmp(argv[1], "auto") == 0;
+    if (argc > 1)
         unit = 8;
     if (!tap_success(lap_world_create(NULL, &world), "a world"))
         return tap_done();
     lap_group_t *group = lap_world_group(world);
+    if (tries) {
+        test_auto(group);
+        lap_world_destroy(world);
+        return tap_done();
+    }
     test_calls(group, LAP_AG_GEMM, LAP_ALGORITHM_DEFAULT);
     test_calls(group, LAP_AG_GEMM, LAP_ALGORITHM_SPLIT_P2P);
     test_calls(group, LAP_AG_GEMM, LAP_ALGORITHM_NO_OVERLAP);
     test_calls(group, LAP_GEMM_RS, LAP_ALGORITHM_DEFAULT);
     test_calls(group, LAP_GEMM_RS, LAP_ALGORITHM_NO_OVERLAP);
     test_calls(group, LAP_GEMM_AR, LAP_ALGORITHM_DEFAULT);
+    test_flavours(group);
     test_refusals(group);
     test_transport(group);
     lap_world_destroy(world);

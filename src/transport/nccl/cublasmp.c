@@ -16,13 +16,17 @@
 #include "transport/nccl/nccl_info.h"
 #include "util/alloc.h"
 
+#define TIMES 2   /* of the last call */
 #define LEAST 800 /* 0.8, which has no need of NVSHMEM */
 
 /* What is used of its header, as of 0.10. */
 typedef void *mp_t; /* a handle of any kind */
 enum { COLUMN_MAJOR = 0, ROW_MAJOR = 1 };
 enum { TRANS_A = 0, TRANS_B = 1, ALGORITHM = 3, SM_COUNT = 4, EPILOGUE = 5, WIRE_TYPE = 27 };
-enum { COMPUTE_32F = 68, ALL_REDUCE = 1 };
+enum { BIAS_AT = 6, BIAS_TYPE = 8, AUX_AT = 9, AUX_STRIDE = 10, AUX_TYPE = 12 };
+enum { A_SCALE_AT = 16, B_SCALE_AT = 18 };
+enum { COMPUTE_32F = 68 };
+enum { ALL_REDUCE = 1, BIAS = 4, GELU = 32, AUX = 128 };
 
 #define MP_CALLS(X)                                                                                \
     X(cublasMpGetVersion, (int *version))                                                          \
@@ -74,6 +78,7 @@ typedef struct multiplier {
     CUstream stream; /* of the primary context */
     lap_event_t *begun;
     CUevent done;
+    volatile uint64_t *times; /* pinned: when the last call began, and when one ended; the GPU's */
     mp_t handle, column_grid, row_grid, matmul, a, b, d;
     void *device_memory, *host_memory; /* of each call */
     size_t device_bytes, host_bytes;
@@ -148,6 +153,8 @@ static void free_inside(multiplier_t *it)
         (void)api->cublasMpDestroy(it->handle);
     if (it->comm)
         (void)it->nccl->api.ncclCommAbort(it->comm);
+    if (it->times)
+        (void)cuda->cuMemFreeHost((void *)(uintptr_t)it->times);
     if (it->done)
         (void)cuda->cuEventDestroy(it->done);
     if (it->stream)
@@ -168,59 +175,136 @@ static void destroy(lap_foreign_t *foreign)
     lap_free(it);
 }
 
+/* ---- attributes ---- */
+
+/* CUDA_R_32F, _16F, _16BF, _8F_E4M3, _8F_E5M2 */
+static int cuda_type(lap_dtype_t dtype)
+{
+    switch (dtype) {
+    case LAP_FLOAT32:
+        return 0;
+    case LAP_FLOAT16:
+        return 2;
+    case LAP_FLOAT8_E4M3:
+        return 28;
+    case LAP_FLOAT8_E5M2:
+        return 29;
+    default:
+        return 14;
+    }
+}
+
+static lap_status_t set_bytes(const multiplier_t *it, int attribute, const void *value,
+                              size_t bytes)
+{
+    return check(&it->api,
+                 it->api.cublasMpMatmulDescriptorSetAttribute(it->matmul, attribute, value, bytes),
+                 "cublasMpMatmulDescriptorSetAttribute");
+}
+
+static lap_status_t set(const multiplier_t *it, int attribute, int value)
+{
+    return set_bytes(it, attribute, &value, sizeof(value));
+}
+
+static lap_status_t set_address(const multiplier_t *it, int attribute, const void *memory)
+{
+    return set_bytes(it, attribute, &memory, sizeof(memory));
+}
+
+/* What GELU keeps has the strides of d. */
+static lap_status_t set_epilogue(const multiplier_t *it, bool keeps)
+{
+    const lap_foreign_shape_t *s = &it->shape;
+    const int64_t stride = (int64_t)(s->n / (size_t)it->nccl->group->size);
+    const int gelu = s->epilogue & LAP_EPILOGUE_GELU ? GELU | (keeps ? AUX : 0) : 0;
+    const int all = s->kind == LAP_GEMM_AR ? ALL_REDUCE : 0;
+    LAP_TRY(set(it, EPILOGUE, all | gelu | (s->epilogue & LAP_EPILOGUE_BIAS ? BIAS : 0)));
+    if (s->epilogue & LAP_EPILOGUE_BIAS)
+        LAP_TRY(set(it, BIAS_TYPE, cuda_type(s->out)));
+    if (!(gelu & AUX))
+        return LAP_OK;
+    LAP_TRY(set(it, AUX_TYPE, cuda_type(s->out)));
+    return set_bytes(it, AUX_STRIDE, &stride, sizeof(stride));
+}
+
+/* Those of one call. */
+static lap_status_t set_args(const multiplier_t *it, const lap_foreign_args_t *args)
+{
+    const lap_epilogue_t epilogue = it->shape.epilogue;
+    if (epilogue & LAP_EPILOGUE_GELU) {
+        LAP_TRY(set_epilogue(it, args->aux != NULL));
+        LAP_TRY(set_address(it, AUX_AT, args->aux));
+    }
+    if (epilogue & LAP_EPILOGUE_BIAS)
+        LAP_TRY(set_address(it, BIAS_AT, args->bias));
+    if (!lap_dtype_is_fp8(it->shape.a))
+        return LAP_OK;
+    LAP_TRY(set_address(it, A_SCALE_AT, args->b_scale));
+    return set_address(it, B_SCALE_AT, args->a_scale);
+}
+
 /* ---- a call ---- */
 
 /* Between enter and leave. */
-static lap_status_t multiply(multiplier_t *it, const void *a, const void *b, void *d, float alpha)
+static lap_status_t multiply(multiplier_t *it, const lap_foreign_args_t *args)
 {
     const lap_foreign_shape_t *s = &it->shape;
     const float beta = 0;
+    LAP_TRY(set_args(it, args));
     return check(&it->api,
                  it->api.cublasMpMatmul(it->handle, it->matmul, (int64_t)s->n, (int64_t)s->m,
-                                        (int64_t)s->k, &alpha, b, 1, 1, it->a, a, 1, 1, it->b,
-                                        &beta, NULL, 1, 1, NULL, d, 1, 1, it->d, it->device_memory,
-                                        it->device_bytes, it->host_memory, it->host_bytes),
+                                        (int64_t)s->k, &args->alpha, args->b, 1, 1, it->a, args->a,
+                                        1, 1, it->b, &beta, NULL, 1, 1, NULL, args->d, 1, 1, it->d,
+                                        it->device_memory, it->device_bytes, it->host_memory,
+                                        it->host_bytes),
                  "cublasMpMatmul");
 }
 
-static lap_status_t run_inside(multiplier_t *it, const void *a, const void *b, void *d, float alpha)
+static lap_status_t run_inside(multiplier_t *it, const lap_foreign_args_t *args)
 {
     const lap_cuda_api_t *api = &it->nccl->device->api;
     LAP_TRY(lap_cuda_check(api, api->cuStreamWaitEvent(it->stream, it->begun->event, 0),
                            "cuStreamWaitEvent"));
-    LAP_TRY(multiply(it, a, b, d, alpha));
+    LAP_TRY(multiply(it, args));
     return lap_cuda_check(api, api->cuEventRecord(it->done, it->stream), "cuEventRecord");
 }
 
-static lap_status_t run(lap_foreign_t *foreign, lap_stream_t *stream, const void *a, const void *b,
-                        void *d, float alpha)
+/* The GPU writes when it begins and ends: see running. */
+static lap_status_t run(lap_foreign_t *foreign, lap_stream_t *stream,
+                        const lap_foreign_args_t *args)
 {
     multiplier_t *it = (multiplier_t *)foreign;
     lap_cuda_device_t *device = it->nccl->device;
+    LAP_TRY(lap_cuda_note(stream, (uint64_t *)(uintptr_t)&it->times[0]));
     LAP_TRY(lap_cuda_event_record(it->begun, stream));
     LAP_TRY(lap_nccl_enter(it->nccl));
-    LAP_TRY(lap_nccl_leave(it->nccl, run_inside(it, a, b, d, alpha)));
+    LAP_TRY(lap_nccl_leave(it->nccl, run_inside(it, args)));
     LAP_TRY(lap_cuda_enter(device));
-    return lap_cuda_leave(device,
-                          lap_cuda_check(&device->api,
-                                         device->api.cuStreamWaitEvent(stream->stream, it->done, 0),
-                                         "cuStreamWaitEvent"));
+    LAP_TRY(lap_cuda_leave(
+        device,
+        lap_cuda_check(&device->api, device->api.cuStreamWaitEvent(stream->stream, it->done, 0),
+                       "cuStreamWaitEvent")));
+    return lap_cuda_note(stream, (uint64_t *)(uintptr_t)&it->times[1]);
+}
+
+/* A call lasts longer than the GPU's clock ticks. */
+static uint64_t running(const lap_foreign_t *foreign)
+{
+    const multiplier_t *it = (const multiplier_t *)foreign;
+    const uint64_t begun = it->times[0];
+    return begun >= it->times[1] ? begun : 0;
 }
 
 /* ---- making ---- */
 
-static int cuda_type(lap_dtype_t dtype)
-{
-    return dtype == LAP_FLOAT32 ? 0 : dtype == LAP_FLOAT16 ? 2 : 14; /* CUDA_R_32F, _16F, _16BF */
-}
-
 static lap_status_t describe(const multiplier_t *it, size_t m, size_t n, size_t mb, size_t nb,
-                             size_t lld, mp_t grid, mp_t *matrix_p)
+                             size_t lld, lap_dtype_t dtype, mp_t grid, mp_t *matrix_p)
 {
     return check(&it->api,
                  it->api.cublasMpMatrixDescriptorCreate((int64_t)m, (int64_t)n, (int64_t)mb,
                                                         (int64_t)nb, 0, 0, (int64_t)lld,
-                                                        cuda_type(it->shape.dtype), grid, matrix_p),
+                                                        cuda_type(dtype), grid, matrix_p),
                  "cublasMpMatrixDescriptorCreate");
 }
 
@@ -230,27 +314,20 @@ static lap_status_t describe_matrices(multiplier_t *it)
     const lap_foreign_shape_t *s = &it->shape;
     const size_t ranks = (size_t)it->nccl->group->size;
     if (s->kind == LAP_AG_GEMM) {
-        LAP_TRY(describe(it, s->k, s->n, s->k, s->n / ranks, s->k, it->row_grid, &it->a));
-        LAP_TRY(describe(it, s->k, s->m, s->k, s->m / ranks, s->k, it->row_grid, &it->b));
-        return describe(it, s->n, s->m, s->n / ranks, s->m / ranks, s->n / ranks, it->column_grid,
-                        &it->d);
+        LAP_TRY(describe(it, s->k, s->n, s->k, s->n / ranks, s->k, s->b, it->row_grid, &it->a));
+        LAP_TRY(describe(it, s->k, s->m, s->k, s->m / ranks, s->k, s->a, it->row_grid, &it->b));
+        return describe(it, s->n, s->m, s->n / ranks, s->m / ranks, s->n / ranks, s->out,
+                        it->column_grid, &it->d);
     }
     const bool all = s->kind == LAP_GEMM_AR;
     const size_t k = s->k / ranks, rows = all ? s->m : s->m / ranks;
-    LAP_TRY(describe(it, s->k, s->n, k, s->n, k, it->column_grid, &it->a));
-    LAP_TRY(describe(it, s->k, s->m, k, rows, k, it->column_grid, &it->b));
-    return describe(it, s->n, all ? s->m * ranks : s->m, s->n, rows, s->n, it->row_grid, &it->d);
+    LAP_TRY(describe(it, s->k, s->n, k, s->n, k, s->b, it->column_grid, &it->a));
+    LAP_TRY(describe(it, s->k, s->m, k, rows, k, s->a, it->column_grid, &it->b));
+    return describe(it, s->n, all ? s->m * ranks : s->m, s->n, rows, s->n, s->out, it->row_grid,
+                    &it->d);
 }
 
-static lap_status_t set(const multiplier_t *it, int attribute, int value)
-{
-    return check(
-        &it->api,
-        it->api.cublasMpMatmulDescriptorSetAttribute(it->matmul, attribute, &value, sizeof(value)),
-        "cublasMpMatmulDescriptorSetAttribute");
-}
-
-/* The wire has the type of the result, unless told so: else sums would travel as float32. */
+/* cuBLASMp would send sums as float32, unless told otherwise. */
 static lap_status_t describe_product(multiplier_t *it)
 {
     static const int algorithms[] = {0, 1, 2, 5, 6}; /* in the order of lap_op_fields */
@@ -263,8 +340,8 @@ static lap_status_t describe_product(multiplier_t *it)
     if (s->num_sm > 0)
         LAP_TRY(set(it, SM_COUNT, s->num_sm));
     if (s->kind != LAP_AG_GEMM)
-        LAP_TRY(set(it, WIRE_TYPE, cuda_type(s->dtype)));
-    return s->kind == LAP_GEMM_AR ? set(it, EPILOGUE, ALL_REDUCE) : LAP_OK;
+        LAP_TRY(set(it, WIRE_TYPE, cuda_type(s->wire)));
+    return set_epilogue(it, true);
 }
 
 static lap_status_t size_memory(multiplier_t *it)
@@ -285,6 +362,7 @@ static lap_status_t open(multiplier_t *it, const ncclUniqueId *id)
     const lap_cuda_api_t *api = &it->nccl->device->api;
     const int size = it->nccl->group->size;
     ncclConfig_t config = LAP_NCCL_CONFIG;
+    void *times;
     config.blocking = 1;
     LAP_TRY(lap_cuda_check(api,
                            api->cuStreamCreateWithPriority(&it->stream, CU_STREAM_NON_BLOCKING,
@@ -292,6 +370,14 @@ static lap_status_t open(multiplier_t *it, const ncclUniqueId *id)
                            "cuStreamCreateWithPriority"));
     LAP_TRY(lap_cuda_check(api, api->cuEventCreate(&it->done, CU_EVENT_DISABLE_TIMING),
                            "cuEventCreate"));
+    LAP_TRY(
+        lap_cuda_check(api,
+                       api->cuMemHostAlloc(&times, TIMES * sizeof(*it->times),
+                                           CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+                       "cuMemHostAlloc"));
+    it->times = times;
+    it->times[0] = 0;
+    it->times[1] = 1; /* nothing runs */
     LAP_TRY(lap_nccl_check(
         &it->nccl->api,
         it->nccl->api.ncclCommInitRankConfig(&it->comm, size, *id, it->nccl->group->rank, &config),
@@ -323,23 +409,28 @@ static lap_status_t warm_up(multiplier_t *it)
 {
     const lap_cuda_api_t *api = &it->nccl->device->api;
     const lap_foreign_shape_t *s = &it->shape;
-    const size_t element = lap_dtype_size(s->dtype);
-    CUdeviceptr a = 0, b = 0, d = 0;
-    lap_status_t status = lap_cuda_memory(it->nccl->device, s->m * s->k * element, &a);
-    if (status == LAP_OK)
-        status = lap_cuda_memory(it->nccl->device, s->n * s->k * element, &b);
-    if (status == LAP_OK)
-        status = lap_cuda_memory(it->nccl->device, s->m * s->n * element, &d);
+    const size_t bytes[] = {s->m * s->k * lap_dtype_size(s->a), s->n * s->k * lap_dtype_size(s->b),
+                            s->m * s->n * lap_dtype_size(s->out), s->n * sizeof(float),
+                            s->m * s->n * lap_dtype_size(s->out)};
+    CUdeviceptr memory[sizeof(bytes) / sizeof(bytes[0])] = {0};
+    void *at[sizeof(bytes) / sizeof(bytes[0])];
+    lap_status_t status = LAP_OK;
+    for (size_t i = 0; i < sizeof(bytes) / sizeof(bytes[0]) && status == LAP_OK; i++) {
+        status = lap_cuda_memory(it->nccl->device, bytes[i], &memory[i]);
+        at[i] = (void *)(uintptr_t)memory[i];
+    }
     status = lap_group_agree(it->nccl->group, status);
-    if (status == LAP_OK)
-        status = multiply(it, (void *)(uintptr_t)a, (void *)(uintptr_t)b, (void *)(uintptr_t)d, 1);
+    if (status == LAP_OK) {
+        const lap_foreign_args_t args = {
+            .a = at[0], .b = at[1], .d = at[2], .alpha = 1, .bias = at[3], .aux = at[4]};
+        status = multiply(it, &args);
+    }
     if (status == LAP_OK)
         status = lap_cuda_check(api, api->cuStreamSynchronize(it->stream),
                                 "a first product of cuBLASMp");
-    const CUdeviceptr all[] = {a, b, d};
-    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
-        if (all[i])
-            (void)api->cuMemFree(all[i]);
+    for (size_t i = 0; i < sizeof(bytes) / sizeof(bytes[0]); i++)
+        if (memory[i])
+            (void)api->cuMemFree(memory[i]);
     return status;
 }
 
@@ -380,7 +471,12 @@ static lap_status_t make(multiplier_t *it)
     ncclUniqueId id = {{0}};
     void *ids;
     int version;
-    lap_status_t status = load(&it->api, &version);
+    lap_status_t status = LAP_OK;
+    if ((it->shape.epilogue & LAP_EPILOGUE_GELU) && !it->nccl->device->blas.fast_gelu)
+        status = lap_error(LAP_ERR_UNSUPPORTED,
+                           "the GELU of cuBLASMp is an approximation: expected LAP_GPU_GELU=fast");
+    if (status == LAP_OK)
+        status = load(&it->api, &version);
     if (status == LAP_OK)
         status = lap_cuda_event_create(&it->nccl->device->base, &it->begun);
     if (status == LAP_OK)
@@ -411,7 +507,7 @@ lap_status_t lap_nccl_foreign_create(lap_group_t *group, const lap_foreign_shape
     lap_status_t status =
         it ? LAP_OK : lap_error(LAP_ERR_NO_MEMORY, "no memory for an operator of cuBLASMp");
     if (it)
-        *it = (multiplier_t){.base = {run, destroy}, .nccl = nccl, .shape = *shape};
+        *it = (multiplier_t){.base = {run, running, destroy}, .nccl = nccl, .shape = *shape};
     status = lap_group_agree(group, status);
     if (status == LAP_OK)
         status = make(it);

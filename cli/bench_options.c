@@ -579,6 +579,11 @@ static bool parse_timeline(lap_bench_t *bench, const lap_args_t *args)
     if (bench->timeline && !bench->trace)
         return lap_args_wrong(&lap_bench_command,
                               "--timeline draws a trace; expected no --no-trace with it");
+    if (bench->timeline && args->values[TRACE] &&
+        lap_output_same(bench->timeline, args->values[TRACE]))
+        return lap_args_wrong(&lap_bench_command,
+                              "--timeline and --trace are both %s; expected two files",
+                              bench->timeline);
     return !bench->timeline || check_output("timeline", "the timeline", bench->timeline);
 }
 

@@ -9,7 +9,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -80,20 +79,12 @@ static lap_status_t append(FILE *text, const char *path, const lap_output_t *out
     return ferror(text) ? lap_error_errno("cannot read '%s'", path) : LAP_OK;
 }
 
-/* Whether the file that will be replaced is the one that is read. */
-static bool is_output(FILE *text, const lap_output_t *output)
-{
-    struct stat its, old;
-    return fstat(fileno(text), &its) == 0 && stat(output->place, &old) == 0 &&
-           its.st_dev == old.st_dev && its.st_ino == old.st_ino;
-}
-
 static lap_status_t append_file(const char *path, const lap_output_t *output, uint64_t *count_p)
 {
     FILE *text = fopen(path, "re");
     if (!text)
         return lap_error_errno("cannot open '%s'", path);
-    if (is_output(text, output)) {
+    if (lap_output_same(path, output->place)) {
         fclose(text);
         return lap_error(LAP_ERR_INVALID, "'%s' is the text and the output, expected two files",
                          path);

@@ -7,6 +7,7 @@
 
 #include "cli.h"
 #include "core/file.h"
+#include "core/output.h"
 #include "gzip.h"
 #include "util/alloc.h"
 
@@ -89,7 +90,11 @@ int lap_cli_report(int argc, char **argv)
     lap_status_t status = LAP_OK;
     for (size_t i = 0; i < args.npositionals && status == LAP_OK; i++) {
         size_t bytes = 0;
-        status = read_trace(args.positionals[i], &data[i], &bytes);
+        if (lap_output_same(args.positionals[i], args.values[OUTPUT]))
+            status = lap_error(LAP_ERR_INVALID, "%s is a trace and the output; expected two files",
+                               args.positionals[i]);
+        else
+            status = read_trace(args.positionals[i], &data[i], &bytes);
         traces[i] = (lap_report_trace_t){data[i], bytes};
     }
     int result = LAP_CLI_OK;

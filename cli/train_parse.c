@@ -11,6 +11,7 @@
 
 #include "config.h"
 #include "core/environment.h"
+#include "core/output.h"
 #include "core/status.h"
 #include "launch.h"
 #include "nn/nn_fields.h"
@@ -29,18 +30,22 @@ bool lap_train_count(const lap_args_t *args, int option, const char *otherwise, 
     return lap_arg_size(args->command, what, text, 1, COUNT_MOST, count_p);
 }
 
-#define RATE_MOST 1e30f
-
-bool lap_train_rate(const lap_args_t *args, int option, float otherwise, float *rate_p)
+static bool parse_number(const lap_args_t *args, int option, float most, const char *expected,
+                         float otherwise, float *number_p)
 {
     const char *text = args->values[option];
     char *end = NULL;
-    const float rate = text ? strtof(text, &end) : otherwise;
-    if (text && (end == text || *end != '\0' || !(rate >= 0) || rate > RATE_MOST))
-        return lap_args_wrong(args->command, "--%s is '%s'; expected a number, 0 to %g",
-                              lap_train_options[option].name, text, (double)RATE_MOST);
-    *rate_p = rate;
+    const float number = text ? strtof(text, &end) : otherwise;
+    if (text && (end == text || *end != '\0' || !(number >= 0) || number > most))
+        return lap_args_wrong(args->command, "--%s is '%s'; expected %s",
+                              lap_train_options[option].name, text, expected);
+    *number_p = number;
     return true;
+}
+
+bool lap_train_rate(const lap_args_t *args, int option, float otherwise, float *rate_p)
+{
+    return parse_number(args, option, 1e30f, "a number, 0 to 1e+30", otherwise, rate_p);
 }
 
 int lap_train_ranks(const lap_train_t *train)
@@ -84,13 +89,10 @@ static float adamw_rate(const lap_nn_desc_t *desc)
     return fminf(0.001f, 0.4f / (float)desc->hidden);
 }
 
-/* Less than 1. */
 static bool parse_part(const lap_args_t *args, int option, float *part_p)
 {
-    if (!lap_train_rate(args, option, 0, part_p))
-        return false;
-    return *part_p < 1 || lap_args_wrong(args->command, "--%s is '%s'; expected less than 1",
-                                         lap_train_options[option].name, args->values[option]);
+    return parse_number(args, option, nextafterf(1, 0), "a number from 0 to less than 1", 0,
+                        part_p);
 }
 
 static bool parse_decay(lap_train_t *train, const lap_args_t *args)
@@ -285,6 +287,9 @@ static bool parse_trace(lap_train_t *train, const lap_args_t *args)
     const char *hidden = args->values[ASSERT_HIDDEN];
     train->trace_path = args->values[TRACE];
     train->report = args->values[REPORT];
+    if (train->trace_path && train->report && lap_output_same(train->trace_path, train->report))
+        return lap_args_wrong(args->command, "--trace and --report are both %s; expected two files",
+                              train->report);
     train->least_hidden = NAN;
     if (args->values[TRACE_FORMAT] &&
         !lap_arg_choice(args->command, "--trace-format", args->values[TRACE_FORMAT],

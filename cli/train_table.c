@@ -254,8 +254,9 @@ static const lap_alias_t aliases[] = {
 const lap_command_t lap_train_command = {
     .name = "lap train",
     .usage = "[OPTIONS]",
-    .summary = "Trains layers whose weights are sharded over P ranks, on random data, overlaps\n"
-               "their communication with their GEMMs, and says how much of it was hidden.",
+    .summary = "Trains layers on random data, or a language model on text, over ranks that share\n"
+               "the weights, the sequences or the layers; overlaps their communication with their\n"
+               "GEMMs, and says how much of it was hidden.",
     .details =
         "The data x are normally distributed, and the layers learn to give -x: the loss is half\n"
         "the mean square of the difference. A language model learns the tokens of --data, or a\n"

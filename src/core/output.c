@@ -159,3 +159,29 @@ lap_status_t lap_output_check(const char *what, const char *path)
     LAP_TRY(lap_output_open(what, path, &output));
     return lap_output_close(&output, false);
 }
+
+static bool are_one(const char *path, const char *other)
+{
+    struct stat its, others;
+    return stat(path, &its) == 0 && stat(other, &others) == 0 && its.st_dev == others.st_dev &&
+           its.st_ino == others.st_ino;
+}
+
+/* Writes the folder of a file that is not there, and returns its name in it. */
+static const char *split(const char *path, char folder[PATH_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path;
+    snprintf(folder, PATH_MAX, "%.*s", slash ? (int)(name - path) : 1, slash ? path : ".");
+    return name;
+}
+
+bool lap_output_same(const char *path, const char *other)
+{
+    char folder[PATH_MAX], others_folder[PATH_MAX];
+    struct stat about;
+    if (stat(path, &about) == 0 || stat(other, &about) == 0)
+        return are_one(path, other);
+    const char *name = split(path, folder), *others_name = split(other, others_folder);
+    return strcmp(name, others_name) == 0 && are_one(folder, others_folder);
+}

@@ -33,4 +33,7 @@ lap_status_t lap_output_close(lap_output_t *output, bool keep);
 /* Whether it could be written; nothing is changed. */
 lap_status_t lap_output_check(const char *what, const char *path);
 
+/* Whether two paths are one file, which need not be there yet. */
+bool lap_output_same(const char *path, const char *other);
+
 #endif

@@ -312,9 +312,16 @@ lap_status_t lap_machine_load(const char *name, lap_machine_t *machine_p)
         return read_machine(name, machine_p);
     if (find_installed(name, path))
         return read_machine(path, machine_p);
-    const char *nearest = lap_nearest(name, known);
-    for (size_t i = 0; known[i]; i++)
+    for (size_t i = 0; known[i]; i++) {
         lap_join(list, sizeof(list), known[i]);
+        if (strcmp(known[i], name) == 0)
+            return lap_error(LAP_ERR_SYSTEM,
+                             "the description of the machine '%s' is not near this program: "
+                             "expected %s.yaml in ../share/lap/machines or in machines beside it, "
+                             "as make and make install put it; or --gpu FILE.yaml",
+                             name, name);
+    }
+    const char *nearest = lap_nearest(name, known);
     return lap_error(LAP_ERR_INVALID,
                      "there is no machine '%s'; expected one of %s, or FILE.yaml%s%s%s", name, list,
                      nearest ? " (did you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");

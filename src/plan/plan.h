@@ -114,8 +114,9 @@ typedef struct lap_plan_result {
 lap_status_t lap_plan_step(const lap_plan_config_t *config, const lap_machine_t *machine,
                            const lap_plan_layer_t *layer, lap_plan_result_t *result_p);
 
-/* Whether its sizes are such as anybody has. */
+/* Whether its sizes are such as anybody has; and whether the machine multiplies its type. */
 lap_status_t lap_plan_check_sizes(const lap_plan_config_t *config);
+lap_status_t lap_plan_check_type(const lap_plan_config_t *config, const lap_machine_t *machine);
 
 /* Whether a grid is one: what it says of the first thing that does not divide. */
 lap_status_t lap_plan_check(const lap_plan_config_t *config, const lap_machine_t *machine);

@@ -278,12 +278,30 @@ static lap_status_t try_all(search_t *search)
     return LAP_OK;
 }
 
+/* What is given leaves a whole number of GPUs for the rest. */
+static lap_status_t check_given(const lap_plan_config_t *given)
+{
+    const size_t sizes[] = {given->tp, given->pp, given->cp, given->dp};
+    size_t left = given->gpus;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        if (sizes[i] > 0 && left % sizes[i] != 0)
+            return lap_error(LAP_ERR_INVALID,
+                             "tp, pp, cp and dp are %zu, %zu, %zu and %zu (0: not given), expected "
+                             "a product that divides the %zu GPUs",
+                             given->tp, given->pp, given->cp, given->dp, given->gpus);
+        left /= sizes[i] > 0 ? sizes[i] : 1;
+    }
+    return LAP_OK;
+}
+
 lap_status_t lap_plan_search(const lap_plan_config_t *given, const lap_machine_t *machine,
                              size_t most, lap_plan_found_t *found_p)
 {
     *found_p = (lap_plan_found_t){.most = most < LAP_PLAN_BEST_MOST ? most : LAP_PLAN_BEST_MOST};
     search_t search = {.given = given, .machine = machine, .found = found_p};
     LAP_TRY(lap_plan_check_sizes(given));
+    LAP_TRY(lap_plan_check_type(given, machine));
+    LAP_TRY(check_given(given));
     const lap_status_t status = try_all(&search);
     lap_free(search.known);
     return status;

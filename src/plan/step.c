@@ -67,13 +67,19 @@ lap_status_t lap_plan_check_sizes(const lap_plan_config_t *config)
     return LAP_OK;
 }
 
+lap_status_t lap_plan_check_type(const lap_plan_config_t *config, const lap_machine_t *machine)
+{
+    if (machine->peak[config->type] <= 0)
+        return lap_error(LAP_ERR_INVALID, "%s multiplies no %s: it has no peak_tflops of it",
+                         machine->name, lap_plan_type_names[config->type]);
+    return LAP_OK;
+}
+
 lap_status_t lap_plan_check(const lap_plan_config_t *config, const lap_machine_t *machine)
 {
     const lap_nn_desc_t *model = &config->model;
     LAP_TRY(lap_plan_check_sizes(config));
-    if (machine->peak[config->type] <= 0)
-        return lap_error(LAP_ERR_INVALID, "%s multiplies no %s: it has no peak_tflops of it",
-                         machine->name, lap_plan_type_names[config->type]);
+    LAP_TRY(lap_plan_check_type(config, machine));
     if (config->micro_batch == 0 || config->virtual_pp == 0)
         return lap_error(LAP_ERR_INVALID,
                          "micro-batch and virtual-pp are %zu and %zu, expected at least 1 of each",

@@ -154,6 +154,16 @@ refused 'an unknown model' '(did you mean llama-70b?)' --model lama-70b
 refused 'heads that do not divide' 'heads is 32, expected a multiple of tp, 3' --model llama-8b --gpus 3 --tp 3 --pp 1 --cp 1
 refused 'hidden that does not divide' '--hidden is 4096, expected a multiple of the 7 heads' --model llama-8b --heads 7
 refused 'a grid of other GPUs' 'expected the 8 GPUs' --model llama-8b --gpus 8 --tp 2 --pp 2 --cp 1 --dp 4
+refused 'a size that does not divide the GPUs' 'tp, pp, cp and dp are 3, 0, 0 and 0 (0: not given), expected a product that divides the 8 GPUs' \
+    --model llama-8b --gpus 8 --tp 3
+refused 'two that do not' 'a product that divides the 8 GPUs' --model llama-8b --gpus 8 --tp 4 --pp 4
+refused 'a type that no grid of the GPU has' 'multiplies no fp4' --model llama-8b --gpu a100-sxm --precision fp4
+cp "$LAP" "$work/alone"
+"$work/alone" plan --model llama-8b >/dev/null 2>"$work/err"
+is 'lap without its machines: status 1' $? 1
+has '... and says where they are expected' "$(<"$work/err")" "the description of the machine 'h100-sxm' is not near this program" '../share/lap/machines'
+lap plan --model gpt --gpus 8 --seq 1M
+is 'a long sequence is planned at once' "$status$err" 0
 refused 'a batch that does not divide' 'global-batch is 7, expected a multiple of dp' --model llama-8b --gpus 4 --tp 1 --pp 1 --cp 1 --global-batch 7
 refused 'too many layers' 'layers is 100000, expected 1 to' --model llama-8b --layers 100000
 refused 'too many GPUs' 'gpus is 16777216, expected 1 to' --model llama-8b --gpus 16M

@@ -153,4 +153,14 @@ refused 'a file that was cut' 'byte 22: expected , or ]' "$work/cut.json"
 head -c 2000 "$work/a.json.gz" >"$work/cut.json.gz"
 refused 'a compressed file that was cut' 'is damaged: it ends too early' "$work/cut.json.gz"
 refused 'a folder' "$work" "$work"
+cp "$work/a.json.gz" "$work/own.json.gz"
+mkdir "$work/in"
+lap report -o "$work/in/../own.json.gz" "$work/own.json.gz"
+is 'the page does not take the place of its trace' "$status $(cmp "$work/a.json.gz" "$work/own.json.gz")" '2 '
+has '... and says why' "$(<"$work/err")" 'own.json.gz is a trace and the output; expected two files'
+lap train --tp 2 --heads 2 --seq 8 --iters 1 --trace "$work/in/both" --report "$work/./in/both"
+is 'a trace and a page in one file are refused' "$status $(ls "$work/in")" '2 '
+has '... with a sentence' "$(<"$work/err")" '--trace and --report are both' 'expected two files'
+lap bench ag 8 8 8 --ranks 2 --trace "$work/in/both" --timeline "$work/in/both"
+is 'and so are a trace and a timeline' "$status $(ls "$work/in")" '2 '
 finish

@@ -58,7 +58,8 @@ small='--model gpt --hidden 48 --heads 6 --vocab 300 --layers 2 --seq 16 --batch
     done
 }
 refuse '--hidden-dropout is for language models' --hidden-dropout 0.1
-refuse "--attention-dropout is '1'; expected less than 1" --model gpt --attention-dropout 1
+refuse "--hidden-dropout is '-0.1'; expected a number from 0 to less than 1" --model gpt --hidden-dropout -0.1
+refuse "--attention-dropout is '1'; expected a number from 0 to less than 1" --model gpt --attention-dropout 1
 
 # ---- numbers ----
 

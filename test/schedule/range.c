@@ -83,6 +83,14 @@ static void test_columns(void)
     tap_ok(lap_range_common(&left, &right) == 0, "columns side by side have nothing in common");
     tap_ok(lap_range_common(&left, &row) == 4, "a column of four bytes meets a row in four bytes");
     tap_ok(lap_range_common(&left, &left) == 20, "a range has all of itself");
+    /* Rows as no matrix has, of which the second begins two bytes before the end of a row of the first. */
+    const size_t many = (size_t)1 << 40;
+    lap_range_t high = {LAP_OUTPUT, 0, 0, many, 6, 8}, low = {LAP_OUTPUT, 0, 12, many, 6, 8};
+    lap_range_t whole = {LAP_OUTPUT, 0, 0, 1, many * 8, 0};
+    tap_ok(lap_range_common(&high, &low) == (many - 1) * 2 + (many - 2) * 2 &&
+               lap_range_common(&low, &high) == (many - 1) * 2 + (many - 2) * 2 &&
+               lap_range_common(&whole, &high) == many * 6,
+           "rows are not looked at one by one");
 }
 
 static void test_invalid(void)

@@ -109,6 +109,8 @@ if [ -e "$FAKE_CUDA/libnccl.so.2" ]; then
     has '--auto-foreign without auto' "$status $err" '2 lap bench' '--auto-foreign' '--method'
     lap bench ag 48 32 16 --device cuda --ranks 2 --method auto --auto-foreign
     has '--auto-foreign over another transport' "$status $err" '2 lap bench' '--auto-foreign' 'transport nccl' cuda_ipc
+    FAKE_CUBLASMP_DIES=1 lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl --method cublasmp --iters 1
+    has 'a rank that dies while cuBLASMp makes an operator' "$status $err" '137 lap bench' 'rank 1 (pid' 'has died'
     LAP_CUBLASMP=/nowhere/mp.so lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl --method auto --auto-foreign
     has '--auto-foreign without cuBLASMp' "$status $err" '2 lap bench' '--auto-foreign' /nowhere/mp.so
     unset FAKE_GPUS

@@ -3,7 +3,9 @@
  * A libcublasmp.so.0 of 0.10 over the fake NCCL: ranks find each other's parts in the workspace, which
  * must be registered on both grids. It knows the layouts of AG+GEMM, GEMM+RS and GEMM+AR, and refuses
  * others, and algorithms that need multicast. FAKE_CUBLASMP_VERSION is what it says that it is; 1000.
+ * FAKE_CUBLASMP_DIES is a rank that is killed while it takes its workspace.
  */
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,6 +147,8 @@ FAKE_EXPORT int cublasMpBufferDeregister(void *of, void *memory)
 
 FAKE_EXPORT int cublasMpMalloc(void *grid, void **memory_p, size_t bytes)
 {
+    if (fake_number("FAKE_CUBLASMP_DIES", -1) == ((grid_t *)grid)->rank)
+        (void)raise(SIGKILL);
     if (ncclMemAlloc(memory_p, bytes) != ncclSuccess)
         return INVALID;
     memset(fake_at(*memory_p), 0, bytes);

@@ -8,6 +8,9 @@
  * columns: D = A^T B is [n of ours, m of ours]. Its grids are P x 1 and 1 x P.
  */
 #include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "core/library.h"
@@ -15,9 +18,14 @@
 #include "transport/nccl/nccl_comm.h"
 #include "transport/nccl/nccl_info.h"
 #include "util/alloc.h"
+#include "util/clock.h"
+#include "util/thread.h"
 
-#define TIMES 2   /* of the last call */
-#define LEAST 800 /* 0.8, which has no need of NVSHMEM */
+#define TIMES 2 /* of the last call */
+#define FIRST 5 /* matrices and vectors of a call */
+#define NAP_NS 50000u
+#define LAST_STEP_NS 500000000u /* for a step to end whose peer has died */
+#define LEAST 800               /* 0.8, which has no need of NVSHMEM */
 
 /* What is used of its header, as of 0.10. */
 typedef void *mp_t; /* a handle of any kind */
@@ -82,6 +90,9 @@ typedef struct multiplier {
     mp_t handle, column_grid, row_grid, matmul, a, b, d;
     void *device_memory, *host_memory; /* of each call */
     size_t device_bytes, host_bytes;
+    ncclUniqueId id;
+    CUdeviceptr first[FIRST]; /* memory of the first call */
+    bool abandoned;           /* a thread is still in a call that makes it: all of it stays */
 } multiplier_t;
 
 /* ---- loading ---- */
@@ -165,6 +176,8 @@ static void free_inside(multiplier_t *it)
 static void destroy(lap_foreign_t *foreign)
 {
     multiplier_t *it = (multiplier_t *)foreign;
+    if (it->abandoned)
+        return;
     if (lap_group_broken(it->nccl->group) == LAP_OK && lap_nccl_enter(it->nccl) == LAP_OK) {
         free_inside(it);
         (void)lap_nccl_leave(it->nccl, LAP_OK);
@@ -357,7 +370,7 @@ static lap_status_t size_memory(multiplier_t *it)
 }
 
 /* The steps of making it, each of which all ranks take before the next. */
-static lap_status_t open(multiplier_t *it, const ncclUniqueId *id)
+static lap_status_t open(multiplier_t *it)
 {
     const lap_cuda_api_t *api = &it->nccl->device->api;
     const int size = it->nccl->group->size;
@@ -378,10 +391,10 @@ static lap_status_t open(multiplier_t *it, const ncclUniqueId *id)
     it->times = times;
     it->times[0] = 0;
     it->times[1] = 1; /* nothing runs */
-    LAP_TRY(lap_nccl_check(
-        &it->nccl->api,
-        it->nccl->api.ncclCommInitRankConfig(&it->comm, size, *id, it->nccl->group->rank, &config),
-        "ncclCommInitRankConfig"));
+    LAP_TRY(lap_nccl_check(&it->nccl->api,
+                           it->nccl->api.ncclCommInitRankConfig(&it->comm, size, it->id,
+                                                                it->nccl->group->rank, &config),
+                           "ncclCommInitRankConfig"));
     LAP_TRY(check(&it->api, it->api.cublasMpCreate(&it->handle, it->stream), "cublasMpCreate"));
     LAP_TRY(check(&it->api,
                   it->api.cublasMpGridCreate(size, 1, COLUMN_MAJOR, it->comm, &it->column_grid),
@@ -404,34 +417,44 @@ static lap_status_t take_memory(multiplier_t *it)
                  "cublasMpBufferRegister");
 }
 
-/* A first call, on memory of no use: a graph could not hold what it makes. */
-static lap_status_t warm_up(multiplier_t *it)
+/* For a first call, on memory of no use: a graph could not hold what that makes. Local. */
+static lap_status_t take_first(multiplier_t *it)
+{
+    const lap_foreign_shape_t *s = &it->shape;
+    const size_t bytes[FIRST] = {s->m * s->k * lap_dtype_size(s->a),
+                                 s->n * s->k * lap_dtype_size(s->b),
+                                 s->m * s->n * lap_dtype_size(s->out), s->n * sizeof(float),
+                                 s->m * s->n * lap_dtype_size(s->out)};
+    for (size_t i = 0; i < FIRST; i++)
+        LAP_TRY(lap_cuda_memory(it->nccl->device, bytes[i], &it->first[i]));
+    return LAP_OK;
+}
+
+static void *first_at(const multiplier_t *it, int i)
+{
+    return (void *)(uintptr_t)it->first[i];
+}
+
+static lap_status_t call_first(multiplier_t *it)
 {
     const lap_cuda_api_t *api = &it->nccl->device->api;
-    const lap_foreign_shape_t *s = &it->shape;
-    const size_t bytes[] = {s->m * s->k * lap_dtype_size(s->a), s->n * s->k * lap_dtype_size(s->b),
-                            s->m * s->n * lap_dtype_size(s->out), s->n * sizeof(float),
-                            s->m * s->n * lap_dtype_size(s->out)};
-    CUdeviceptr memory[sizeof(bytes) / sizeof(bytes[0])] = {0};
-    void *at[sizeof(bytes) / sizeof(bytes[0])];
-    lap_status_t status = LAP_OK;
-    for (size_t i = 0; i < sizeof(bytes) / sizeof(bytes[0]) && status == LAP_OK; i++) {
-        status = lap_cuda_memory(it->nccl->device, bytes[i], &memory[i]);
-        at[i] = (void *)(uintptr_t)memory[i];
-    }
-    status = lap_group_agree(it->nccl->group, status);
-    if (status == LAP_OK) {
-        const lap_foreign_args_t args = {
-            .a = at[0], .b = at[1], .d = at[2], .alpha = 1, .bias = at[3], .aux = at[4]};
-        status = multiply(it, &args);
-    }
-    if (status == LAP_OK)
-        status = lap_cuda_check(api, api->cuStreamSynchronize(it->stream),
-                                "a first product of cuBLASMp");
-    for (size_t i = 0; i < sizeof(bytes) / sizeof(bytes[0]); i++)
-        if (memory[i])
-            (void)api->cuMemFree(memory[i]);
-    return status;
+    const lap_foreign_args_t args = {.a = first_at(it, 0),
+                                     .b = first_at(it, 1),
+                                     .d = first_at(it, 2),
+                                     .alpha = 1,
+                                     .bias = first_at(it, 3),
+                                     .aux = first_at(it, 4)};
+    LAP_TRY(multiply(it, &args));
+    return lap_cuda_check(api, api->cuStreamSynchronize(it->stream), "a first product of cuBLASMp");
+}
+
+/* Between enter and leave. */
+static void free_first(multiplier_t *it)
+{
+    for (size_t i = 0; i < FIRST; i++)
+        if (it->first[i])
+            (void)it->nccl->device->api.cuMemFree(it->first[i]);
+    memset(it->first, 0, sizeof(it->first));
 }
 
 /* What all ranks need is the most of any. */
@@ -448,13 +471,101 @@ static lap_status_t agree_on_bytes(multiplier_t *it)
     return LAP_OK;
 }
 
+/* ---- steps that all ranks take ---- */
+
+/* A step in a thread of its own: it may wait for a peer that has died. */
+typedef struct task {
+    multiplier_t *it;
+    lap_status_t (*step)(multiplier_t *it);
+    lap_status_t status;
+    lap_saved_error_t error;
+    _Atomic bool done;
+} task_t;
+
+static void *task_main(void *context)
+{
+    task_t *task = context;
+    lap_nccl_comm_t *nccl = task->it->nccl;
+    task->status = lap_nccl_enter(nccl);
+    if (task->status == LAP_OK)
+        task->status = lap_nccl_leave(nccl, task->step(task->it));
+    lap_error_save(&task->error);
+    atomic_store(&task->done, true);
+    return NULL;
+}
+
+/* Until it has ended, a peer is lost, or the time is over. */
+static lap_status_t await(task_t *task)
+{
+    lap_group_t *group = task->it->nccl->group;
+    lap_deadline_t deadline = lap_deadline_after(group->world->timeout_ns);
+    uint64_t next_look = 0, lost_at = 0;
+    while (!atomic_load(&task->done)) {
+        const uint64_t now = lap_now_ns();
+        if (now >= next_look) {
+            const lap_status_t status = lap_group_look(group);
+            if (status != LAP_OK && lost_at != 0 && now - lost_at > LAST_STEP_NS)
+                return status;
+            lost_at = status == LAP_OK ? 0 : lost_at ? lost_at : now;
+            next_look = now + LAP_WATCH_NS;
+        }
+        if (lap_deadline_passed(&deadline)) {
+            lap_error(LAP_ERR_TIMEOUT, "cuBLASMp did not make an operator within %g s on rank %d",
+                      (double)group->world->timeout_ns * 1e-9, group->rank);
+            lap_group_fail(group, LAP_ERR_TIMEOUT, lap_last_error());
+            return LAP_ERR_TIMEOUT;
+        }
+        lap_sleep_until_ns(now + NAP_NS);
+    }
+    return LAP_OK;
+}
+
+/* A thread that does not come back keeps what it works with, and the GPU is given up. */
+static lap_status_t run_task(task_t *task)
+{
+    pthread_t thread;
+    errno = lap_thread_start(&thread, "lap-cublasmp", task_main, task);
+    if (errno != 0) {
+        lap_free(task);
+        return lap_error_errno("cannot start the thread that calls cuBLASMp");
+    }
+    lap_status_t status = await(task);
+    if (status != LAP_OK) {
+        task->it->abandoned = task->it->nccl->device->dead = true;
+        pthread_detach(thread);
+        return status;
+    }
+    pthread_join(thread, NULL);
+    status = task->status;
+    lap_error_restore(&task->error);
+    lap_free(task);
+    return status;
+}
+
 static lap_status_t together(multiplier_t *it, lap_status_t (*step)(multiplier_t *it))
 {
-    lap_status_t status = lap_nccl_enter(it->nccl);
-    if (status == LAP_OK)
-        status = lap_nccl_leave(it->nccl, step(it));
-    return lap_group_agree(it->nccl->group, status);
+    task_t *task = lap_alloc(1, sizeof(*task));
+    if (!task)
+        return lap_group_agree(it->nccl->group,
+                               lap_error(LAP_ERR_NO_MEMORY, "no memory to call cuBLASMp"));
+    task->it = it;
+    task->step = step;
+    return lap_group_agree(it->nccl->group, run_task(task));
 }
+
+static lap_status_t warm_up(multiplier_t *it)
+{
+    lap_status_t status = together(it, take_first);
+    if (status == LAP_OK)
+        status = together(it, call_first);
+    if (!it->abandoned && lap_nccl_enter(it->nccl) == LAP_OK) {
+        free_first(it);
+        (void)lap_nccl_leave(it->nccl, LAP_OK);
+    }
+    return status;
+}
+
+/* ---- the whole of it ---- */
 
 static lap_status_t get_id(lap_nccl_comm_t *nccl, ncclUniqueId *id)
 {
@@ -468,7 +579,6 @@ static lap_status_t get_id(lap_nccl_comm_t *nccl, ncclUniqueId *id)
 static lap_status_t make(multiplier_t *it)
 {
     lap_group_t *group = it->nccl->group;
-    ncclUniqueId id = {{0}};
     void *ids;
     int version;
     lap_status_t status = LAP_OK;
@@ -480,14 +590,12 @@ static lap_status_t make(multiplier_t *it)
     if (status == LAP_OK)
         status = lap_cuda_event_create(&it->nccl->device->base, &it->begun);
     if (status == LAP_OK)
-        status = get_id(it->nccl, &id);
+        status = get_id(it->nccl, &it->id);
     LAP_TRY(lap_group_agree(group, status));
-    LAP_TRY(lap_group_collect(group, &id, sizeof(id), &ids));
-    status = lap_nccl_enter(it->nccl);
-    if (status == LAP_OK)
-        status = lap_nccl_leave(it->nccl, open(it, ids));
+    LAP_TRY(lap_group_collect(group, &it->id, sizeof(it->id), &ids));
+    memcpy(&it->id, ids, sizeof(it->id)); /* that of rank 0 */
     lap_free(ids);
-    LAP_TRY(lap_group_agree(group, status));
+    LAP_TRY(together(it, open));
     LAP_TRY(agree_on_bytes(it));
     it->host_memory = lap_alloc(it->host_bytes + 1, 1);
     status = it->host_memory
@@ -495,7 +603,7 @@ static lap_status_t make(multiplier_t *it)
                  : lap_error(LAP_ERR_NO_MEMORY, "no memory for a workspace of cuBLASMp");
     LAP_TRY(lap_group_agree(group, status));
     LAP_TRY(together(it, take_memory));
-    return together(it, warm_up);
+    return warm_up(it);
 }
 
 lap_status_t lap_nccl_foreign_create(lap_group_t *group, const lap_foreign_shape_t *shape,

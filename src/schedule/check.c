@@ -84,6 +84,7 @@ static void check_clear(lap_check_t *check)
     lap_free(check->frees);
     lap_free(check->clocks);
     lap_free(check->ticks);
+    lap_free(check->sequence);
     lap_free(check->block_thread);
     lap_free(check->moments);
     lap_free(check->first_moment);

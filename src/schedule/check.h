@@ -76,6 +76,7 @@ typedef struct lap_check {
     uint32_t *clocks;            /* [nnodes, nthreads] */
     uint32_t nthreads, nstreams; /* all; streams of a rank */
     uint32_t *ticks;             /* per thread: how far it has been counted */
+    uint32_t *sequence;          /* all nodes, in an order in which they can happen */
     uint32_t *block_thread; /* per stream of each rank: the first thread of its raising blocks */
 
     lap_moment_t *moments;

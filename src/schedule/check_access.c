@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The last part of the checker: memory. All accesses are listed, memory by memory, and each pair
- * that has bytes in common is looked at once: two accesses of which one writes must have an order;
- * a write before a read of the same call covers a part of what is read, and all of it must be
- * covered; results must be written once, and whole. Then the rule of schedule.h: what peers do with
- * a rank's memory lies between its begin and its end of the same call.
+ * The last part of the checker: memory. All accesses are listed, memory by memory, and played in an
+ * order in which they can happen. Two with bytes in common of which one writes must have an order; a
+ * write before a read of the same call covers a part of what is read, and all of it must be covered;
+ * results must be written once, and whole. Then the rule of schedule.h: what peers do with a rank's
+ * memory lies between its begin and its end of the same call.
+ *
+ * An order is transitive, with that in which what is sent arrives, too. So an access is held only against
+ * those before it that none in between stands for: a write stands for all whose bytes are among its own,
+ * and a read for reads that happen before it. That is few of them, however long a program is.
  *
  * In linked programs regions share memory: their bytes are those of the memory, and what is read
  * must have been written for the same region, by this call or by one before.
@@ -15,6 +19,7 @@
 #include <stdlib.h>
 
 #include "core/status.h"
+#include "schedule/extents.h"
 #include "util/alloc.h"
 
 #define BUFFER_MEMORIES (1u << 24) /* symmetric buffers of programs come after all regions */
@@ -27,19 +32,19 @@ typedef struct access {
     uint32_t region;   /* or place */
     lap_range_t range; /* normal; of a region: in its memory */
     size_t end;        /* one past the last byte */
+    size_t covered;    /* bytes of a read that writes before it cover */
 } access_t;
 
-/* Bytes of a read that a write before it covers. */
+/* Some of them. */
 typedef struct piece {
-    uint32_t read; /* index of the access */
     size_t begin, end;
 } piece_t;
 
 typedef struct list {
     lap_check_t *check;
-    access_t *accesses;
+    access_t *accesses; /* by memory, then by where they begin */
     uint32_t count, room;
-    piece_t *pieces;
+    piece_t *pieces; /* of the read that is looked at */
     uint32_t npieces, pieces_room;
 } list_t;
 
@@ -134,11 +139,6 @@ static void list_accesses(list_t *list)
     }
 }
 
-static bool same_memory(const access_t *a, const access_t *b)
-{
-    return a->range.rank == b->range.rank && a->range.place == b->range.place;
-}
-
 /* By memory, then by where they begin. */
 static int compare_accesses(const void *left, const void *right)
 {
@@ -201,7 +201,7 @@ static void cover(list_t *list, const access_t *write, const access_t *read)
         if (!pieces)
             return;
         list->pieces = pieces;
-        pieces[list->npieces++] = (piece_t){(uint32_t)(read - list->accesses), begin, end};
+        pieces[list->npieces++] = (piece_t){begin, end};
     }
 }
 
@@ -215,25 +215,6 @@ static void find_results(const lap_check_t *check, uint32_t call, int rank, lap_
     results[2] = schedule->scales;
     for (int i = 0; fragment && i < 3; i++)
         results[i] = lap_link_resolve(check->programs[rank], fragment, &results[i]);
-}
-
-static bool is_result(const lap_check_t *check, const access_t *access)
-{
-    lap_range_t results[3];
-    if (!check->programs)
-        return access->region >= LAP_OUTPUT && access->region <= LAP_SCALES;
-    find_results(check, access->call, access->range.rank, results);
-    for (int i = 0; i < 3; i++)
-        if (results[i].rows > 0 && access->region == (uint32_t)results[i].place)
-            return true;
-    return false;
-}
-
-/* Whether what one access wrote is what another may read: calls leave each other regions only. */
-static bool serves(const access_t *write, const access_t *read)
-{
-    return write->write && !read->write && write->region == read->region &&
-           (write->call == read->call || write->region >= LAP_PLACES);
 }
 
 /* Whether an access is what a put does in the memory of another rank. */
@@ -270,31 +251,122 @@ static lap_status_t check_pair(list_t *list, const access_t *a, const access_t *
     bool a_first = access_before(check, a, b->node, is_sent(check, b));
     if (!a_first && !access_before(check, b, a->node, is_sent(check, a)))
         return conflict(list, a, b, "no order between two accesses");
-    if (a->call == b->call && a->write && b->write && is_result(check, a))
-        return conflict(list, a, b, "a result is written twice in a call");
-    const access_t *first = a_first ? a : b, *second = a_first ? b : a;
-    if (serves(first, second))
-        cover(list, first, second);
-    return list->check->status;
-}
-
-static lap_status_t check_pairs(list_t *list)
-{
-    const access_t *accesses = list->accesses;
-    for (uint32_t i = 0; i < list->count; i++)
-        for (uint32_t j = i + 1; j < list->count && same_memory(&accesses[i], &accesses[j]) &&
-                                 accesses[j].range.offset < accesses[i].end;
-             j++)
-            LAP_TRY(check_pair(list, &accesses[i], &accesses[j]));
     return LAP_OK;
 }
 
-static int compare_pieces(const void *left, const void *right)
+/* ---- in the order of what happens ---- */
+
+/*
+ * Accesses in a row, group by group, and by where they begin: those that are there are held against the
+ * later ones of their group.
+ */
+typedef struct row {
+    lap_extents_t extents;
+    uint32_t *accesses; /* at each place, */
+    uint32_t *places;   /* of each access, */
+    uint32_t *firsts;   /* the place at which its group begins, by place */
+} row_t;
+
+/* What an access is put into a row by. */
+typedef struct key {
+    int rank;
+    uint32_t memory, call; /* or region; call 0 where all calls are one group */
+    size_t offset;
+    uint32_t access;
+} row_key_t;
+
+static bool same_group(const row_key_t *a, const row_key_t *b)
 {
-    const piece_t *a = left, *b = right;
-    if (a->read != b->read)
-        return a->read < b->read ? -1 : 1;
-    return (a->begin > b->begin) - (a->begin < b->begin);
+    return a->rank == b->rank && a->memory == b->memory && a->call == b->call;
+}
+
+static int compare_keys(const void *left, const void *right)
+{
+    const row_key_t *a = left, *b = right;
+    if (a->rank != b->rank)
+        return a->rank < b->rank ? -1 : 1;
+    if (a->memory != b->memory)
+        return a->memory < b->memory ? -1 : 1;
+    if (a->call != b->call)
+        return a->call < b->call ? -1 : 1;
+    return (a->offset > b->offset) - (a->offset < b->offset);
+}
+
+static void row_clear(row_t *row)
+{
+    lap_extents_clear(&row->extents);
+    lap_free(row->accesses);
+    lap_free(row->places);
+    lap_free(row->firsts);
+}
+
+/* `regions`: what a read may find written is a group; else all that can have bytes in common is. */
+static bool row_init(row_t *row, const list_t *list, bool regions)
+{
+    const size_t count = (size_t)list->count + 1;
+    row_key_t *keys = lap_alloc(count, sizeof(*keys));
+    *row = (row_t){.accesses = lap_alloc(count, sizeof(uint32_t)),
+                   .places = lap_alloc(count, sizeof(uint32_t)),
+                   .firsts = lap_alloc(count, sizeof(uint32_t))};
+    const bool room = lap_extents_init(&row->extents, count) && keys && row->accesses &&
+                      row->places && row->firsts;
+    for (uint32_t i = 0; i < list->count && room; i++) {
+        const access_t *access = &list->accesses[i];
+        keys[i] = (row_key_t){.rank = access->range.rank,
+                              .memory = regions ? access->region : (uint32_t)access->range.place,
+                              .call = regions && access->region < LAP_PLACES ? access->call : 0,
+                              .offset = access->range.offset,
+                              .access = i};
+    }
+    if (room && regions && list->count > 0) /* by memory they are in order */
+        qsort(keys, list->count, sizeof(*keys), compare_keys);
+    for (uint32_t p = 0; p < list->count && room; p++) {
+        row->accesses[p] = keys[p].access;
+        row->places[keys[p].access] = p;
+        row->firsts[p] = p > 0 && same_group(&keys[p - 1], &keys[p]) ? row->firsts[p - 1] : p;
+    }
+    lap_free(keys);
+    return room;
+}
+
+/* The place from `from` on of the next access that is there and may have bytes in common with one. */
+static size_t row_next(const row_t *row, const list_t *list, uint32_t access, size_t from)
+{
+    const access_t *own = &list->accesses[access];
+    const size_t place = lap_extents_next(&row->extents, from, own->range.offset);
+    return place < list->count && row->firsts[place] == row->firsts[row->places[access]] &&
+                   list->accesses[row->accesses[place]].range.offset < own->end
+               ? place
+               : SIZE_MAX;
+}
+
+/* Whether all bytes of an access are among those of another. */
+static bool has_all(const access_t *all, const access_t *part)
+{
+    if (part->range.offset < all->range.offset || part->end > all->end)
+        return false;
+    const bool same = part->range.offset == all->range.offset && part->end == all->end &&
+                      part->range.rows == all->range.rows &&
+                      part->range.stride == all->range.stride;
+    return all->range.rows == 1 || same ||
+           lap_range_common(&all->range, &part->range) == lap_range_bytes(&part->range);
+}
+
+/* An access against those before it, in whose place it may be looked at from now on. */
+static lap_status_t check_next(list_t *list, row_t *row, uint32_t index)
+{
+    const access_t *own = &list->accesses[index];
+    for (size_t p = row_next(row, list, index, row->firsts[row->places[index]]); p != SIZE_MAX;
+         p = row_next(row, list, index, p + 1)) {
+        const access_t *other = &list->accesses[row->accesses[p]];
+        LAP_TRY(check_pair(list, other, own));
+        const bool stands =
+            own->write || (!other->write && lap_check_before(list->check, other->node, own->node));
+        if (stands && has_all(own, other))
+            lap_extents_set(&row->extents, p, 0);
+    }
+    lap_extents_set(&row->extents, row->places[index], own->end);
+    return LAP_OK;
 }
 
 /* Whether a region has contents that no call wrote. */
@@ -305,26 +377,103 @@ static bool is_filled(const lap_check_t *check, const access_t *access)
                                                .filled;
 }
 
-/*
- * Every byte that is read must be one that the same call wrote before. Pieces may overlap: they are
- * merged.
- */
-static lap_status_t check_reads(list_t *list)
+static int compare_pieces(const void *left, const void *right)
 {
-    uint32_t at = 0;
-    if (list->npieces > 0)
+    const piece_t *a = left, *b = right;
+    return (a->begin > b->begin) - (a->begin < b->begin);
+}
+
+/* The bytes of all pieces. They may overlap: they are merged. */
+static size_t merge_pieces(const list_t *list)
+{
+    size_t covered = 0, upto = 0;
+    if (list->npieces > 1)
         qsort(list->pieces, list->npieces, sizeof(piece_t), compare_pieces);
+    for (uint32_t i = 0; i < list->npieces; i++) {
+        const piece_t *piece = &list->pieces[i];
+        const size_t begin = piece->begin > upto ? piece->begin : upto;
+        covered += piece->end > begin ? piece->end - begin : 0;
+        upto = piece->end > upto ? piece->end : upto;
+    }
+    return covered;
+}
+
+/* What of a read has been written; or what a write adds to that. */
+static lap_status_t cover_next(list_t *list, row_t *row, uint32_t index)
+{
+    access_t *own = &list->accesses[index];
+    const size_t bytes = lap_range_bytes(&own->range);
+    list->npieces = 0;
+    if (!own->write && is_filled(list->check, own)) {
+        own->covered = bytes;
+        return LAP_OK;
+    }
+    for (size_t p = row_next(row, list, index, row->firsts[row->places[index]]); p != SIZE_MAX;
+         p = row_next(row, list, index, p + 1)) {
+        const access_t *write = &list->accesses[row->accesses[p]];
+        if (!own->write && write->node != own->node && has_all(write, own)) {
+            own->covered = bytes;
+            return LAP_OK;
+        }
+        if (!own->write && write->node != own->node)
+            cover(list, write, own);
+        if (own->write && has_all(own, write))
+            lap_extents_set(&row->extents, p, 0);
+    }
+    if (own->write)
+        lap_extents_set(&row->extents, row->places[index], own->end);
+    else
+        own->covered = merge_pieces(list);
+    return list->check->status;
+}
+
+/* Reads of a node before its writes: it does not find what it writes itself. */
+static lap_status_t play_accesses(list_t *list, row_t *memories, row_t *regions, uint32_t *first,
+                                  uint32_t *next)
+{
+    const lap_check_t *check = list->check;
+    for (uint32_t i = 0; i < check->nnodes; i++)
+        first[i] = LAP_CHECK_NONE;
+    for (int write = 1; write >= 0; write--)
+        for (uint32_t i = 0; i < list->count; i++) {
+            uint32_t *head = &first[list->accesses[i].node];
+            if (list->accesses[i].write != (write == 1))
+                continue;
+            next[i] = *head;
+            *head = i;
+        }
+    for (uint32_t n = 0; n < check->nnodes; n++)
+        for (uint32_t i = first[check->sequence[n]]; i != LAP_CHECK_NONE; i = next[i]) {
+            LAP_TRY(check_next(list, memories, i));
+            LAP_TRY(cover_next(list, regions, i));
+        }
+    return LAP_OK;
+}
+
+static lap_status_t check_pairs(list_t *list)
+{
+    row_t memories, regions = {.accesses = NULL};
+    uint32_t *first = lap_alloc((size_t)list->check->nnodes + 1, sizeof(*first));
+    uint32_t *next = lap_alloc((size_t)list->count + 1, sizeof(*next));
+    lap_status_t status = LAP_OK;
+    if (!row_init(&memories, list, false) || !row_init(&regions, list, true) || !first || !next)
+        status =
+            lap_error(LAP_ERR_NO_MEMORY, "no memory to check %u accesses", (unsigned)list->count);
+    if (status == LAP_OK)
+        status = play_accesses(list, &memories, &regions, first, next);
+    row_clear(&memories);
+    row_clear(&regions);
+    lap_free(first);
+    lap_free(next);
+    return status;
+}
+
+/* Every byte that is read must be one that the same call wrote before. */
+static lap_status_t check_reads(const list_t *list)
+{
     for (uint32_t read = 0; read < list->count; read++) {
         const access_t *access = &list->accesses[read];
-        size_t covered = 0, upto = 0;
-        for (; at < list->npieces && list->pieces[at].read == read; at++) {
-            const piece_t *piece = &list->pieces[at];
-            size_t begin = piece->begin > upto ? piece->begin : upto;
-            covered += piece->end > begin ? piece->end - begin : 0;
-            upto = piece->end > upto ? piece->end : upto;
-        }
-        if (access->write || covered == lap_range_bytes(&access->range) ||
-            is_filled(list->check, access))
+        if (access->write || access->covered == lap_range_bytes(&access->range))
             continue;
         char text[LAP_CHECK_TEXT], where[128];
         lap_check_describe(list->check, access->node, text, sizeof(text));
@@ -332,7 +481,7 @@ static lap_status_t check_reads(list_t *list)
         return lap_error(LAP_ERR_CHECK,
                          "a read of unwritten memory: %s reads %s, of which only %zu of %zu bytes "
                          "have been written in this call by then",
-                         text, where, covered, lap_range_bytes(&access->range));
+                         text, where, access->covered, lap_range_bytes(&access->range));
     }
     return LAP_OK;
 }
@@ -363,10 +512,21 @@ static lap_status_t list_writes(const list_t *list, writes_t *writes)
     return LAP_OK;
 }
 
-/*
- * The results of a call: no two writes overlap (check_pair), all are inside, and they add up to the
- * whole.
- */
+/* No other write of the call has bytes in common with one to a result; those that begin behind it follow. */
+static lap_status_t check_once(const list_t *list, const writes_t *writes, uint32_t index)
+{
+    const access_t *access = &list->accesses[index];
+    for (uint32_t i = writes->next[index]; i != LAP_CHECK_NONE; i = writes->next[i]) {
+        const access_t *other = &list->accesses[i];
+        if (other->range.place != access->range.place || other->range.offset >= access->end)
+            break;
+        if (other->node != access->node && lap_range_meets(&access->range, &other->range))
+            return conflict(list, access, other, "a result is written twice in a call");
+    }
+    return LAP_OK;
+}
+
+/* The results of a call: no two writes overlap, all are inside, and they add up to the whole. */
 static lap_status_t check_result(const list_t *list, const writes_t *writes, uint32_t call,
                                  int rank, const lap_range_t *result)
 {
@@ -380,6 +540,7 @@ static lap_status_t check_result(const list_t *list, const writes_t *writes, uin
         const access_t *access = &list->accesses[i];
         if (access->region != (uint32_t)result->place)
             continue;
+        LAP_TRY(check_once(list, writes, i));
         size_t bytes = lap_range_bytes(&access->range);
         written += bytes;
         if (lap_range_common(&access->range, &whole) == bytes)

@@ -346,7 +346,7 @@ lap_status_t lap_check_order(lap_check_t *check)
     if (status == LAP_OK)
         status = check_deadlock(&play);
 out:
-    lap_free(play.queue);
+    check->sequence = play.queue;
     lap_free(play.first_next);
     lap_free(play.next);
     lap_free(play.last_sent);

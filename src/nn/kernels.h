@@ -40,6 +40,7 @@ typedef struct lap_nn_kernels {
     size_t (*attention_scratch)(const lap_attention_t *attention);
     lap_status_t (*attention_forward)(lap_stream_t *stream, const lap_attention_t *attention);
     lap_status_t (*attention_backward)(lap_stream_t *stream, const lap_attention_t *attention);
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a type cannot stand in parentheses */
 #define SLOT(name, args_t) lap_status_t (*name)(lap_stream_t * stream, const args_t *args);
     LAP_NN_SLOT_LIST(SLOT)
 #undef SLOT

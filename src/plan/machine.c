@@ -179,6 +179,17 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
 
 /* ---- all of it ---- */
 
+/* Where the peak of a type is, or its curve. */
+static size_t line_of_type(const reader_t *reader, bool peak, int type)
+{
+    const size_t offset = peak ? AT(peak) + (size_t)type * sizeof(double)
+                               : AT(gemm) + (size_t)type * sizeof(lap_curve_t);
+    for (size_t i = 0; i < KEYS; i++)
+        if (keys[i].offset == offset && keys[i].kind == (peak ? NUMBER : CURVE_VALUES))
+            return reader->lines[i];
+    return 0;
+}
+
 /* Every type with a peak has a curve, and the other way round. */
 static lap_status_t check_whole(const reader_t *reader)
 {
@@ -191,12 +202,13 @@ static lap_status_t check_whole(const reader_t *reader)
     for (int type = 0; type < LAP_PLAN_TYPES; type++) {
         any = any || machine->peak[type] > 0;
         if ((machine->peak[type] > 0) != (machine->gemm[type].count > 0))
-            return lap_error(
-                LAP_ERR_INVALID, "%s: %s.%s is there without %s.%s, expected both or none",
-                reader->path, machine->peak[type] > 0 ? "peak_tflops" : "gemm_efficiency",
-                lap_plan_type_names[type],
-                machine->peak[type] > 0 ? "gemm_efficiency" : "peak_tflops",
-                lap_plan_type_names[type]);
+            return lap_error(LAP_ERR_INVALID,
+                             "%s:%zu: %s.%s is there without %s.%s, expected both or none",
+                             reader->path, line_of_type(reader, machine->peak[type] > 0, type),
+                             machine->peak[type] > 0 ? "peak_tflops" : "gemm_efficiency",
+                             lap_plan_type_names[type],
+                             machine->peak[type] > 0 ? "gemm_efficiency" : "peak_tflops",
+                             lap_plan_type_names[type]);
     }
     if (!any)
         return lap_error(LAP_ERR_INVALID, "%s: there is no peak_tflops, expected at least one type",

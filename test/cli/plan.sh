@@ -148,10 +148,13 @@ wrong 'a key twice' 's/^sms.*/&\nsms: 4/' 'sms is there twice, first in line'
 wrong 'an efficiency above 1' 's/efficiency: 0.8$/efficiency: 1.8/' "efficiency is '1.8', expected a number from 1e-06 to 1"
 wrong 'a curve with too few points' 's/^  bf16: \[.*/  bf16: [0.5]/' 'gemm_efficiency.bf16 has 1 numbers'
 wrong 'sizes that fall' 's/gflop: \[1, 10/gflop: [10, 1/' 'expected ascending numbers'
-wrong 'a type without its curve' '/^  fp8: \[/d' 'peak_tflops.fp8 is there without gemm_efficiency.fp8'
+wrong 'a type without its curve' '/^  fp8: \[/d' "wrong.yaml:$(line_of '^  fp8: 1'): peak_tflops.fp8 is there without gemm_efficiency.fp8"
+wrong 'a curve without its type' 's/^  fp8: 1.*//' "wrong.yaml:$(line_of '^  fp8: \['): gemm_efficiency.fp8 is there without peak_tflops.fp8"
 refused 'an unknown machine' '(did you mean h100-sxm?)' --model llama-8b --gpu h100-sx
 refused 'an unknown model' '(did you mean llama-70b?)' --model lama-70b
 refused 'heads that do not divide' 'heads is 32, expected a multiple of tp, 3' --model llama-8b --gpus 3 --tp 3 --pp 1 --cp 1
+lap plan --model llama-8b --gpus 8 --tp 3
+is 'a size that does not divide the GPUs' "$status $(tail -n 1 <<<"$out")" '1 there is no such grid: sizes that are given do not divide the GPUs'
 refused 'hidden that does not divide' '--hidden is 4096, expected a multiple of the 7 heads' --model llama-8b --heads 7
 refused 'a grid of other GPUs' 'expected the 8 GPUs' --model llama-8b --gpus 8 --tp 2 --pp 2 --cp 1 --dp 4
 refused 'a size that does not divide the GPUs' 'tp, pp, cp and dp are 3, 0, 0 and 0 (0: not given), expected a product that divides the 8 GPUs' \

@@ -194,10 +194,16 @@ static lap_status_t predict(const lap_train_model_t *model, lap_train_result_t *
 {
     const lap_train_t *train = model->train;
     const bool traced = train->trace && !train->apart; /* those whose times count */
-    lap_nn_prediction_t prediction = {.step = lap_train_steps(train, traced)};
+    const bool plays = train->trace_simulated && lap_group_rank(model->groups.world) == 0;
+    const int micro = train->micro;
+    result->simulated = (lap_timeline_t){.size = lap_train_ranks(train),
+                                         .most = LAP_TIMELINE_MOST,
+                                         .emulated = result->link.bytes_per_s > 0};
+    lap_nn_prediction_t prediction = {.step = lap_train_steps(train, traced),
+                                      .timeline = plays ? &result->simulated : NULL,
+                                      .last = micro == 1};
     if (!train->predicts)
         return LAP_OK;
-    const int micro = train->micro;
     const lap_status_t status = lap_nn_predict(model->nn, &prediction);
     if (status == LAP_ERR_NO_MEMORY) /* on all ranks: they train without */
         return LAP_OK;
@@ -314,6 +320,7 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
         if (models[w].train)
             lap_train_model_clear(&models[w]);
         lap_free(results[w].iterations);
+        lap_timeline_clear(&results[w].simulated);
     }
     for (int w = 0; w < 2; w++) /* passes in flight are added to them when models end */
         lap_timeline_clear(&timelines[w]);

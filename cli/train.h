@@ -79,6 +79,7 @@ typedef struct lap_train {
     bool trace;             /* look at what every GEMM does, */
     const char *trace_path; /* NULL: no trace is written */
     const char *report;     /* NULL: no page is */
+    bool trace_simulated;   /* a simulated pass is in both, too */
     lap_trace_format_t trace_format;
     double least_hidden; /* per cent; NAN: any will do */
     bool apart;      /* in some iterations only, whose times do not count: it takes time on a GPU */
@@ -321,6 +322,7 @@ typedef struct lap_train_result {
     double flops;                      /* of the GEMMs of a rank in an iteration */
     double peak;                       /* what a rank can do of them in a second; 0: not known */
     double predicted;                  /* seconds of its forwards and backwards; 0: not predicted */
+    lap_timeline_t simulated; /* of a forward and backward, on rank 0; empty: not asked for */
     /* By row, of the first layer; kind is NULL when there is none. */
     lap_nn_gemm_t gemms[LAP_TRAIN_OTHERS];
     char words[LAP_TRAIN_OTHERS][2]

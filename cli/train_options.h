@@ -102,6 +102,7 @@ enum {
     PEAK,
     TRACE,
     TRACE_FORMAT,
+    TRACE_SIMULATED,
     REPORT,
     ASSERT_HIDDEN,
     NO_PREDICT,

@@ -290,6 +290,7 @@ static bool parse_trace(lap_train_t *train, const lap_args_t *args)
     if (train->trace_path && train->report && lap_output_same(train->trace_path, train->report))
         return lap_args_wrong(args->command, "--trace and --report are both %s; expected two files",
                               train->report);
+    train->trace_simulated = args->given[TRACE_SIMULATED];
     train->least_hidden = NAN;
     if (args->values[TRACE_FORMAT] &&
         !lap_arg_choice(args->command, "--trace-format", args->values[TRACE_FORMAT],

@@ -219,6 +219,10 @@ const lap_option_t lap_train_options[NOPTIONS] = {
               NULL},
     [TRACE] = LAP_OPTION_TRACE("the last iteration of all ranks"),
     [TRACE_FORMAT] = LAP_OPTION_TRACE_FORMAT,
+    [TRACE_SIMULATED] = {0, "trace-simulated", NULL,
+                         "simulate forward and backward, too: both are in the file of --trace, and "
+                         "in the page of --report",
+                         NULL},
     [REPORT] = {0, "report", "FILE.html",
                 "write a page about the last iteration, as lap report does", NULL},
     [ASSERT_HIDDEN] = {0, "assert-hidden", "PERCENT",

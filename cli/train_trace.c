@@ -159,6 +159,8 @@ static bool write_file(const lap_train_t *train, const lap_train_result_t *resul
                                    .command = "lap train",
                                    .title = title,
                                    .measured = timeline,
+                                   .simulated =
+                                       result->simulated.nrecords ? &result->simulated : NULL,
                                    .place = put_place,
                                    .more = put_more,
                                    .context = &context};
@@ -186,7 +188,9 @@ lap_status_t lap_train_write_trace(const lap_train_t *train, lap_group_t *world,
         fprintf(stderr, "%s: no iteration was traced: no trace is written\n",
                 lap_train_command.name);
     else if (lap_group_rank(world) == 0)
-        written = write_file(train, result, timeline);
+        written = (result->simulated.nrecords == 0 ||
+                   lap_timeline_predict(timeline, &result->simulated) == LAP_OK) &&
+                  write_file(train, result, timeline);
     void *all; /* ranks end alike */
     LAP_TRY(lap_group_collect(world, &written, sizeof(written), &all));
     if (!*(const bool *)all && *end_p == LAP_CLI_OK)

@@ -21,6 +21,12 @@ typedef struct lap_nn_prediction {
      */
     lap_fragment_span_t *spans;
     int rank;
+    /*
+     * Given: what all ranks do in a pass is added to it, on rank 0 of the group, which alone writes it;
+     * of the last pass of a step, [0][1], if `last`. NULL: not asked for.
+     */
+    struct lap_timeline *timeline;
+    bool last;
 } lap_nn_prediction_t;
 
 /*

@@ -37,7 +37,7 @@ declare -A train=(
     [--grad-sync-dtype]=bf16 [--bucket-size]=100 [--seed]=5 [--no-comm-overlap]=- [--tp-comm-overlap-cfg]=own [--auto]=- [--no-cache]=-
     [--disable-tp-comm-overlap-ag]=- [--disable-tp-comm-overlap-rs]=- [--tp-comm-overlap-rs-dgrad]=-
     [--disable-tp-comm-bulk-dgrad]=- [--disable-tp-comm-bulk-wgrad]=- [--compare]=- [--link]=1GB/s [--device]=ref [--transport]=
-    [--gpu-share]=own [--timeout]=own [--continue-on-nan]=- [--no-trace]=- [--trace]="$work/t.json" [--trace-format]= [--report]="$work/r.html" [--assert-hidden]=1 [--peak-tflops]=own [--no-predict]=- [--debug]=own [--quiet]=own [--log-interval]=own [--json]=own
+    [--gpu-share]=own [--timeout]=own [--continue-on-nan]=- [--no-trace]=- [--trace]="$work/t.json" [--trace-format]= [--trace-simulated]= [--report]="$work/r.html" [--assert-hidden]=1 [--peak-tflops]=own [--no-predict]=- [--debug]=own [--quiet]=own [--log-interval]=own [--json]=own
 )
 declare -A bench=(
     [--ranks]=own [--dtype]=bf16 [--out-dtype]=bf16 [--wire-dtype]=bf16 [--layout]=dgrad [--epilogue]=bias [--iters]=3 [--calls]=2

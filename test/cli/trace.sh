@@ -124,6 +124,30 @@ has '... and says so' "$(<"$work/err")" 'has no method that overlaps'
 
 # ---- lap train ----
 
+lap train --tp 2 --num-replicas 2 --heads 2 --head-dim 8 --seq 32 --layers 2 --iters 2 --json --trace "$work/pass.json" --trace-simulated
+is 'a measured pass and a simulated one: status 0' "$status$err" 0
+cp "$work/out" "$work/pass.out"
+holds '... are both in the file, of all ranks and replicas, with flows, counters and a critical path each' "$work/pass.json" '
+import os
+check(it)
+played = [pid for pid in names if sim <= pid < sim + end_of_path]
+assert len(played) == 4 and names[sim + 3] == "rank 3 tp1 dp1 (simulated)", names
+assert sorted(name for name in names.values() if "critical" in name) == ["critical path", "critical path (simulated)"], names
+for r in ranks:
+    for cat in ("gemm", "kernel", "put"):
+        mine, theirs = [[(e["name"], e["args"].get("layer"), e["args"].get("step")) for e in slices(pid, cat) if e["name"] != "update"] for pid in (r, sim + r)]
+        assert theirs and not set(theirs) - set(mine), (r, cat, set(theirs) - set(mine))
+    assert all(e["args"]["predicted_us"] > 0 for e in slices(r, "gemm")), r
+    for phase in ("s", "f", "C"):
+        assert any(e["ph"] == phase and e["pid"] == sim + r for e in it["traceEvents"]), (r, phase)
+assert {e["args"].get("kind") for e in slices(sim, "put")} == {"tp", "dp"}
+said = json.loads(open(os.path.join(os.path.dirname(sys.argv[1]), "pass.out")).read().splitlines()[-1])["predicted_ms"]
+both = it["lapstrake"]
+# What is still on its way to replicas when backward has ended is in the file, too.
+assert said <= both["simulated"]["ms"] * 1.001 and both["measured"]["ms"] > 0, (said, both["simulated"])'
+refused 'a simulation without a file, of layers' 'needs a file; expected --trace' train --tp 2 --trace-simulated
+refused 'a simulation of what is not predicted' 'needs a prediction; expected no --no-predict' train --tp 2 --trace "$work/t.json" --trace-simulated --no-predict
+
 lap train --tp 2 --num-replicas 2 --heads 4 --head-dim 8 --seq 32 --layers 2 --iters 2 --micro-batches 2 --batch 4 \
     --link 20MB/s --trace "$work/train.json" --assert-hidden 100
 is 'a training that hides less than all: status 4' $status 4

@@ -251,6 +251,11 @@ const lap_variable_t lap_variables[] = {
      "0: NCCL reaches all ranks as it reaches those of other hosts; for tests",
      "bench train tune calibrate"},
     {"CUDA_VISIBLE_DEVICES", "which GPUs there are", "run bench train tune info calibrate"},
+    {"CUDA_DEVICE_MAX_CONNECTIONS",
+     "hardware queues of a rank's GPU, 1 to 32 (with replicas, a context or a pipeline: 64 divided "
+     "by "
+     "the ranks of a GPU)",
+     "train"},
     {NULL, NULL, NULL},
 };
 

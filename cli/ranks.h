@@ -21,6 +21,7 @@ typedef struct lap_ranks {
     double timeout_s; /* as in lap_world_options_t, */
     const char *device, *transport;
     lap_gpu_mode_t gpus;
+    bool queues;         /* as in lap_launch_t */
     double device_bytes; /* that a rank needs at least where its device has its memory */
     lap_dtype_t dtype;   /* of what GEMMs multiply */
     unsigned reported;   /* bits: exit statuses of which a rank has told all there is to say */

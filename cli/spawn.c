@@ -16,6 +16,9 @@
 #include "core/status.h"
 #include "util/cores.h"
 
+#define GPU_QUEUES 64  /* hardware queues of a GPU for all of its ranks; 128 were refused */
+#define MOST_QUEUES 32 /* that CUDA_DEVICE_MAX_CONNECTIONS can ask for */
+
 /* Sets a variable, in the place of one the user has; unless `replace`, then the user's stays. */
 static void set_variable(lap_spawn_t *spawn, size_t slot, bool replace, const char *name,
                          const char *value)
@@ -79,12 +82,25 @@ static char **rank_environment(lap_spawn_t *spawn, int rank)
     return spawn->environment;
 }
 
+/*
+ * The hardware queues of a rank, of which those that share a GPU have only a few by themselves. Streams
+ * that share one wait for each other: gradients and messages on their way would hold up the layers.
+ */
+static const char *queues_of(const lap_spawn_t *spawn, char text[8])
+{
+    if (!spawn->launch->queues || spawn->gpus->ngpus == 0)
+        return NULL;
+    const int shared = GPU_QUEUES / lap_gpu_place(spawn->gpus, 0).nparts;
+    snprintf(text, 8, "%d", shared < 1 ? 1 : shared > MOST_QUEUES ? MOST_QUEUES : shared);
+    return text;
+}
+
 static bool make_environment(lap_spawn_t *spawn)
 {
     uint64_t id;
     if (!copy_environment(spawn) || getrandom(&id, sizeof(id), 0) != (ssize_t)sizeof(id))
         return false;
-    char size[16], name[24], threads[16];
+    char size[16], name[24], threads[16], queues[8];
     int nranks = spawn->launch->nranks, cores = lap_cores();
     snprintf(size, sizeof(size), "%d", nranks);
     snprintf(name, sizeof(name), "%016llx", (unsigned long long)id);
@@ -100,6 +116,7 @@ static bool make_environment(lap_spawn_t *spawn)
     const lap_mps_t *mps = &spawn->gpus->mps;
     set_variable(spawn, 6, true, "CUDA_MPS_PIPE_DIRECTORY", mps->dir[0] ? mps->pipe : NULL);
     set_variable(spawn, 7, true, "CUDA_MPS_LOG_DIRECTORY", mps->dir[0] ? mps->log : NULL);
+    set_variable(spawn, 8, false, "CUDA_DEVICE_MAX_CONNECTIONS", queues_of(spawn, queues));
     return true;
 }
 

@@ -23,7 +23,7 @@ typedef struct lap_spawn {
     const lap_gpu_share_t *gpus;
     char **environment; /* begins with rank_texts, of which a rank may get only the last ones */
     char rank_texts[LAP_SPAWN_OWN][32]; /* LAP_GPU_PART, LAP_GPU, LAP_RANK */
-    char texts[8][LAP_DIR_BYTES + 32];
+    char texts[9][LAP_DIR_BYTES + 32];
     sigset_t mask;       /* of signals, for the ranks */
     struct rlimit files; /* for the ranks */
 } lap_spawn_t;

@@ -366,6 +366,7 @@ int lap_train_start(const lap_train_t *train, int (*run)(const void *, lap_world
         .device = train->device,
         .transport = train->transport,
         .gpus = train->gpus,
+        .queues = train->grid.dp * train->grid.cp * train->grid.pp > 1,
         .device_bytes = device_bytes,
         .dtype = train->desc.fp8 == LAP_FP8_NONE ? train->desc.dtype : LAP_FLOAT8_E4M3,
         .reported = 1u << LAP_CLI_NOT_FINITE | 1u << LAP_CLI_NOT_HIDDEN,

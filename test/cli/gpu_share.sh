@@ -208,6 +208,24 @@ lap bench ag 8 8 8 --ranks 2 --iters 1 --json
 is 'on the cpu it wants no GPU' "$status" 0
 ok 'and starts nothing' test ! -e "$FAKE_RECORD"
 
+# Gradients must not hold up the layers: ranks have as many hardware queues as there are, or as the user says.
+queues() {
+    local rank
+    "$LAP" train --device cuda --hidden 8 --heads 2 --seq 4 --batch 2 --iters 1000000 --no-predict --quiet "$@" >"$work/out" 2>"$work/err" &
+    launcher=$!
+    started() { rank=$(pid_of 1) && test -n "$rank"; }
+    until_true started
+    tr '\0' '\n' <"/proc/$rank/environ" | grep CUDA_DEVICE_MAX_CONNECTIONS= | cut -d= -f2
+    kill "$launcher"
+    wait "$launcher"
+}
+unset CUDA_DEVICE_MAX_CONNECTIONS
+is 'two replicas on a GPU: 32 queues each' "$(queues --tp 1 --num-replicas 2)" 32
+is '... four ranks: 16' "$(queues --tp 2 --num-replicas 2)" 16
+is '... unless the user says another number' "$(CUDA_DEVICE_MAX_CONNECTIONS=1 queues --tp 1 --num-replicas 2)" 1
+is 'tensor parallel ranks alone have those of the driver' "$(queues --tp 2)" ''
+clean 'trainings'
+
 # What lap info says of all this.
 FAKE_GPUS=2 lap info
 has 'lap info: GPUs' "$out" '  GPUs         2' 'CUDA 13.0' \

@@ -106,6 +106,9 @@ void lap_show_step(const lap_show_view_t *view, const lap_step_t *step, char tex
     case LAP_STEP_SUMS:
         snprintf(text, LAP_SHOW_TEXT, "columns of %s -> bias_grad", src);
         break;
+    case LAP_STEP_KERNEL:
+        snprintf(text, LAP_SHOW_TEXT, "%s", step->name);
+        break;
     case LAP_STEP_CONSUME:
         snprintf(text, LAP_SHOW_TEXT, "the signals of the call");
         break;

@@ -32,6 +32,8 @@ done
 
 lap show ag 8 8 8 --ranks 4 --method ring:aggregate --rank 0
 has 'a method with a knob' "$status $out" '0 ' 'method ring:aggregate'
+lap show ag 8 8 8 --ranks 2 --method cublasmp:algorithm=split_p2p --target nccl --rank 0
+has "another library's call is one step" "$status $out" '0 ' 'rank 0: 2 steps' 'KERNEL  cublasmp'
 lap show ag 8 8 8 --method ring:num_splits=2
 has 'a knob that the method has not' "$status $err" '2 ' 'num_splits is a knob of'
 

@@ -6,8 +6,12 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include <lap/lap_cuda.h>
 
 #include "data.h"
+#include "device/device.h"
 #include "overlap/op.h"
 #include "tap.h"
 
@@ -221,18 +225,54 @@ static void test_auto(lap_group_t *group)
     lap_op_destroy(op);
 }
 
-/* cublasmp [small | auto]: with small matrices, for a GPU that is slow; what auto does of it */
+/*
+ * A call in a stream for which the other rank never comes, while nobody waits for it: the guard ends
+ * it, for both. LAP_TIMEOUT_S is 1.
+ */
+static void test_alone(lap_group_t *group)
+{
+    lap_op_t *op = NULL;
+    void *memory = NULL;
+    const lap_op_desc_t desc = describe(LAP_GEMM_RS, lap_group_size(group));
+    test_call_t call = {.desc = desc,
+                        .m = desc.m,
+                        .rank = lap_group_rank(group),
+                        .size = lap_group_size(group),
+                        .device = test_device(group),
+                        .exact = true};
+    test_call_init(&call);
+    if (!tap_success(lap_op_create(group, &desc, &op), "an operator") ||
+        !tap_success(call.device->ops->alloc(call.device, test_call_bytes(&call), &memory), "room"))
+        return;
+    const lap_op_args_t args = test_call_args_at(&call, memory);
+    for (int i = 0; i < 5; i++)
+        tap_success(lap_op_enqueue(op, &args, NULL), "call %d of both", i);
+    tap_success(lap_world_synchronize(group->world, NULL), "which end");
+    usleep(1500000);
+    tap_success(lap_group_barrier(group), "a rest that is longer than the timeout does no harm");
+    if (lap_group_rank(group) == 0)
+        tap_success(lap_op_enqueue(op, &args, NULL), "one of rank 0 alone");
+    usleep(2500000);
+    tap_failure(lap_op_enqueue(op, &args, NULL), LAP_ERR_TIMEOUT, "timeout after 1 s", "gemm_rs",
+                "cublasmp", NULL);
+    lap_op_destroy(op);
+    test_call_clear(&call);
+}
+
+/* cublasmp [small | auto | alone]: with small matrices, for a GPU that is slow; what auto does of it;
+ * a rank that is late */
 int main(int argc, char **argv)
 {
     lap_world_t *world;
     const bool tries = argc > 1 && strcmp(argv[1], "auto") == 0;
+    const bool alone = argc > 1 && strcmp(argv[1], "alone") == 0;
     if (argc > 1)
         unit = 8;
     if (!tap_success(lap_world_create(NULL, &world), "a world"))
         return tap_done();
     lap_group_t *group = lap_world_group(world);
-    if (tries) {
-        test_auto(group);
+    if (tries || alone) {
+        (tries ? test_auto : test_alone)(group);
         lap_world_destroy(world);
         return tap_done();
     }

@@ -338,7 +338,7 @@ static void put_exposed(const run_t *run, int rank)
     }
 }
 
-/* Records of the compute stream are in order; only changes count. */
+/* Records of the compute stream are in order; only changes count, and the end. */
 static void put_memory(const run_t *run, int rank)
 {
     const lap_analysis_t *analysis = run->analysis;
@@ -351,6 +351,8 @@ static void put_memory(const run_t *run, int rank)
         before = record->live_bytes;
         put_counter(run, rank, "activations", "bytes", record->begin, (double)before);
     }
+    if (before > 0)
+        put_counter(run, rank, "activations", "bytes", analysis->end, (double)before);
 }
 
 /* ---- flows ---- */

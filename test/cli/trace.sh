@@ -173,7 +173,9 @@ holds '... what lap report needs: GEMMs, losses, live activations' "$work/train.
 about = it["lapstrake"]
 assert about["grid"] == {"tp": 2, "cp": 1, "pp": 1, "dp": 2} and len(about["iterations"]) == 2, about
 assert {row["kind"] for row in about["rows"]} == {"tp", "dp"} and len(about["rows"]) == 13, about["rows"]
-assert max(counter(0, "activations")) > min(counter(0, "activations")) > 0'
+assert max(counter(0, "activations")) > min(counter(0, "activations")) > 0
+last = max(e["ts"] for e in it["traceEvents"] if e["ph"] == "C" and e["name"] == "activations" and e["pid"] == 0)
+assert abs(last - max(e["ts"] + e["dur"] for e in slices(0) + slices(1) + slices(2) + slices(3))) < 0.002, last'
 lap train --model gpt --layers 4 --hidden 16 --heads 2 --vocab 29 --seq 8 --micro-batches 4 --iters 1 --tp 1 --pp 2 --trace "$work/pp.json"
 is 'a pipeline: status 0' $status 0
 holds '... has each message once, as its kind, from one stage to the other' "$work/pp.json" '

@@ -103,6 +103,22 @@ static lap_status_t prove_stages(const lap_train_t *train, const lap_nn_desc_t *
     return lap_stage_prove(&proving, proof_p);
 }
 
+/* Where replicas share the optimizer, and not all are part of the proof: what one of all has. */
+static lap_status_t count_shards(const lap_train_t *train, const lap_nn_desc_t *desc,
+                                 lap_nn_proof_t *proof)
+{
+    lap_nn_plan_t plan;
+    lap_nn_list_t list = {.nregions = 0};
+    LAP_TRY(lap_nn_plan_init(desc, train->grid.tp, &plan));
+    lap_status_t status = lap_nn_list_init(&list, &plan, 0, NULL);
+    if (status == LAP_OK)
+        status = lap_nn_list_step(&list, &train->optimizer, train->grid.tp);
+    proof->lasting_bytes = list.bytes[LAP_NN_LASTING];
+    proof->state_bytes = list.bytes[LAP_NN_STATE];
+    lap_nn_list_clear(&list);
+    return status;
+}
+
 static lap_status_t prove(const lap_train_t *train, const lap_nn_desc_t *desc,
                           const lap_target_t *target, lap_nn_proof_t *proof_p)
 {
@@ -113,8 +129,12 @@ static lap_status_t prove(const lap_train_t *train, const lap_nn_desc_t *desc,
     lap_nn_plan_t plan;
     if (train->grid.pp > 1)
         return prove_stages(train, desc, target, proof_p);
-    LAP_TRY(lap_nn_plan_init(desc, train->grid.tp, &plan));
-    return lap_nn_prove_linking(&plan, &how, proof_p);
+    lap_nn_desc_t proved = *desc;
+    if (desc->shards > 1)
+        proved.shards = desc->cp * (size_t)proved_replicas(train);
+    LAP_TRY(lap_nn_plan_init(&proved, train->grid.tp, &plan));
+    LAP_TRY(lap_nn_prove_linking(&plan, &how, proof_p));
+    return proved.shards == desc->shards ? LAP_OK : count_shards(train, desc, proof_p);
 }
 
 /* ---- printing ---- */

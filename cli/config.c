@@ -84,7 +84,7 @@ static const row_t rows[] = {
     {"overlap_param_sync", ONLY, NULL, "false"},
     {"overlap_param_gather", ONLY, NULL, "false"},
     {"overlap_param_gather_with_optimizer_step", ONLY, NULL, "false"},
-    {"use_distributed_optimizer", ONLY, NULL, "false"},
+    {"use_distributed_optimizer", ON_TRUE, "distributed-optimizer", NULL},
     {"grad_sync_dtype", WORD, "grad-sync-dtype", "fp32=fp32 32=fp32 bf16=bf16"},
     {"bucket_size", COUNT, "bucket-size", NULL},
     {"optim.name", WORD, "optimizer",

@@ -23,6 +23,22 @@ bool lap_show_is_kernel(const lap_fragment_t *fragment)
     return schedule->nsteps == 1 && schedule->steps[0].kind == LAP_STEP_KERNEL;
 }
 
+static bool gathers_weights(const lap_show_train_t *show, uint32_t origin)
+{
+    size_t index;
+    int which;
+    return show->list->shards && lap_nn_bucket_of(origin, &index, &which) &&
+           (which == LAP_NN_BUCKET_PACK || which == LAP_NN_BUCKET_GATHER);
+}
+
+static bool is_before_forward(const lap_show_train_t *show, uint32_t fragment)
+{
+    bool found = false;
+    for (uint32_t f = fragment + 1; f < show->linked->nfragments && !found; f++)
+        found = show->linked->fragments[f].origin < show->list->parts[LAP_NN_LOSS_PART];
+    return found;
+}
+
 const char *lap_show_part(const lap_show_train_t *show, uint32_t fragment)
 {
     const uint32_t origin = show->linked->fragments[fragment].origin;
@@ -40,6 +56,8 @@ const char *lap_show_part(const lap_show_train_t *show, uint32_t fragment)
     }
     if (origin >= show->list->parts[LAP_NN_REFRESH] && origin < LAP_NN_BUCKET_ORIGIN)
         return "step";
+    if (gathers_weights(show, origin))
+        return is_before_forward(show, fragment) ? "forward" : "step";
     return origin < show->list->parts[LAP_NN_LOSS_PART]  ? "forward"
            : origin < show->list->parts[LAP_NN_BACKWARD] ? "loss"
                                                          : "backward";

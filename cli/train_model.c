@@ -105,6 +105,7 @@ lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *t
     desc.overlap = overlap ? &train->rules : &train->serial;
     desc.cp_overlap = overlap;
     desc.cp_group = groups->cp;
+    desc.shard_group = desc.shards > 1 ? groups->replicas : NULL;
     desc.buffer_options = &buffer;
     LAP_TRY(lap_device_of(groups->world->world, &model->device));
     LAP_TRY(init_layers(model, &desc, overlap));

@@ -71,6 +71,7 @@ enum {
     HYSTERESIS,
     GRAD_DTYPE,
     BUCKET,
+    DISTRIBUTED,
     LR_DECAY,
     LR_DECAY_ITERS,
     MIN_LR,

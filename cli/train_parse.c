@@ -185,6 +185,10 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
     if (!train->model) /* as a file of --config may have it */
         train->desc.attention_dropout = train->desc.hidden_dropout = 0;
     optimizer->kind = (lap_optimizer_kind_t)kind;
+    if (args->given[DISTRIBUTED] && train->grid.pp == 1) {
+        train->desc.shards = (size_t)train->grid.cp * (size_t)train->grid.dp;
+        train->desc.shard_bucket = train->bucket;
+    }
     if (lap_dtype_parse(args->values[GRAD_DTYPE], &train->grad_dtype) == LAP_OK &&
         (train->grad_dtype == LAP_FLOAT32 || train->grad_dtype == LAP_BFLOAT16))
         return true;

@@ -157,6 +157,11 @@ const lap_option_t lap_train_options[NOPTIONS] = {
                     "type of gradients sent to other replicas: fp32 or bf16", "fp32"},
     [BUCKET] = {0, "bucket-size", "COUNT",
                 "elements of gradients that are sent together (default 256K; cuda: 4M)", NULL},
+    [DISTRIBUTED] =
+        {0, "distributed-optimizer", NULL,
+         "replicas share the optimizer: each has a part of its fp32 masters and moments, makes "
+         "these weights and gathers the others",
+         NULL},
     [LR_DECAY] = {0, "lr-decay-style", "KIND",
                   "how the learning rate falls after the warm-up: constant, linear or cosine",
                   "constant"},
@@ -248,11 +253,17 @@ static const int own[] = {RULES, CONFIG, GPU_SHARE,    TIMEOUT, PEAK,
 
 /* The names that TransformerEngine's examples have for them, and other trainers. */
 static const lap_alias_t aliases[] = {
-    {0, "layer-type", LAYER},   {0, "tp-size", TP},
-    {'i', "num-iters", ITERS},  {'s', "seq-length", SEQ},
-    {0, "num-heads", HEADS},    {0, "save-interval", SAVE_EVERY},
-    {0, "steps", ITERS},        {0, "dp", REPLICAS},
-    {0, "global-batch", BATCH}, {0, "no-overlap-p2p-communication", NO_OVERLAP_P2P},
+    {0, "layer-type", LAYER},
+    {0, "tp-size", TP},
+    {'i', "num-iters", ITERS},
+    {'s', "seq-length", SEQ},
+    {0, "num-heads", HEADS},
+    {0, "save-interval", SAVE_EVERY},
+    {0, "steps", ITERS},
+    {0, "dp", REPLICAS},
+    {0, "global-batch", BATCH},
+    {0, "no-overlap-p2p-communication", NO_OVERLAP_P2P},
+    {0, "use-distributed-optimizer", DISTRIBUTED},
 };
 
 const lap_command_t lap_train_command = {

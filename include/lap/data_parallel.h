@@ -5,6 +5,13 @@
  * backward makes them. Each bucket is sent as soon as it is complete, while the rest of backward
  * runs. Sums are taken in fp32 in the order of ranks, and are the same bits on every rank. A step
  * of several backwards (lap_nn_accumulate) sends its gradients once, during the last of them.
+ *
+ * The distributed optimizer: layers that are made with `shards` of lap_nn_desc_t have a part of the fp32
+ * masters and of the moments of the optimizer, and the other ranks of shard_group the rest. Buckets are then
+ * only reduce-scattered: each rank has its rows of every sum. lap_optimizer_step makes its part of the
+ * weights, and all ranks gather those of the others, in the type in which layers read them. The numbers
+ * are those of replicas that share nothing; only the sum of squares for clip_norm is taken in another
+ * order.
  */
 #ifndef LAP_DATA_PARALLEL_H
 #define LAP_DATA_PARALLEL_H
@@ -26,8 +33,8 @@ typedef struct lap_dp lap_dp_t;
 
 /* What lap_dp_create may be told. */
 typedef struct lap_dp_options {
-    size_t size;            /* sizeof(lap_dp_options_t), set by LAP_DP_OPTIONS_INIT */
-    size_t bucket;          /* a bucket is closed when it has so many elements; 0: 4 Mi */
+    size_t size;   /* sizeof(lap_dp_options_t), set by LAP_DP_OPTIONS_INIT */
+    size_t bucket; /* a bucket is closed when it has so many elements; 0: 4 Mi, or shard_bucket */
     lap_dtype_t wire_dtype; /* float32, or bfloat16: gradients and sums are rounded to it */
     int overlap;            /* 0: buckets are sent when backward has ended */
     const lap_buffer_options_t *buffer_options; /* of the buffer of its own; NULL: the defaults */
@@ -42,7 +49,8 @@ typedef struct lap_dp_options {
 /*
  * Joins layers with their replicas on the other ranks of `group`. Of the ranks that share the
  * weights only this one is in `group`. With `overlap` the last backward of a step, and in a pipeline that of
- * each stage, sends gradients as it completes them, in the background.
+ * each stage, sends gradients as it completes them, in the background. Layers with `shards` have no
+ * forward before; `group` has the ranks of shard_group, and their weights are gathered.
  * Collective over the group; every rank gives the same options, and layers whose weights, and whose
  * optimizer if they have one, are described alike: LAP_ERR_MISMATCH names the difference.
  * `options` may be NULL. Writes *dp_p on success; the caller destroys it before the layers and the
@@ -57,7 +65,8 @@ LAP_API void lap_dp_destroy(lap_dp_t *dp);
 
 /*
  * Ends the reduction that the last lap_nn_backward of a step has begun: on return, lap_nn_gradients
- * has the sums over all replicas, not their mean. The next backward comes after
+ * has the sums over all replicas, not their mean; where they share the optimizer, this rank's rows of
+ * them. The next backward comes after
  * lap_nn_zero_gradients: sums are not summed again.
  * Collective over the group, once in every step; blocks.
  * Returns LAP_ERR_INVALID (no backward has sent gradients since the call before), and as

@@ -166,6 +166,14 @@ typedef struct lap_nn_desc {
      */
     float rope_factor, rope_low_freq, rope_high_freq;
     size_t rope_original;
+    /*
+     * The distributed optimizer: `shards` ranks have the same weights, and each has a part of the fp32
+     * masters and of the moments: see lap/data_parallel.h. `shard_group`: they, those that share sequences
+     * next to each other.
+     */
+    size_t shards;            /* 0: 1, each rank has all of it */
+    size_t shard_bucket;      /* elements of which each has a part; 0: 4 Mi */
+    lap_group_t *shard_group; /* shards 1: NULL */
 } lap_nn_desc_t;
 
 /* A description in which seq, hidden and heads are still to be set. */
@@ -174,7 +182,7 @@ typedef struct lap_nn_desc {
         sizeof(lap_nn_desc_t), LAP_NN_TRANSFORMER, 1, 0, 1, 0, 0, 0, 0, 0, 0, LAP_FLOAT32,         \
             LAP_LAYERNORM, LAP_GELU, 1e-5f, 1, 0, 1, LAP_RECOMPUTE_NONE, LAP_FP8_NONE, 0, NULL,    \
             NULL, NULL, 1234, 0.023f, 1.0f, 0, 0, 0, LAP_POSITIONS_NONE, 0, 10000.0f, 0, 0, 0,     \
-            LAP_CP_P2P, 0, 1, NULL, 1.0f, 1.0f, 4.0f, 8192                                         \
+            LAP_CP_P2P, 0, 1, NULL, 1.0f, 1.0f, 4.0f, 8192, 0, 0, NULL                             \
     }
 
 /* ---- making them ---- */
@@ -336,7 +344,7 @@ typedef struct lap_nn_param {
     int vector;          /* a bias, or of a norm; it has one column, as a matrix may have too */
     lap_tensor_t weight; /* what GEMMs read: of dtype, matrices perhaps FP8; the master where none
                             reads it, and where dtype is float32 */
-    lap_tensor_t master; /* fp32 */
+    lap_tensor_t master; /* fp32; where ranks share masters, and dtype is another: the weight */
     lap_tensor_t grad;   /* fp32 */
 } lap_nn_param_t;
 
@@ -347,6 +355,8 @@ LAP_API const lap_nn_param_t *lap_nn_param(const lap_nn_t *nn, size_t index);
 /*
  * All masters, and all gradients, as one array of *count_p floats each: the parameters lie in it in
  * their order, each at a multiple of 16, with zeros between. Local. The memory is the device's.
+ * Where ranks share masters (shards), those that GEMMs do not read lie before the others; and where
+ * dtype is not float32 the masters are this rank's part only, bucket after bucket.
  */
 LAP_API float *lap_nn_masters(lap_nn_t *nn, size_t *count_p);
 LAP_API float *lap_nn_gradients(lap_nn_t *nn, size_t *count_p);

@@ -79,7 +79,7 @@ LAP_API double lap_optimizer_rate(const lap_optimizer_desc_t *desc, size_t step)
 
 /*
  * Makes an optimizer for layers, which belong to `group` and have no other. Collective over the group
- * and, once lap_dp_create has joined the layers with their replicas, over these; every rank gives the
+ * and, once lap_dp_create has joined the layers with their replicas, or where they share it, over these; every rank gives the
  * same description. Writes *optimizer_p on success; the caller destroys it before the layers. Blocks
  * until every rank has come. Returns as lap_optimizer_validate, LAP_ERR_INVALID (the layers have an
  * optimizer), LAP_ERR_MISMATCH (naming the field,
@@ -98,7 +98,8 @@ LAP_API void lap_optimizer_destroy(lap_optimizer_t *optimizer);
  * lap_nn_gradients times `scale`: 1, or the inverse of a factor by which they are too large.
  * It is issued, as a pass is, behind those issued before; lap_nn_wait waits for it. The norm is summed
  * over ranks and compared with clip_norm where the gradients are: the host does not wait for it.
- * Collective over the group with clip_norm or FP8, else local. `norm_p` may be NULL; else the norm of the
+ * Collective over the group with clip_norm or FP8, else local; where ranks share the optimizer collective over
+ * these, too, and it blocks until they have gathered the weights. `norm_p` may be NULL; else the norm of the
  * scaled gradients before clipping is written to it, 0 without clip_norm, and with clip_norm the call
  * blocks until the step has ended. When the norm is not finite, nothing is changed, and the step does not
  * count.
@@ -115,7 +116,8 @@ LAP_API lap_status_t lap_optimizer_norm(lap_optimizer_t *optimizer, double *norm
 
 /*
  * What an optimizer keeps, to be written to a checkpoint: moment `which` (0, and with LAP_ADAMW 1) of all
- * masters, which lie as in lap_nn_masters, in the memory of the device; and the steps made so far.
+ * masters, which lie as in lap_nn_masters, in the memory of the device, or where ranks share the optimizer
+ * this rank's part of them, bucket after bucket; and the steps made so far.
  * Local. NULL past the last moment. The caller waits for the latest step (lap_nn_wait) before it reads any
  * of them, and sets all of them before it goes on with those of another.
  */

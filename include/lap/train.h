@@ -72,12 +72,14 @@ typedef struct lap_trainer_desc {
     const char *save;         /* a folder for checkpoints; NULL: none */
     uint64_t save_every;      /* steps; 0: at the end only */
     const char *load; /* to go on from, as lap_checkpoint_load has it; NULL: from the seed */
+    int distributed_optimizer; /* replicas share the optimizer: see lap/data_parallel.h */
 } lap_trainer_desc_t;
 
 /* A description in which the model, steps and data are still to be set. */
 #define LAP_TRAINER_DESC_INIT                                                                      \
     {                                                                                              \
-        sizeof(lap_trainer_desc_t), NULL, 1, 0, 1, NULL, NULL, 0, NULL, NULL, NULL, NULL, 0, NULL  \
+        sizeof(lap_trainer_desc_t), NULL, 1, 0, 1, NULL, NULL, 0, NULL, NULL, NULL, NULL, 0, NULL, \
+            0                                                                                      \
     }
 
 /*

@@ -148,8 +148,14 @@ struct lap_checkpoint {
 /* Makes room for them on the host. */
 lap_status_t lap_ckpt_reserve(lap_checkpoint_t *checkpoint);
 
-/* Copies all arrays from the device to the host, or back. */
+/* Copies all arrays from the device to the host, or back; or this rank's part, where ranks share them. */
 lap_status_t lap_ckpt_copy(lap_checkpoint_t *checkpoint, bool to_host);
+
+/*
+ * Where ranks share the optimizer: makes the arrays of the host whole. Collective over them; `mine`: what has
+ * failed here before. Else returns that.
+ */
+lap_status_t lap_ckpt_collect(lap_checkpoint_t *checkpoint, lap_status_t mine);
 
 /* An array of the host. */
 static inline float *lap_ckpt_array(const lap_checkpoint_t *checkpoint, size_t array)

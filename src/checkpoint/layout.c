@@ -111,7 +111,7 @@ static lap_status_t list_pieces(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
     if (!layout->pieces)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the parts of %zu tensors",
                          layout->ntensors);
-    const lap_nn_param_t *first = lap_nn_param(nn, 0);
+    const float *gradients = lap_nn_tensor(nn, nn->list.grads).data; /* masters lie as they do */
     size_t tensor = 0;
     uint32_t next = 0; /* whose first tensor that is */
     for (size_t i = 0; i < nparams; i++) {
@@ -119,7 +119,7 @@ static lap_status_t list_pieces(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
         for (; next < weight->tensor; next++)
             tensor += count_tensors(nn, &whole->weights[next].param);
         const lap_nn_param_t *param = &weight->param;
-        const size_t at = (size_t)((float *)param->master.data - (float *)first->master.data);
+        const size_t at = (size_t)((float *)param->grad.data - gradients);
         lap_ckpt_tensors_t tensors;
         lap_ckpt_names(nn, param, &tensors);
         add_pieces(layout, param, &tensors, weight->twin ? 0 : tensor, at,

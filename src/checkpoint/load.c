@@ -498,6 +498,8 @@ static lap_status_t read_newest(lap_checkpoint_t *checkpoint, search_t *search, 
 static lap_status_t take_over(lap_checkpoint_t *checkpoint, const choice_t *choice)
 {
     lap_status_t status = lap_ckpt_copy(checkpoint, false);
+    if (checkpoint->nn->sharers)
+        status = lap_group_agree(checkpoint->nn->sharers, status);
     if (status == LAP_OK)
         status = lap_nn_refresh(checkpoint->nn);
     if (status == LAP_OK)

@@ -104,12 +104,19 @@ static void begin_manifest(lap_checkpoint_t *checkpoint, const lap_checkpoint_st
     }
 }
 
-static lap_status_t prepare(lap_checkpoint_t *checkpoint, const char *dir,
-                            const lap_checkpoint_state_t *state)
+static lap_status_t prepare_own(lap_checkpoint_t *checkpoint, const char *dir,
+                                const lap_checkpoint_state_t *state)
 {
     LAP_TRY(lap_ckpt_path(dir, state->step, "", checkpoint->dir));
     LAP_TRY(lap_ckpt_reserve(checkpoint));
     return lap_ckpt_copy(checkpoint, true);
+}
+
+/* Collective where ranks share the optimizer. */
+static lap_status_t prepare(lap_checkpoint_t *checkpoint, const char *dir,
+                            const lap_checkpoint_state_t *state)
+{
+    return lap_ckpt_collect(checkpoint, prepare_own(checkpoint, dir, state));
 }
 
 /* Rank 0 makes the files when all ranks have their copies. */

@@ -7,24 +7,33 @@
 
 #define ALIGNED 16u     /* floats: parameters begin at multiples of it */
 #define COLS_MOST 4096u /* of a bucket as a matrix */
+#define EVEN_ROWS 16u   /* of each replica, so that none has much more than others */
 
 /* ---- which there are ---- */
 
-static size_t begin_of(const lap_nn_list_t *list, uint32_t weight)
+static const lap_nn_weight_t *weight_at(const lap_nn_list_t *list, uint32_t place)
+{
+    return &list->weights[list->order[place]];
+}
+
+static size_t begin_of(const lap_nn_list_t *list, uint32_t place)
 {
     size_t offset;
-    if (weight == list->nweights)
+    if (place == list->nweights)
         return list->regions[list->grads].cols;
-    (void)lap_nn_region_root(list, list->weights[weight].grad, &offset);
+    (void)lap_nn_region_root(list, weight_at(list, place)->grad, &offset);
     return offset / sizeof(float);
 }
 
-/* Rows as long as their number allows: sums and copies go row by row. */
-static void shape_bucket(lap_nn_bucket_t *bucket)
+/*
+ * Rows as long as their number allows: sums and copies go row by row. Replicas that share the optimizer
+ * have nearly as many each.
+ */
+static void shape_bucket(lap_nn_bucket_t *bucket, size_t rows_least)
 {
     const size_t units = bucket->count / ALIGNED;
     size_t wide = 1;
-    for (size_t d = 2; d <= COLS_MOST / ALIGNED; d++)
+    for (size_t d = 2; d <= COLS_MOST / ALIGNED && units / d >= rows_least; d++)
         wide = units % d == 0 ? d : wide;
     bucket->cols = wide * ALIGNED;
     bucket->rows = units / wide;
@@ -34,9 +43,21 @@ static void shape_bucket(lap_nn_bucket_t *bucket)
  * What every rank that shares weights has alike, the ranks had to add up: it is there when backward
  * ends, and would hold up whatever shares its bucket.
  */
-static bool is_late(const lap_nn_list_t *list, uint32_t weight)
+static bool is_late(const lap_nn_list_t *list, uint32_t place)
 {
-    return list->weights[weight].param.replicated;
+    return weight_at(list, place)->param.replicated;
+}
+
+static lap_dtype_t type_of(const lap_nn_list_t *list, uint32_t place)
+{
+    return lap_nn_gathered_type(list, weight_at(list, place));
+}
+
+/* Whether a weight may be in the bucket of another. */
+static bool goes_with(const lap_nn_list_t *list, bool sharded, uint32_t place, uint32_t other)
+{
+    return is_late(list, place) == is_late(list, other) &&
+           (!sharded || type_of(list, place) == type_of(list, other));
 }
 
 static void measure(lap_nn_buckets_t *buckets)
@@ -54,7 +75,9 @@ static void measure(lap_nn_buckets_t *buckets)
 lap_status_t lap_nn_buckets_init(lap_nn_buckets_t *buckets, const lap_nn_list_t *list,
                                  size_t elements, lap_dtype_t wire, int replicas, int replica)
 {
-    *buckets = (lap_nn_buckets_t){.replicas = replicas, .replica = replica, .wire = wire};
+    const bool sharded = list->plan.desc.shards > 1;
+    *buckets = (lap_nn_buckets_t){
+        .replicas = replicas, .replica = replica, .wire = wire, .sharded = sharded};
     if (elements == 0)
         elements = LAP_NN_BUCKET_ELEMENTS;
     buckets->elements = elements;
@@ -66,12 +89,13 @@ lap_status_t lap_nn_buckets_init(lap_nn_buckets_t *buckets, const lap_nn_list_t 
         lap_nn_bucket_t *bucket = &buckets->list[buckets->count++];
         const size_t end = begin_of(list, last + 1);
         uint32_t first = last;
-        while (first > 0 && is_late(list, first - 1) == is_late(list, last) &&
+        while (first > 0 && goes_with(list, sharded, first - 1, last) &&
                end - begin_of(list, first) < elements)
             first--;
         *bucket = (lap_nn_bucket_t){.first = first, .last = last, .begin = begin_of(list, first)};
         bucket->count = end - bucket->begin;
-        shape_bucket(bucket);
+        bucket->weights = type_of(list, first);
+        shape_bucket(bucket, sharded ? EVEN_ROWS * (size_t)replicas : 0);
         last = first;
     }
     measure(buckets);
@@ -89,6 +113,63 @@ size_t lap_nn_bucket_rows(const lap_nn_buckets_t *buckets, size_t index)
     return lap_shard(buckets->list[index].rows, buckets->replicas, buckets->replica, NULL);
 }
 
+size_t lap_nn_bucket_shard(const lap_nn_buckets_t *buckets, size_t index, int replica,
+                           size_t *begin_p)
+{
+    const lap_nn_bucket_t *bucket = &buckets->list[index];
+    size_t first;
+    const size_t rows = lap_shard(bucket->rows, buckets->replicas, replica, &first);
+    *begin_p = bucket->begin + first * bucket->cols;
+    return rows * bucket->cols;
+}
+
+size_t lap_nn_shard_begin(const lap_nn_buckets_t *buckets, size_t index, int replica)
+{
+    size_t count = 0, begin;
+    for (size_t i = 0; i < index; i++)
+        count += lap_nn_bucket_shard(buckets, i, replica, &begin);
+    return count;
+}
+
+size_t lap_nn_shard_count(const lap_nn_buckets_t *buckets, int replica)
+{
+    return lap_nn_shard_begin(buckets, buckets->count, replica);
+}
+
+size_t lap_nn_bucket_masters(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets,
+                             size_t index)
+{
+    size_t begin;
+    if (list->masters != list->whole)
+        return lap_nn_shard_begin(buckets, index, buckets->replica);
+    (void)lap_nn_bucket_shard(buckets, index, buckets->replica, &begin);
+    return begin;
+}
+
+uint32_t lap_nn_bucket_weights(const lap_nn_list_t *list, const lap_nn_bucket_t *bucket,
+                               size_t *offset_p)
+{
+    const bool narrow = bucket->weights != LAP_FLOAT32;
+    *offset_p = (bucket->begin - (narrow ? list->narrow : 0)) * lap_dtype_size(bucket->weights);
+    return narrow ? list->narrowed : list->whole;
+}
+
+bool lap_nn_bucket_has(const lap_nn_buckets_t *buckets, int which)
+{
+    const bool casts = buckets->wire != LAP_FLOAT32;
+    return which == LAP_NN_BUCKET_CAST     ? casts
+           : which == LAP_NN_BUCKET_UNCAST ? casts || buckets->sharded
+           : which == LAP_NN_BUCKET_PACK   ? buckets->sharded
+                                           : true;
+}
+
+/* Of those, whether gradients have it. */
+static bool is_of_gradients(const lap_nn_buckets_t *buckets, int which)
+{
+    const bool weights = which == LAP_NN_BUCKET_PACK || which == LAP_NN_BUCKET_GATHER;
+    return lap_nn_bucket_has(buckets, which) && !(buckets->sharded && weights);
+}
+
 lap_op_desc_t lap_nn_bucket_desc(const lap_nn_buckets_t *buckets, size_t index, int which)
 {
     const lap_nn_bucket_t *bucket = &buckets->list[index];
@@ -96,40 +177,46 @@ lap_op_desc_t lap_nn_bucket_desc(const lap_nn_buckets_t *buckets, size_t index, 
     desc.kind = which == LAP_NN_BUCKET_SCATTER ? LAP_EXTERNAL_RS : LAP_EXTERNAL_AG;
     desc.m = bucket->rows;
     desc.cols = bucket->cols;
-    desc.dtype = buckets->wire;
+    desc.dtype =
+        buckets->sharded && which == LAP_NN_BUCKET_GATHER ? bucket->weights : buckets->wire;
     desc.method = "direct";
     desc.background = 1;
     return desc;
 }
 
-static bool is_in(const lap_nn_bucket_t *bucket, const lap_nn_entry_t *entry)
+static bool is_in(const lap_nn_bucket_t *bucket, const lap_nn_list_t *list,
+                  const lap_nn_entry_t *entry)
 {
-    return entry->work == LAP_NN_READY && entry->index >= bucket->first &&
-           entry->index <= bucket->last;
+    if (entry->work != LAP_NN_READY)
+        return false;
+    const uint32_t place = list->weights[entry->index].place;
+    return place >= bucket->first && place <= bucket->last;
 }
 
 bool lap_nn_bucket_has_weight(const lap_nn_buckets_t *buckets, size_t index,
                               const lap_nn_list_t *list, uint32_t weight)
 {
     const lap_nn_entry_t ready = {.work = LAP_NN_READY, .index = weight};
-    (void)list;
-    return is_in(&buckets->list[index], &ready);
+    return is_in(&buckets->list[index], list, &ready);
 }
 
 int lap_nn_bucket_count(const lap_nn_buckets_t *buckets)
 {
-    return buckets->wire == LAP_FLOAT32 ? 2 : LAP_NN_BUCKET_FRAGMENTS;
+    int count = 0;
+    for (int which = 0; which < LAP_NN_BUCKET_FRAGMENTS; which++)
+        count += is_of_gradients(buckets, which);
+    return count;
 }
 
 bool lap_nn_bucket_completed(const lap_nn_buckets_t *buckets, const lap_nn_list_t *list, int part,
                              uint32_t entry, size_t *index_p)
 {
     for (size_t i = 0; i < buckets->count; i++) {
-        bool last = is_in(&buckets->list[i], &list->entries[entry]);
+        bool last = is_in(&buckets->list[i], list, &list->entries[entry]);
         if (!last)
             continue;
         for (uint32_t e = entry + 1; e < list->parts[part + 1] && last; e++)
-            last = !is_in(&buckets->list[i], &list->entries[e]);
+            last = !is_in(&buckets->list[i], list, &list->entries[e]);
         *index_p = i;
         return last;
     }
@@ -151,10 +238,11 @@ void lap_nn_link_wire(const lap_nn_list_t *list, const lap_nn_replicas_t *replic
 {
     const lap_nn_buckets_t *buckets = replicas->buckets;
     const size_t width = lap_dtype_size(buckets->wire);
+    const size_t own = buckets->sharded ? sizeof(float) : width;
     const uint32_t memory = LAP_NN_MEMORIES + list->nregions + list->nsteps;
     (void)lap_link_add_region(linked, "bucket as it travels", memory + WIRE, 0,
                               buckets->most * width, false);
-    (void)lap_link_add_region(linked, "sum of a bucket", memory + SUM, 0, buckets->most_own * width,
+    (void)lap_link_add_region(linked, "rows of a bucket", memory + SUM, 0, buckets->most_own * own,
                               false);
 }
 
@@ -169,6 +257,65 @@ static lap_link_place_t place_of(const lap_nn_list_t *list, const lap_nn_buckets
                               .offset = gradients ? bucket->begin * sizeof(float) : 0,
                               .row_bytes = row,
                               .stride = row};
+}
+
+/* What a fragment takes and what it makes, and how many rows of a bucket that are. */
+typedef struct ends {
+    lap_link_place_t from, to;
+    size_t rows;
+} ends_t;
+
+/* The own rows, of gradients or masters. */
+static lap_link_place_t own_place(const lap_nn_bucket_t *bucket, uint32_t region, size_t begin)
+{
+    const size_t row = bucket->cols * sizeof(float);
+    return (lap_link_place_t){region, begin * sizeof(float), row, row};
+}
+
+/* Where replicas share the optimizer: see LAP_NN_BUCKET_PACK. */
+static ends_t ends_of_shard(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets,
+                            size_t index, int which)
+{
+    const lap_nn_bucket_t *bucket = &buckets->list[index];
+    ends_t ends = {.rows = lap_nn_bucket_rows(buckets, index)};
+    const size_t row = bucket->cols * lap_dtype_size(bucket->weights);
+    const lap_link_place_t packed = {region_of(list, SUM), 0, row, row};
+    lap_link_place_t weights = packed;
+    size_t begin;
+    (void)lap_nn_bucket_shard(buckets, index, buckets->replica, &begin);
+    weights.region = lap_nn_bucket_weights(list, bucket, &weights.offset);
+    if (which == LAP_NN_BUCKET_UNCAST) {
+        ends.from = place_of(list, buckets, index, region_of(list, SUM));
+        ends.to = own_place(bucket, list->grads, begin);
+    } else {
+        ends.from =
+            which == LAP_NN_BUCKET_PACK
+                ? own_place(bucket, list->masters, lap_nn_bucket_masters(list, buckets, index))
+                : packed;
+        ends.to = which == LAP_NN_BUCKET_PACK ? packed : weights;
+    }
+    return ends;
+}
+
+static ends_t ends_of(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets, size_t index,
+                      int which)
+{
+    const bool casts = buckets->wire != LAP_FLOAT32;
+    const lap_link_place_t grads = place_of(list, buckets, index, list->grads),
+                           wire = place_of(list, buckets, index, region_of(list, WIRE)),
+                           own = place_of(list, buckets, index, region_of(list, SUM));
+    const size_t rows = buckets->list[index].rows;
+    switch (which) {
+    case LAP_NN_BUCKET_CAST:
+        return (ends_t){grads, wire, rows};
+    case LAP_NN_BUCKET_SCATTER:
+        return (ends_t){casts ? wire : grads, own, rows};
+    default:
+        if (buckets->sharded)
+            return ends_of_shard(list, buckets, index, which);
+        return which == LAP_NN_BUCKET_GATHER ? (ends_t){own, casts ? wire : grads, rows}
+                                             : (ends_t){wire, grads, rows};
+    }
 }
 
 static void use(lap_linked_t *linked, const lap_link_place_t *place, size_t rows, bool write)
@@ -188,8 +335,7 @@ static lap_status_t add_cast(const lap_nn_list_t *list, const lap_nn_replicas_t 
                              size_t index, int which, lap_linked_t *linked)
 {
     const lap_nn_buckets_t *buckets = replicas->buckets;
-    const size_t rows = buckets->list[index].rows;
-    const bool back = which == LAP_NN_BUCKET_UNCAST;
+    const ends_t ends = ends_of(list, buckets, index, which);
     lap_problem_t problem = {.rank = buckets->replica, .size = buckets->replicas};
     lap_fragment_t *fragment = lap_link_fragment(linked);
     if (!fragment)
@@ -199,21 +345,15 @@ static lap_status_t add_cast(const lap_nn_list_t *list, const lap_nn_replicas_t 
     (void)lap_add_kernel(&fragment->schedule, lap_stream_of(LAP_BACKGROUND, LAP_STREAM_COMPUTE),
                          "cast");
     LAP_TRY(fragment->schedule.status);
-    const lap_link_place_t grads = place_of(list, buckets, index, list->grads);
-    const lap_link_place_t wire = place_of(list, buckets, index, region_of(list, WIRE));
-    use(linked, back ? &wire : &grads, rows, false);
-    use(linked, back ? &grads : &wire, rows, true);
+    use(linked, &ends.from, ends.rows, false);
+    use(linked, &ends.to, ends.rows, true);
     return LAP_OK;
 }
 
 static lap_status_t add_call(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,
                              size_t index, int which, lap_linked_t *linked)
 {
-    const lap_nn_buckets_t *buckets = replicas->buckets;
-    const bool scatter = which == LAP_NN_BUCKET_SCATTER;
-    const lap_link_place_t all = place_of(
-        list, buckets, index, buckets->wire == LAP_FLOAT32 ? list->grads : region_of(list, WIRE));
-    const lap_link_place_t own = place_of(list, buckets, index, region_of(list, SUM));
+    const ends_t ends = ends_of(list, replicas->buckets, index, which);
     lap_schedule_t schedule = {.nsteps = 0};
     const lap_status_t status = replicas->build(replicas->context, index, which, &schedule);
     lap_fragment_t *fragment = status == LAP_OK ? lap_link_fragment(linked) : NULL;
@@ -222,27 +362,35 @@ static lap_status_t add_call(const lap_nn_list_t *list, const lap_nn_replicas_t 
         return status == LAP_OK ? linked->status : status;
     }
     fragment->schedule = schedule;
-    fragment->places[LAP_MOVED] = scatter ? all : own;
-    fragment->places[LAP_GATHERED] = scatter ? own : all;
+    fragment->places[LAP_MOVED] = ends.from;
+    fragment->places[LAP_GATHERED] = ends.to;
+    return LAP_OK;
+}
+
+static lap_status_t link_fragment(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,
+                                  size_t index, int which, lap_linked_t *linked)
+{
+    const bool call = which == LAP_NN_BUCKET_SCATTER || which == LAP_NN_BUCKET_GATHER;
+    LAP_TRY(call ? add_call(list, replicas, index, which, linked)
+                 : add_cast(list, replicas, index, which, linked));
+    LAP_TRY(linked->status);
+    lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
+    fragment->origin = lap_nn_bucket_origin(index, which);
+    fragment->buffer = LAP_NN_BY_REPLICAS;
+    fragment->base = replicas->base;
+    fragment->stride = replicas->stride;
     return LAP_OK;
 }
 
 lap_status_t lap_nn_link_bucket(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,
-                                size_t index, lap_linked_t *linked)
+                                size_t index, bool weights, lap_linked_t *linked)
 {
-    const bool casts = replicas->buckets->wire != LAP_FLOAT32;
-    for (int which = 0; which < LAP_NN_BUCKET_FRAGMENTS; which++) {
-        const bool call = which == LAP_NN_BUCKET_SCATTER || which == LAP_NN_BUCKET_GATHER;
-        if (!call && !casts)
-            continue;
-        LAP_TRY(call ? add_call(list, replicas, index, which, linked)
-                     : add_cast(list, replicas, index, which, linked));
-        LAP_TRY(linked->status);
-        lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
-        fragment->origin = lap_nn_bucket_origin(index, which);
-        fragment->buffer = LAP_NN_BY_REPLICAS;
-        fragment->base = replicas->base;
-        fragment->stride = replicas->stride;
+    if (weights) {
+        LAP_TRY(link_fragment(list, replicas, index, LAP_NN_BUCKET_PACK, linked));
+        return link_fragment(list, replicas, index, LAP_NN_BUCKET_GATHER, linked);
     }
+    for (int which = 0; which < LAP_NN_BUCKET_FRAGMENTS; which++)
+        if (is_of_gradients(replicas->buckets, which))
+            LAP_TRY(link_fragment(list, replicas, index, which, linked));
     return LAP_OK;
 }

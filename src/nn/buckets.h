@@ -3,6 +3,10 @@
  * Buckets: pieces of the array of all gradients, each of which travels to the other replicas as soon
  * as backward has completed it, in the background: a reduce-scatter and an all-gather. Pure: what
  * buckets there are, and the fragments that they add to the program of a backward.
+ *
+ * With a distributed optimizer each replica has its rows of every bucket: of the sums of gradients, of
+ * masters and of moments. After the reduce-scatter nothing is gathered; the weights are, once the optimizer
+ * has made them.
  */
 #ifndef LAP_NN_BUCKETS_H
 #define LAP_NN_BUCKETS_H
@@ -12,17 +16,23 @@
 
 /* A matrix does not care where its rows came from: a bucket is one, so that its rows can be shared. */
 typedef struct lap_nn_bucket {
-    uint32_t first, last; /* weights */
+    uint32_t first, last; /* weights, by their places */
     size_t begin, count;  /* floats of all gradients */
     size_t rows, cols;
+    lap_dtype_t weights; /* the type of all of them, where replicas share the optimizer */
 } lap_nn_bucket_t;
 
-/* The fragments of a bucket. Casts are there where the type of the wire is not float32. */
+/*
+ * The fragments of a bucket. Casts are there where the type of the wire is not float32. Where replicas
+ * share the optimizer UNCAST puts the own rows of the sum among the gradients; PACK takes those of
+ * the masters, in the type of the weights, which GATHER gathers.
+ */
 enum {
     LAP_NN_BUCKET_CAST = 0,
     LAP_NN_BUCKET_SCATTER,
     LAP_NN_BUCKET_GATHER,
     LAP_NN_BUCKET_UNCAST,
+    LAP_NN_BUCKET_PACK,
     LAP_NN_BUCKET_FRAGMENTS
 };
 
@@ -30,7 +40,8 @@ enum {
 typedef struct lap_nn_buckets {
     int replicas, replica; /* how many there are, and which this is */
     size_t elements;       /* that a bucket was to have */
-    lap_dtype_t wire;      /* the type of what travels */
+    lap_dtype_t wire;      /* the type of gradients that travel */
+    bool sharded;          /* replicas share the optimizer */
     lap_nn_bucket_t *list;
     size_t count;
     size_t most, most_own; /* elements of the largest bucket, and of this replica's rows of one */
@@ -38,13 +49,34 @@ typedef struct lap_nn_buckets {
 
 #define LAP_NN_BUCKET_ELEMENTS ((size_t)4 << 20) /* of a bucket, unless it is said */
 
-/* Cuts the gradients of a list into buckets of about so many elements; 0: as above. To be cleared. */
+/*
+ * Cuts the gradients of a list into buckets of about so many elements; 0: as above. Where replicas share the
+ * optimizer, all weights of a bucket have one type. To be cleared.
+ */
 lap_status_t lap_nn_buckets_init(lap_nn_buckets_t *buckets, const lap_nn_list_t *list,
                                  size_t elements, lap_dtype_t wire, int replicas, int replica);
 void lap_nn_buckets_clear(lap_nn_buckets_t *buckets);
 
 /* This replica's rows of a bucket. */
 size_t lap_nn_bucket_rows(const lap_nn_buckets_t *buckets, size_t index);
+
+/*
+ * Where replicas share the optimizer: the floats of all gradients that one of them has of a bucket, and how many;
+ * of all buckets; and where those of a bucket begin in an array that has only its own.
+ */
+size_t lap_nn_bucket_shard(const lap_nn_buckets_t *buckets, size_t index, int replica,
+                           size_t *begin_p);
+size_t lap_nn_shard_count(const lap_nn_buckets_t *buckets, int replica);
+size_t lap_nn_shard_begin(const lap_nn_buckets_t *buckets, size_t index, int replica);
+
+/* ... and the own rows among the masters: floats; the weights of a bucket: bytes in their region. */
+size_t lap_nn_bucket_masters(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets,
+                             size_t index);
+uint32_t lap_nn_bucket_weights(const lap_nn_list_t *list, const lap_nn_bucket_t *bucket,
+                               size_t *offset_p);
+
+/* Whether a bucket has a fragment of this kind. */
+bool lap_nn_bucket_has(const lap_nn_buckets_t *buckets, int which);
 
 /* The operator of a bucket, LAP_NN_BUCKET_SCATTER or _GATHER, without a buffer. */
 lap_op_desc_t lap_nn_bucket_desc(const lap_nn_buckets_t *buckets, size_t index, int which);
@@ -73,9 +105,12 @@ void lap_nn_link_wire(const lap_nn_list_t *list, const lap_nn_replicas_t *replic
 
 #define LAP_NN_WIRE_REGIONS 2u /* that this adds */
 
-/* Adds the fragments of a bucket. Their origin is that of lap_nn_bucket_origin: no entry of a list. */
+/*
+ * Adds the fragments of a bucket: of its gradients, or where replicas share the optimizer of its weights.
+ * Their origin is that of lap_nn_bucket_origin: no entry of a list.
+ */
 lap_status_t lap_nn_link_bucket(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,
-                                size_t index, lap_linked_t *linked);
+                                size_t index, bool weights, lap_linked_t *linked);
 
 #define LAP_NN_BUCKET_ORIGIN 0x80000000u
 

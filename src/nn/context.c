@@ -74,6 +74,23 @@ lap_status_t lap_nn_context_check(lap_nn_desc_t *desc, int nranks)
     return check_sizes(desc, nranks);
 }
 
+lap_status_t lap_nn_shards_check(lap_nn_desc_t *desc)
+{
+    if (desc->shards <= 1) {
+        desc->shards = 1;
+        return LAP_OK;
+    }
+    if (desc->shards > LAP_SIZE_MOST || desc->shards % desc->cp != 0)
+        return lap_error(LAP_ERR_INVALID,
+                         "shards is %zu, expected a multiple of the %zu ranks that share sequences",
+                         desc->shards, desc->cp);
+    if (desc->fp8 != LAP_FP8_NONE)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "fp8 is %s with %zu shards of the optimizer, expected none",
+                         lap_fp8_recipe_names[desc->fp8], desc->shards);
+    return LAP_OK;
+}
+
 /* ---- tokens ---- */
 
 size_t lap_nn_group_tokens(const lap_nn_desc_t *desc, size_t seq, size_t group)
@@ -125,6 +142,8 @@ lap_nn_slice_t lap_nn_slice(const lap_nn_list_t *list, int group)
     if (group == LAP_NN_BY_RING)
         return (lap_nn_slice_t){(int)lap_nn_ring(&list->plan.desc), list->cp_rank / heads,
                                 heads * nranks};
+    if (group == LAP_NN_BY_SHARDS)
+        return (lap_nn_slice_t){(int)list->plan.desc.shards, list->shard, nranks};
     if (group == LAP_NN_BY_HEADS)
         return (lap_nn_slice_t){heads, list->cp_rank % heads, nranks};
     return (lap_nn_slice_t){nranks, list->rank, 1};
@@ -132,7 +151,8 @@ lap_nn_slice_t lap_nn_slice(const lap_nn_list_t *list, int group)
 
 int lap_nn_list_place(const lap_nn_list_t *list)
 {
-    return list->cp_rank * list->plan.nranks + list->rank;
+    const int before = list->plan.desc.shards > 1 ? list->shard : list->cp_rank;
+    return before * list->plan.nranks + list->rank;
 }
 
 /* Blocks of attention use the tokens of one group of what has those of all. */

@@ -27,6 +27,9 @@ static inline size_t lap_nn_ring(const lap_nn_desc_t *desc)
 /* Checks the fields of a description and fills in their defaults. */
 lap_status_t lap_nn_context_check(lap_nn_desc_t *desc, int nranks);
 
+/* The same of those of a distributed optimizer. */
+lap_status_t lap_nn_shards_check(lap_nn_desc_t *desc);
+
 /* Of `seq` tokens of each sequence: those of rank `rank` of the context, and of its group. */
 size_t lap_nn_context_tokens(const lap_nn_desc_t *desc, size_t seq, size_t rank);
 size_t lap_nn_group_tokens(const lap_nn_desc_t *desc, size_t seq, size_t group);
@@ -45,7 +48,8 @@ enum {
     LAP_NN_BY_REPLICAS,   /* has no calls in a list: see buckets.h */
     LAP_NN_BY_RING,
     LAP_NN_BY_HEADS,
-    LAP_NN_BY_NORM, /* over which an optimizer sums, where that is more than the first */
+    LAP_NN_BY_SHARDS, /* ranks that share the optimizer: its norm; what else is theirs, replicas do */
+    LAP_NN_BY_NORM,   /* over which an optimizer sums, where that is more than the first */
     LAP_NN_GROUPS
 };
 

@@ -468,10 +468,14 @@ static lap_status_t issue_squares(lap_nn_t *nn, lap_stream_t *stream, const lap_
 {
     const lap_nn_weight_t *weight = &nn->list.weights[entry->index];
     const lap_nn_param_t *param = &weight->param;
-    const bool counts = (!param->replicated || nn->list.rank == 0) && !weight->twin;
-    const lap_sum_squares_t squares = {.src = data(nn, entry->reads[0]),
-                                       .count = counts ? param->rows * param->cols : 0,
-                                       .sum = data(nn, entry->writes[0])};
+    const uint32_t grad = entry->reads[0];
+    const bool counts =
+        (!param->replicated || nn->list.rank == 0) && !weight->twin && grad != LAP_NN_NONE;
+    const size_t count = !counts                ? 0
+                         : grad == weight->grad ? param->rows * param->cols
+                                                : nn->tensors[grad].cols;
+    const lap_sum_squares_t squares = {
+        .src = data(nn, grad), .count = count, .sum = data(nn, entry->writes[0])};
     return nn->kernels->sum_squares(stream, &squares);
 }
 
@@ -511,7 +515,7 @@ static lap_status_t issue_update(lap_nn_t *nn, lap_stream_t *stream, const lap_n
                                  .beta1 = desc->beta1,
                                  .beta2 = desc->beta2,
                                  .epsilon = desc->epsilon};
-    return nn->kernels->update(stream, &update);
+    return update.count > 0 ? nn->kernels->update(stream, &update) : LAP_OK;
 }
 
 /* ---- entries ---- */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "core/status.h"
+#include "nn/buckets.h"
 #include "nn/context.h"
 #include "util/alloc.h"
 
@@ -547,7 +548,8 @@ lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, in
 {
     *list = (lap_nn_list_t){.plan = *plan,
                             .rank = rank % plan->nranks,
-                            .cp_rank = rank / plan->nranks,
+                            .cp_rank = rank / plan->nranks % (int)plan->desc.cp,
+                            .shard = plan->desc.shards > 1 ? rank / plan->nranks : 0,
                             .kernels = kernels};
     if (!kernels)
         LAP_TRY(lap_nn_kernels_find("cpu", &list->kernels));
@@ -557,7 +559,8 @@ lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, in
     for (uint32_t c = 0; c < lap_nn_plan_chunks(plan); c++)
         list->nslots += lap_nn_plan_chunk(plan, c).slots;
     list->slots = lap_alloc(list->nslots, sizeof(*list->slots));
-    if (!list->blocks || !list->weights || !list->slots)
+    list->order = lap_alloc(plan->nblocks * BLOCK_WEIGHTS + TOKEN_WEIGHTS, sizeof(*list->order));
+    if (!list->blocks || !list->weights || !list->slots || !list->order)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu layers", plan->desc.layers);
     for (uint32_t b = 0; b < plan->nblocks; b++)
         list->blocks[b].shape = lap_nn_plan_shape(plan, b);
@@ -585,7 +588,7 @@ static lap_status_t count_bytes(const lap_nn_plan_t *given, int rank,
     for (int i = 0; i < LAP_NN_MEMORIES; i++)
         *bytes_p += (double)list.bytes[i];
     if (status == LAP_OK)
-        *bytes_p += kept * (double)list.regions[list.masters].cols;
+        *bytes_p += kept * (double)lap_nn_optimized(&list);
     lap_nn_list_clear(&list);
     return status;
 }
@@ -609,6 +612,10 @@ void lap_nn_list_clear(lap_nn_list_t *list)
     lap_free(list->entries);
     lap_free(list->steps);
     lap_free(list->weights);
+    lap_free(list->order);
+    if (list->shards)
+        lap_nn_buckets_clear(list->shards);
+    lap_free(list->shards);
     lap_free(list->blocks);
     lap_free(list->slots);
     *list = (lap_nn_list_t){.nregions = 0};

@@ -121,6 +121,7 @@ typedef struct lap_nn_weight {
     lap_nn_param_t param; /* its tensors have memory once layers are made */
     char name[48];
     uint32_t index;
+    uint32_t place;         /* its number among masters and gradients as they lie in memory */
     uint32_t tensor;        /* its number in the whole model */
     bool twin;              /* of tied weights, the copy of the stage with the head */
     bool plain;             /* no GEMM reads it: it has no copy */
@@ -172,10 +173,13 @@ typedef struct lap_nn_slot {
     uint32_t x, y, dy, dx;           /* regions */
 } lap_nn_slot_t;
 
+struct lap_nn_buckets;
+
 typedef struct lap_nn_list {
     lap_nn_plan_t plan;
     int rank;                        /* among those that share weights */
     int cp_rank;                     /* among those that share sequences */
+    int shard;                       /* among those that share the optimizer */
     const lap_nn_kernels_t *kernels; /* for the sizes of their scratch memory */
     lap_status_t status;             /* the first failure: nothing is added after it */
     /*
@@ -199,6 +203,9 @@ typedef struct lap_nn_list {
     uint32_t nsteps, steps_room;
     lap_nn_weight_t *weights;
     uint32_t nweights;
+    uint32_t *order; /* of weights as they lie in memory: the index of each */
+    /* What ranks share of the optimizer; NULL: each has all. */
+    struct lap_nn_buckets *shards;
     lap_nn_block_t *blocks;
     lap_nn_slot_t *slots;
     uint32_t nslots;
@@ -214,7 +221,13 @@ typedef struct lap_nn_list {
     uint32_t rope;                          /* [seq, head_dim]: cosines and sines */
     lap_nn_weight_t *embedding, *positions; /* NULL: none */
     uint32_t masters, grads;                /* of all parameters, as one array each */
-    uint32_t sums, sums_r, sums_all;        /* gradients of norms: here, own rows, of all */
+    /*
+     * Where ranks share masters, the weights of all parameters: in float32, and those in the type of GEMMs,
+     * which are those from `narrow` on. With float32 the first are the masters, and all of them.
+     */
+    uint32_t whole, narrowed;
+    size_t narrow;                   /* floats before */
+    uint32_t sums, sums_r, sums_all; /* gradients of norms: here, own rows, of all */
     uint32_t scales;                 /* P floats: where gathers put those of what they gather */
     uint32_t fp8_scales, fp8_amax;   /* a slot and a float for each of the nfp8 */
     uint32_t fp8_history;            /* delayed scaling: the magnitudes of all ranks before */
@@ -225,8 +238,8 @@ typedef struct lap_nn_list {
 } lap_nn_list_t;
 
 /*
- * Lists what `rank` does, of plan.nranks ranks, or of as many for each that shares sequences: those
- * that share weights are neighbours. `kernels` of NULL: those of the device cpu. The caller clears the list,
+ * Lists what `rank` does, of plan.nranks ranks, or of as many for each that shares sequences, or the
+ * optimizer: those that share weights are neighbours. `kernels` of NULL: those of the device cpu. The caller clears the list,
  * also after a failure.
  */
 lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, int rank,
@@ -239,6 +252,12 @@ void lap_nn_list_clear(lap_nn_list_t *list);
  */
 lap_status_t lap_nn_list_bytes(const lap_nn_plan_t *plan, int rank, const lap_nn_kernels_t *kernels,
                                double kept, double *bytes_p);
+
+/* The type in which ranks that share masters gather the weights of a parameter. */
+lap_dtype_t lap_nn_gathered_type(const lap_nn_list_t *list, const lap_nn_weight_t *weight);
+
+/* The weights that an optimizer here works on, with the zeros between: this rank's part of them. */
+size_t lap_nn_optimized(const lap_nn_list_t *list);
 
 /* The rows that a region has in a pass with `seq` active tokens of each sequence. */
 size_t lap_nn_region_rows(const lap_nn_list_t *list, uint32_t region, size_t seq);

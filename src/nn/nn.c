@@ -18,13 +18,14 @@
 static lap_status_t buffer_size(const lap_nn_list_t *list, int group, size_t *bytes_p,
                                 size_t *nsignals_p)
 {
-    const lap_op_desc_t norm = lap_nn_norm_desc(list->plan.nranks); /* of an optimizer to come */
     const int size = lap_nn_slice(list, group).size;
+    const lap_op_desc_t norm = lap_nn_norm_desc(size); /* of an optimizer to come */
+    const bool sums = group == LAP_NN_BY_LAYERS || group == LAP_NN_BY_SHARDS;
     size_t most_bytes = 0, most_signals = 0;
     for (uint32_t i = 0; i <= list->nsteps; i++) {
         const lap_op_desc_t *desc = i < list->nsteps ? &list->steps[i].desc : &norm;
         size_t bytes, nsignals;
-        if (i < list->nsteps ? list->steps[i].group != group : group != LAP_NN_BY_LAYERS)
+        if (i < list->nsteps ? list->steps[i].group != group : !sums)
             continue;
         LAP_TRY(lap_op_buffer_size(desc, size, &bytes, &nsignals));
         most_bytes = bytes > most_bytes ? bytes : most_bytes;
@@ -164,6 +165,22 @@ static lap_status_t check_context(const lap_nn_t *nn, const lap_nn_plan_t *plan)
                      nn->context ? "" : ", which is NULL");
 }
 
+/* Ranks that share sequences are neighbours among those that share the optimizer. */
+static lap_status_t check_sharers(const lap_nn_t *nn, const lap_nn_plan_t *plan)
+{
+    const size_t given = nn->sharers ? (size_t)nn->sharers->size : 1;
+    if (given != plan->desc.shards)
+        return lap_error(LAP_ERR_INVALID, "shards is %zu, expected the %zu rank%s of shard_group%s",
+                         plan->desc.shards, given, given == 1 ? "" : "s",
+                         nn->sharers ? "" : ", which is NULL");
+    if (nn->sharers && nn->context && nn->sharers->rank % nn->context->size != nn->context->rank)
+        return lap_error(LAP_ERR_INVALID,
+                         "rank %d of cp_group is rank %d of shard_group, expected those of a "
+                         "context next to each other and in their order",
+                         nn->context->rank, nn->sharers->rank);
+    return LAP_OK;
+}
+
 /* Local: everything that can be found wrong without the other ranks. */
 static lap_status_t prepare(lap_nn_t *nn, const lap_nn_desc_t *desc, const lap_nn_cut_t *cut)
 {
@@ -171,10 +188,14 @@ static lap_status_t prepare(lap_nn_t *nn, const lap_nn_desc_t *desc, const lap_n
     LAP_TRY(cut ? lap_nn_plan_stage(desc, nn->group->size, cut, &plan)
                 : lap_nn_plan_init(desc, nn->group->size, &plan));
     LAP_TRY(check_context(nn, &plan));
+    LAP_TRY(check_sharers(nn, &plan));
+    if (cut && plan.desc.shards > 1)
+        return lap_error(LAP_ERR_UNSUPPORTED, "shards is %zu for a stage of a pipeline, expected 1",
+                         plan.desc.shards);
     LAP_TRY(lap_engine_get(nn->group->world, &nn->engine));
     LAP_TRY(lap_nn_kernels_of(nn->engine->device, &nn->kernels));
-    const int context = nn->context ? nn->context->rank : 0;
-    const int rank = context * plan.nranks + nn->group->rank;
+    const lap_group_t *others = nn->sharers ? nn->sharers : nn->context;
+    const int rank = (others ? others->rank : 0) * plan.nranks + nn->group->rank;
     double bytes;
     LAP_TRY(lap_nn_list_bytes(&plan, rank, nn->kernels, 0, &bytes));
     LAP_TRY(check_memory(nn, &plan.desc, bytes));
@@ -250,9 +271,22 @@ static lap_status_t create_context(lap_nn_t *nn)
     return LAP_OK;
 }
 
-static void destroy_context(lap_nn_t *nn)
+/* Of the sums of an optimizer to come. Collective over the ranks that share it. */
+static lap_status_t create_sharers(lap_nn_t *nn)
 {
-    for (int i = LAP_NN_BY_RING; i <= LAP_NN_BY_HEADS; i++) {
+    lap_nn_wire_t *wire = &nn->wires[LAP_NN_BY_SHARDS];
+    size_t bytes, nsignals;
+    if (!nn->sharers)
+        return LAP_OK;
+    wire->group = nn->sharers;
+    LAP_TRY(buffer_size(&nn->list, LAP_NN_BY_SHARDS, &bytes, &nsignals));
+    return lap_buffer_create(wire->group, bytes, nsignals, nn->list.plan.desc.buffer_options,
+                             &wire->buffer);
+}
+
+static void destroy_wires(lap_nn_t *nn)
+{
+    for (int i = LAP_NN_BY_RING; i <= LAP_NN_BY_SHARDS; i++) {
         lap_buffer_destroy(nn->wires[i].buffer);
         if (nn->wires[i].owns_group)
             lap_group_destroy(nn->wires[i].group);
@@ -290,7 +324,9 @@ static lap_status_t fill(lap_nn_t *nn)
 /* The copies of the weights: with FP8 the ranks agree on scales. Collective. */
 static lap_status_t finish(lap_nn_t *nn)
 {
-    LAP_TRY(lap_nn_refresh(nn));
+    nn->stale = nn->sharers != NULL;
+    if (!nn->stale)
+        LAP_TRY(lap_nn_refresh(nn));
     return lap_nn_wait(nn);
 }
 
@@ -302,6 +338,7 @@ static lap_status_t create(lap_group_t *group, const lap_nn_desc_t *desc, const 
     if (nn) {
         nn->group = lap_group_keep(group);
         nn->context = desc && desc->cp_group ? lap_group_keep(desc->cp_group) : NULL;
+        nn->sharers = desc && desc->shard_group ? lap_group_keep(desc->shard_group) : NULL;
     } else
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for layers");
     lap_terms_t terms = {.of = "lap_nn_create"};
@@ -309,10 +346,12 @@ static lap_status_t create(lap_group_t *group, const lap_nn_desc_t *desc, const 
         status = prepare(nn, desc, cut);
     if (status == LAP_OK)
         lap_nn_list_terms(&nn->list.plan, &terms);
-    lap_group_t *context = nn ? nn->context : NULL;
+    lap_group_t *context = nn ? nn->context : NULL, *sharers = nn ? nn->sharers : NULL;
     status = lap_terms_agree(&terms, group, status);
     if (context)
         status = lap_terms_agree(&terms, context, status);
+    if (sharers)
+        status = lap_terms_agree(&terms, sharers, status);
     lap_terms_clear(&terms);
     if (status == LAP_OK)
         status = create_buffer(nn);
@@ -320,12 +359,18 @@ static lap_status_t create(lap_group_t *group, const lap_nn_desc_t *desc, const 
         status = lap_group_agree(context, status);
     if (status == LAP_OK)
         status = create_context(nn);
+    if (sharers)
+        status = lap_group_agree(sharers, status);
+    if (status == LAP_OK)
+        status = create_sharers(nn);
     if (status == LAP_OK)
         status = create_calls(nn);
     if (status == LAP_OK)
         status = lap_group_agree(group, fill(nn));
     if (context)
         status = lap_group_agree(context, status);
+    if (sharers)
+        status = lap_group_agree(sharers, status);
     if (status == LAP_OK)
         status = finish(nn);
     if (status != LAP_OK) {
@@ -383,7 +428,7 @@ static void end(lap_nn_t *nn)
         destroy_call(nn, i);
     if (nn->engine)
         free_memory(nn);
-    destroy_context(nn);
+    destroy_wires(nn);
     if (nn->owns_buffer)
         lap_buffer_destroy(nn->buffer);
     lap_free(nn->live_bytes);
@@ -392,8 +437,9 @@ static void end(lap_nn_t *nn)
     lap_free(nn->reductions);
     lap_free(nn->calls);
     lap_nn_list_clear(&nn->list);
-    lap_group_t *group = nn->group, *context = nn->context;
+    lap_group_t *group = nn->group, *context = nn->context, *sharers = nn->sharers;
     lap_free(nn);
+    lap_group_let_go(sharers);
     lap_group_let_go(context);
     lap_group_let_go(group);
 }
@@ -438,7 +484,7 @@ static lap_status_t grow(lap_nn_t *nn)
                                         (unsigned)(list->nentries - list->parts[LAP_NN_STEP]));
 }
 
-static bool is_same_group(const lap_group_t *a, const lap_group_t *b)
+bool lap_nn_is_same_group(const lap_group_t *a, const lap_group_t *b)
 {
     bool same = a->size == b->size;
     for (int r = 0; r < a->size && same; r++)
@@ -451,7 +497,7 @@ lap_status_t lap_nn_add_step(lap_nn_t *nn, lap_group_t *group, const lap_optimiz
     lap_device_t *device = nn->engine->device;
     lap_stream_t *stream;
     void *memory;
-    nn->norm_group = is_same_group(group, nn->group) ? NULL : group;
+    nn->norm_group = lap_nn_is_same_group(group, nn->group) ? NULL : group;
     LAP_TRY(lap_nn_list_step(&nn->list, desc, group->size));
     LAP_TRY(grow(nn));
     LAP_TRY(device->ops->alloc_shared(device, 2 * sizeof(*nn->rates), &memory));
@@ -493,7 +539,8 @@ lap_status_t lap_nn_start_step(lap_nn_t *nn)
     lap_status_t status = proves ? lap_nn_prove_own(nn) : LAP_OK;
     if (status == LAP_OK)
         status = lap_nn_get_pass(nn, 1u << LAP_NN_STEP, 0, mode, &pass);
-    return lap_group_agree(nn->norm_group ? nn->norm_group : nn->group, status);
+    status = lap_group_agree(nn->norm_group ? nn->norm_group : nn->group, status);
+    return nn->sharers ? lap_group_agree(nn->sharers, status) : status;
 }
 
 void lap_nn_drop_step(lap_nn_t *nn)

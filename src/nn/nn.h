@@ -109,6 +109,7 @@ struct lap_nn {
     lap_nn_list_t list;
     lap_group_t *group;
     lap_group_t *context;               /* of ranks that share sequences; NULL: none */
+    lap_group_t *sharers;               /* of those that share the optimizer; NULL: none */
     lap_nn_wire_t wires[LAP_NN_GROUPS]; /* without a group: there is none; of replicas: never */
     lap_engine_t *engine;
     const lap_nn_kernels_t *kernels;
@@ -150,6 +151,7 @@ struct lap_nn {
     bool fresh;               /* the next backward overwrites gradients */
     bool accumulates;         /* the next backward is not the last of its step */
     size_t held;              /* backwards of this step, if the latest was not its last; else 0 */
+    bool stale;               /* ranks share the optimizer, and have not gathered its weights */
     bool joined;              /* with replicas: */
     lap_nn_sync_t sync;       /* ... whose gradients are the sums */
     size_t seq;               /* of the latest forward; 0: none */
@@ -184,6 +186,9 @@ void lap_nn_let_go(lap_nn_t *nn);
 lap_status_t lap_nn_add_step(lap_nn_t *nn, lap_group_t *group, const lap_optimizer_desc_t *desc);
 lap_status_t lap_nn_start_step(lap_nn_t *nn);
 void lap_nn_drop_step(lap_nn_t *nn);
+
+/* Whether two groups have the same ranks in the same order. */
+bool lap_nn_is_same_group(const lap_group_t *a, const lap_group_t *b);
 
 /*
  * What the reduction of an entry is given, if it is one, once its regions have memory. The gradients of
@@ -245,6 +250,9 @@ lap_status_t lap_nn_run_backward(lap_nn_t *nn);
 
 /* Waits until the gradients of a step are the sums over replicas, and sends them if backward has not. */
 lap_status_t lap_nn_send_all(lap_nn_t *nn);
+
+/* Where ranks share the optimizer: gathers the weights from them. Collective over them; blocks. */
+lap_status_t lap_nn_gather_weights(lap_nn_t *nn);
 
 /* The step of an optimizer whose rates are set. */
 lap_status_t lap_nn_run_step(lap_nn_t *nn);

@@ -67,6 +67,9 @@ const lap_field_t lap_nn_fields[] = {
     {NN(rope_low_freq, POSITIVE), FUNCTION},
     {NN(rope_high_freq, POSITIVE), FUNCTION},
     {NN(rope_original, UNSIGNED), SIZE, FUNCTION},
+    {NN(shards, UNSIGNED), WEIGHTS},
+    {NN(shard_bucket, UNSIGNED), WEIGHTS},
+    {NN(shard_group, SKIPPED)},
     {.name = NULL},
 };
 

@@ -164,6 +164,10 @@ static lap_status_t check_gradients(const lap_nn_t *nn)
         return lap_error(LAP_ERR_INVALID,
                          "lap_optimizer_step: gradients are on their way to other replicas: "
                          "expected lap_dp_wait before");
+    if (nn->sharers && !nn->background)
+        return lap_error(LAP_ERR_INVALID,
+                         "lap_optimizer_step: ranks share the optimizer: expected lap_dp_create, "
+                         "which joins them, before");
     return LAP_OK;
 }
 

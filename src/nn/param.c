@@ -8,6 +8,7 @@
 
 #include "core/status.h"
 #include "nn/nn.h"
+#include "util/alloc.h"
 
 #define ALIGN_FLOATS 16u
 
@@ -175,29 +176,6 @@ static uint32_t lasting(lap_nn_list_t *list, const char *name, lap_dtype_t dtype
                              cols);
 }
 
-/* All masters lie together, and all gradients. */
-static void add_arrays(lap_nn_list_t *list)
-{
-    size_t count = 0, at = 0;
-    for (uint32_t i = 0; i < list->nweights; i++) {
-        lap_nn_weight_t *weight = &list->weights[i];
-        if (weight->rows < weight->param.rows)
-            weight->rows = weight->param.rows;
-        count += padded(weight->rows * weight->param.cols);
-    }
-    list->masters = lasting(list, "masters", LAP_FLOAT32, 1, count);
-    list->grads = lasting(list, "gradients", LAP_FLOAT32, 1, count);
-    for (uint32_t i = 0; i < list->nweights; i++) {
-        lap_nn_weight_t *weight = &list->weights[i];
-        const size_t rows = weight->rows, cols = weight->param.cols;
-        weight->master = lap_nn_add_part(list, weight->name, list->masters, at * sizeof(float),
-                                         rows, cols, cols);
-        weight->grad =
-            lap_nn_add_part(list, weight->name, list->grads, at * sizeof(float), rows, cols, cols);
-        at += padded(rows * cols);
-    }
-}
-
 static uint32_t made(lap_nn_list_t *list, const char *name, lap_dtype_t dtype, size_t rows,
                      size_t cols)
 {
@@ -207,12 +185,118 @@ static uint32_t made(lap_nn_list_t *list, const char *name, lap_dtype_t dtype, s
     return region;
 }
 
+/* Embeddings are read as fp32, also where the head has a copy of them. */
+lap_dtype_t lap_nn_gathered_type(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
+{
+    return weight->plain || weight == list->embedding ? LAP_FLOAT32 : list->plan.desc.dtype;
+}
+
+static bool is_narrow(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
+{
+    return lap_nn_gathered_type(list, weight) != LAP_FLOAT32;
+}
+
+/*
+ * Ranks that share masters gather the weights of one type together, and those first whose gradients are
+ * complete when backward ends; else weights lie in their order.
+ */
+static void order_weights(lap_nn_list_t *list)
+{
+    const bool sorts = list->plan.desc.shards > 1;
+    uint32_t place = 0;
+    for (int kind = 0; kind < 4; kind++)
+        for (uint32_t i = 0; i < list->nweights; i++) {
+            lap_nn_weight_t *weight = &list->weights[i];
+            const int own = 2 * is_narrow(list, weight) + !weight->param.replicated;
+            if ((sorts ? own : 0) != kind)
+                continue;
+            weight->place = place;
+            list->order[place++] = i;
+        }
+}
+
+static size_t count_floats(lap_nn_list_t *list)
+{
+    size_t count = 0;
+    list->narrow = SIZE_MAX;
+    for (uint32_t place = 0; place < list->nweights; place++) {
+        lap_nn_weight_t *weight = &list->weights[list->order[place]];
+        if (weight->rows < weight->param.rows)
+            weight->rows = weight->param.rows;
+        if (list->narrow == SIZE_MAX && is_narrow(list, weight))
+            list->narrow = count;
+        count += padded(weight->rows * weight->param.cols);
+    }
+    if (list->narrow == SIZE_MAX)
+        list->narrow = count;
+    return count;
+}
+
+/* What ranks share: their parts of the masters, and all weights in the types that they are read in. */
+static void add_shards(lap_nn_list_t *list, size_t count)
+{
+    const lap_nn_desc_t *desc = &list->plan.desc;
+    list->shards = lap_alloc(1, sizeof(*list->shards));
+    if (!list->shards)
+        list->status = lap_error(LAP_ERR_NO_MEMORY, "no memory for shards of %u parameters",
+                                 (unsigned)list->nweights);
+    if (list->status == LAP_OK)
+        list->status = lap_nn_buckets_init(list->shards, list, desc->shard_bucket, LAP_FLOAT32,
+                                           (int)desc->shards, list->shard);
+    if (list->status != LAP_OK || desc->dtype == LAP_FLOAT32)
+        return;
+    list->masters =
+        lasting(list, "masters", LAP_FLOAT32, 1, lap_nn_shard_count(list->shards, list->shard));
+    list->whole = made(list, "plain_weights", LAP_FLOAT32, 1, list->narrow);
+    list->narrowed = made(list, "weights", desc->dtype, 1, count - list->narrow);
+}
+
+/* All masters lie together, and all gradients. */
+static void add_arrays(lap_nn_list_t *list)
+{
+    order_weights(list);
+    const size_t count = count_floats(list);
+    const bool apart = list->plan.desc.shards > 1 && list->plan.desc.dtype != LAP_FLOAT32;
+    size_t at = 0;
+    if (!apart)
+        list->masters = list->whole = lasting(list, "masters", LAP_FLOAT32, 1, count);
+    list->grads = lasting(list, "gradients", LAP_FLOAT32, 1, count);
+    for (uint32_t place = 0; place < list->nweights; place++) {
+        lap_nn_weight_t *weight = &list->weights[list->order[place]];
+        const size_t rows = weight->rows, cols = weight->param.cols;
+        weight->grad =
+            lap_nn_add_part(list, weight->name, list->grads, at * sizeof(float), rows, cols, cols);
+        at += padded(rows * cols);
+    }
+    if (list->plan.desc.shards > 1)
+        add_shards(list, count);
+    at = 0;
+    for (uint32_t place = 0; place < list->nweights; place++) {
+        lap_nn_weight_t *weight = &list->weights[list->order[place]];
+        const size_t rows = weight->rows, cols = weight->param.cols;
+        const bool narrow = apart && is_narrow(list, weight);
+        const size_t offset = (at - (narrow ? list->narrow : 0)) *
+                              lap_dtype_size(narrow ? list->plan.desc.dtype : LAP_FLOAT32);
+        weight->master = lap_nn_add_part(list, weight->name, narrow ? list->narrowed : list->whole,
+                                         offset, rows, cols, cols);
+        at += padded(rows * cols);
+    }
+}
+
+size_t lap_nn_optimized(const lap_nn_list_t *list)
+{
+    return list->shards ? lap_nn_shard_count(list->shards, list->shard)
+                        : list->regions[list->masters].cols;
+}
+
 /* Copies in the type of GEMMs, where that is another. */
 static void add_copy(lap_nn_list_t *list, lap_nn_weight_t *weight)
 {
     const lap_nn_param_t *param = &weight->param;
     const lap_dtype_t dtype = list->plan.desc.dtype;
     weight->copy = weight->turned = weight->master;
+    if (list->masters != list->whole && is_narrow(list, weight))
+        return;
     if (lap_nn_list_fp8(list) && !param->vector && !weight->wide) {
         weight->copy = made(list, weight->name, LAP_FLOAT8_E4M3, param->rows, param->cols);
         lap_nn_add_scale(list, weight->copy);
@@ -303,29 +387,89 @@ static lap_status_t fill_array(lap_nn_t *nn, uint32_t region, float value)
     return nn->kernels->fill_normal(stream, &fill);
 }
 
-static lap_status_t fill_matrix(lap_nn_t *nn, const lap_nn_weight_t *weight)
+/* Elements [begin, end) of a matrix as it lies here: whole rows together, and what is left of others. */
+static lap_status_t fill_matrix(lap_nn_t *nn, const lap_nn_weight_t *weight, size_t begin,
+                                size_t end, float *out)
 {
     const lap_nn_param_t *param = &weight->param;
+    const size_t cols = param->cols;
     lap_stream_t *stream;
-    float *out = param->master.data;
     LAP_TRY(lap_nn_stream(nn, &stream));
-    for (size_t p = 0; p < param->nparts; p++) {
-        const lap_fill_normal_t fill = {
-            .dtype = LAP_FLOAT32,
-            .std = nn->list.plan.desc.init_std,
-            .rows = param->part_rows[p],
-            .cols = param->cols,
-            .stride = param->cols,
-            .out = out,
-            .seed = nn->list.plan.desc.seed,
-            .tensor = weight->tensor,
-            .first = param->global_row[p] * param->all_cols + param->global_col,
-            .row_step = param->all_cols,
-        };
-        LAP_TRY(nn->kernels->fill_normal(stream, &fill));
-        out += param->part_rows[p] * param->cols;
-    }
+    for (size_t p = 0, before = 0; p < param->nparts; before += param->part_rows[p++])
+        while (begin < end && begin < (before + param->part_rows[p]) * cols) {
+            const size_t row = begin / cols - before, col = begin % cols, left = end - begin;
+            const size_t rows = param->part_rows[p] - row;
+            const bool whole = col == 0 && left >= cols;
+            lap_fill_normal_t fill = {
+                .dtype = LAP_FLOAT32,
+                .std = nn->list.plan.desc.init_std,
+                .rows = 1,
+                .cols = whole               ? cols
+                        : left < cols - col ? left
+                                            : cols - col,
+                .out = out,
+                .seed = nn->list.plan.desc.seed,
+                .tensor = weight->tensor,
+                .first = (param->global_row[p] + row) * param->all_cols + param->global_col + col,
+                .row_step = param->all_cols,
+            };
+            if (whole)
+                fill.rows = left / cols < rows ? left / cols : rows;
+            fill.stride = fill.cols;
+            LAP_TRY(nn->kernels->fill_normal(stream, &fill));
+            begin += fill.rows * fill.cols;
+            out += fill.rows * fill.cols;
+        }
     return LAP_OK;
+}
+
+static bool is_gamma(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
+{
+    bool found = false;
+    for (size_t b = 0; b < list->plan.nblocks && !found; b++)
+        found = list->blocks[b].gamma == weight;
+    return found;
+}
+
+/* Elements [begin, end) of a parameter, to a place of the masters; those of biases are 0 already. */
+static lap_status_t fill_weight(lap_nn_t *nn, const lap_nn_weight_t *weight, size_t begin,
+                                size_t end, float *out)
+{
+    lap_stream_t *stream;
+    const lap_fill_normal_t ones = {.dtype = LAP_FLOAT32,
+                                    .mean = 1,
+                                    .rows = 1,
+                                    .cols = end - begin,
+                                    .stride = end - begin,
+                                    .out = out};
+    if (!weight->param.vector)
+        return fill_matrix(nn, weight, begin, end, out);
+    if (begin == end || !is_gamma(&nn->list, weight))
+        return LAP_OK;
+    LAP_TRY(lap_nn_stream(nn, &stream));
+    return nn->kernels->fill_normal(stream, &ones);
+}
+
+/* What this rank has of a parameter among its masters. */
+static lap_status_t fill_masters(lap_nn_t *nn, const lap_nn_weight_t *weight)
+{
+    const lap_nn_list_t *list = &nn->list;
+    const size_t count = weight->param.rows * weight->param.cols;
+    float *masters = lap_nn_tensor(nn, list->masters).data;
+    size_t at, bucket = 0, begin;
+    (void)lap_nn_region_root(list, weight->grad, &at);
+    at /= sizeof(float);
+    if (list->masters == list->whole)
+        return fill_weight(nn, weight, 0, count, masters + at);
+    while (weight->place < list->shards->list[bucket].first)
+        bucket++;
+    const size_t own = lap_nn_bucket_shard(list->shards, bucket, list->shard, &begin);
+    const size_t from = begin > at ? begin : at,
+                 to = begin + own < at + count ? begin + own : at + count;
+    if (from >= to)
+        return LAP_OK;
+    return fill_weight(nn, weight, from - at, to - at,
+                       masters + lap_nn_bucket_masters(list, list->shards, bucket) + from - begin);
 }
 
 lap_status_t lap_nn_fill_params(lap_nn_t *nn)
@@ -335,11 +479,7 @@ lap_status_t lap_nn_fill_params(lap_nn_t *nn)
     for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
         LAP_TRY(fill_array(nn, arrays[i], 0));
     for (uint32_t i = 0; i < list->nweights; i++)
-        if (!list->weights[i].param.vector)
-            LAP_TRY(fill_matrix(nn, &list->weights[i]));
-    for (size_t b = 0; b < nn->list.plan.nblocks; b++)
-        if (list->blocks[b].gamma)
-            LAP_TRY(fill_array(nn, list->blocks[b].gamma->master, 1));
+        LAP_TRY(fill_masters(nn, &list->weights[i]));
     if (lap_nn_list_fp8(list)) {
         LAP_TRY(fill_array(nn, list->fp8_scales, 1));
         LAP_TRY(fill_array(nn, list->fp8_amax, 0));

@@ -119,6 +119,10 @@ static lap_status_t check_layers(const lap_nn_t *nn, const char *caller)
 
 lap_status_t lap_nn_begin_forward(lap_nn_t *nn, size_t seq)
 {
+    if (nn->stale)
+        return lap_error(LAP_ERR_INVALID,
+                         "the ranks that share the optimizer have not gathered its weights: "
+                         "expected lap_dp_create, which joins them, before the first forward");
     if (nn->passes.deferred || lap_nn_is_in_flight(nn, LAP_NN_FORWARD) ||
         lap_nn_is_in_flight(nn, LAP_NN_LOSS_PART))
         LAP_TRY(lap_nn_wait(nn));
@@ -152,6 +156,8 @@ lap_status_t lap_nn_refresh(lap_nn_t *nn)
 {
     if (!nn)
         return lap_error(LAP_ERR_INVALID, "lap_nn_refresh: nn is NULL");
+    if (nn->sharers)
+        return lap_nn_gather_weights(nn);
     if (nn->list.parts[LAP_NN_REFRESH] == nn->list.parts[LAP_NN_REFRESH + 1])
         return LAP_OK;
     if (lap_nn_is_in_flight(nn, LAP_NN_REFRESH))
@@ -170,9 +176,23 @@ lap_status_t lap_nn_send_all(lap_nn_t *nn)
     return LAP_OK;
 }
 
+lap_status_t lap_nn_gather_weights(lap_nn_t *nn)
+{
+    if (!nn->background)
+        return lap_error(LAP_ERR_INVALID,
+                         "ranks share the optimizer of these layers: expected lap_dp_create, which "
+                         "joins them, before weights are gathered");
+    nn->stale = true;
+    LAP_TRY(finish(nn, lap_nn_run(nn, LAP_NN_REFRESH)));
+    LAP_TRY(lap_nn_wait(nn));
+    nn->stale = false;
+    return LAP_OK;
+}
+
 lap_status_t lap_nn_run_step(lap_nn_t *nn)
 {
-    return finish(nn, lap_nn_run(nn, LAP_NN_STEP));
+    LAP_TRY(finish(nn, lap_nn_run(nn, LAP_NN_STEP)));
+    return nn->sharers ? lap_nn_gather_weights(nn) : LAP_OK;
 }
 
 lap_status_t lap_nn_defer(lap_nn_t *nn, int on)

@@ -217,6 +217,7 @@ lap_status_t lap_nn_plan_init(const lap_nn_desc_t *given, int nranks, lap_nn_pla
     LAP_TRY(check_sizes(&plan.desc, &read, nranks));
     LAP_TRY(check_model(&plan.desc, nranks));
     LAP_TRY(lap_nn_context_check(&plan.desc, nranks));
+    LAP_TRY(lap_nn_shards_check(&plan.desc));
     LAP_TRY(choose_overlap(&plan));
     plan.m = lap_nn_context_tokens(&plan.desc, plan.desc.seq, 0) * plan.desc.batch;
     lap_nn_plan_cut(&plan, plan.desc.layers);

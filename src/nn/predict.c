@@ -34,7 +34,7 @@ static lap_fragment_cost_t bucket_cost(const lap_probe_t *probe, size_t index, i
 {
     const lap_nn_buckets_t *buckets = lap_probe_replicas(probe)->replicas.buckets;
     lap_fragment_cost_t cost = {.cost = &probe->bucket_cost};
-    if (which == LAP_NN_BUCKET_CAST || which == LAP_NN_BUCKET_UNCAST) {
+    if (which != LAP_NN_BUCKET_SCATTER && which != LAP_NN_BUCKET_GATHER) {
         cost.kernel_s = probe->cast * (double)buckets->list[index].count;
         return cost;
     }
@@ -194,8 +194,10 @@ static lap_status_t play_variant(const lap_probe_t *probe, bool more, bool last,
         .target = &probe->nn->calls[0].op->target, .more = more, .source = &source};
     if (replicas) {
         const lap_nn_buckets_t *buckets = replicas->replicas.buckets;
-        linking.replication = (lap_nn_replication_t){
-            .replicas = buckets->replicas, .bucket = buckets->elements, .wire = buckets->wire};
+        linking.replication = (lap_nn_replication_t){.replicas = buckets->replicas /
+                                                                 (int)probe->nn->list.plan.desc.cp,
+                                                     .bucket = buckets->elements,
+                                                     .wire = buckets->wire};
     }
     if (last && prediction->step)
         linking.optimizer = &probe->nn->optimizer;

@@ -350,7 +350,8 @@ static lap_status_t probe_buckets(lap_probe_t *probe)
         const lap_nn_bucket_t *own = &buckets->list[i / 2];
         size_t j = i % 2;
         while (j < i &&
-               (buckets->list[j / 2].rows != own->rows || buckets->list[j / 2].cols != own->cols))
+               (buckets->list[j / 2].rows != own->rows || buckets->list[j / 2].cols != own->cols ||
+                buckets->list[j / 2].weights != own->weights))
             j += 2;
         if (j < i)
             probe->buckets[i] = shared(&probe->buckets[j]);

@@ -269,14 +269,17 @@ lap_status_t lap_nn_link_entry(const lap_nn_list_t *list, uint32_t index, size_t
 lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, lap_nn_mode_t mode,
                               const lap_nn_source_t *source, lap_linked_t *linked)
 {
+    const bool gathers = part == LAP_NN_REFRESH && list->shards && mode.replicas;
+    const size_t nbuckets = part == LAP_NN_SYNC || gathers ? mode.replicas->buckets->count : 0;
     size_t bucket;
-    for (size_t i = 0; part == LAP_NN_SYNC && i < mode.replicas->buckets->count; i++)
-        LAP_TRY(lap_nn_link_bucket(list, mode.replicas, i, linked));
+    for (size_t i = 0; i < nbuckets; i++)
+        LAP_TRY(lap_nn_link_bucket(list, mode.replicas, gathers ? nbuckets - 1 - i : i, gathers,
+                                   linked));
     for (uint32_t i = list->parts[part]; i < list->parts[part + 1]; i++) {
         const lap_nn_entry_t *entry = &list->entries[i];
         if (mode.replicas &&
             lap_nn_bucket_completed(mode.replicas->buckets, list, part, i, &bucket))
-            LAP_TRY(lap_nn_link_bucket(list, mode.replicas, bucket, linked));
+            LAP_TRY(lap_nn_link_bucket(list, mode.replicas, bucket, false, linked));
         if (!lap_nn_entry_runs(entry, mode))
             continue;
         LAP_TRY(lap_nn_link_entry(list, i, seq, source, linked));
@@ -285,9 +288,9 @@ lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, l
 }
 
 lap_status_t lap_nn_link_step(const lap_nn_list_t *list, const lap_nn_source_t *source,
-                              lap_linked_t *linked)
+                              const lap_nn_replicas_t *replicas, lap_linked_t *linked)
 {
-    const lap_nn_mode_t mode = {.first = false};
+    const lap_nn_mode_t mode = {.first = false, .replicas = replicas};
     LAP_TRY(lap_nn_link_part(list, LAP_NN_STEP, 0, mode, source, linked));
     return lap_nn_link_part(list, LAP_NN_REFRESH, 0, mode, source, linked);
 }
@@ -349,8 +352,10 @@ static lap_status_t link_parts(const lap_nn_list_t *list, const lap_nn_linking_t
     lap_nn_link_regions(list, linking->first, linked);
     if (replicas)
         lap_nn_link_wire(list, replicas, linked);
+    mode.replicas = replicas;
     if (linking->first)
         LAP_TRY(lap_nn_link_part(list, LAP_NN_REFRESH, seq, mode, source, linked));
+    mode.replicas = NULL;
     LAP_TRY(lap_nn_link_part(list, LAP_NN_FORWARD, seq, mode, source, linked));
     LAP_TRY(lap_nn_link_part(list, LAP_NN_LOSS_PART, seq, mode, source, linked));
     const bool late = linking->replication.late;
@@ -361,7 +366,7 @@ static lap_status_t link_parts(const lap_nn_list_t *list, const lap_nn_linking_t
     if (replicas && late)
         LAP_TRY(lap_nn_link_part(list, LAP_NN_SYNC, seq, mode, source, linked));
     if (linking->optimizer)
-        LAP_TRY(lap_nn_link_step(list, source, linked));
+        LAP_TRY(lap_nn_link_step(list, source, replicas, linked));
     return lap_link(linked);
 }
 
@@ -407,7 +412,8 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
         lap_linked_t *linked = &programs->programs[rank];
         linked->rank = rank;
         programs->list[rank] = linked;
-        LAP_TRY(lap_nn_list_init(list, plan, rank % place, lap_nn_kernels_for(linking->target)));
+        LAP_TRY(lap_nn_list_init(list, plan, plan->desc.shards > 1 ? rank : rank % place,
+                                 lap_nn_kernels_for(linking->target)));
         if (linking->optimizer)
             LAP_TRY(lap_nn_list_step(list, linking->optimizer, plan->nranks));
         LAP_TRY(link_rank(list, linking, source, linked));
@@ -507,8 +513,8 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         }
         size_t bucket_bytes = bytes[LAP_NN_BY_REPLICAS];
         most.symmetric_bytes =
-            larger(most.symmetric_bytes,
-                   bytes[LAP_NN_BY_LAYERS] + bytes[LAP_NN_BY_RING] + bytes[LAP_NN_BY_HEADS]);
+            larger(most.symmetric_bytes, bytes[LAP_NN_BY_LAYERS] + bytes[LAP_NN_BY_RING] +
+                                             bytes[LAP_NN_BY_HEADS] + bytes[LAP_NN_BY_SHARDS]);
         for (uint32_t i = list->nregions + list->nsteps; i < linked->nregions; i++)
             bucket_bytes += linked->regions[i].bytes;
         most.bucket_bytes = larger(most.bucket_bytes, bucket_bytes);
@@ -526,7 +532,7 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         most.scratch_bytes = larger(most.scratch_bytes, own.scratch_bytes);
         most.given_bytes = larger(most.given_bytes, given_bytes(list));
         most.made_bytes = larger(most.made_bytes, made_bytes(list));
-        most.weights = larger(most.weights, list->regions[list->masters].cols);
+        most.weights = larger(most.weights, lap_nn_optimized(list));
         most.state_bytes = larger(most.state_bytes, list->bytes[LAP_NN_STATE]);
     }
     return most;

@@ -27,7 +27,8 @@ size_t lap_nn_step_rows(const lap_nn_list_t *list, uint32_t step, size_t seq);
 
 /*
  * Which of a part's entries a pass has: those that look for magnitudes, those of the first pass; and
- * whether gradients go to replicas as they are completed.
+ * whether gradients go to replicas as they are completed, or come from them where they share the
+ * optimizer: the weights, in LAP_NN_REFRESH.
  */
 typedef struct lap_nn_mode {
     bool looks, first;
@@ -61,9 +62,12 @@ lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, l
 lap_status_t lap_nn_link_entry(const lap_nn_list_t *list, uint32_t index, size_t seq,
                                const lap_nn_source_t *source, lap_linked_t *linked);
 
-/* Adds those of a step of an optimizer, which the list has, and of the copies of weights after it. */
+/*
+ * Adds those of a step of an optimizer, which the list has, and of the copies of weights after it; with
+ * `replicas` that share the optimizer also those of the buckets of weights.
+ */
 lap_status_t lap_nn_link_step(const lap_nn_list_t *list, const lap_nn_source_t *source,
-                              lap_linked_t *linked);
+                              const lap_nn_replicas_t *replicas, lap_linked_t *linked);
 
 /*
  * The programs of all ranks that share weights, for a forward, a loss, a backward and perhaps a step of

@@ -33,9 +33,14 @@ lap_nn_source_t lap_nn_chosen(lap_nn_t *nn)
 lap_status_t lap_nn_prove_own(lap_nn_t *nn)
 {
     const lap_nn_source_t source = lap_nn_chosen(nn);
-    const lap_nn_linking_t how = {.target = &nn->calls[0].op->target,
-                                  .source = &source,
-                                  .optimizer = nn->has_optimizer ? &nn->optimizer : NULL};
+    const lap_nn_desc_t *desc = &nn->list.plan.desc;
+    const lap_nn_linking_t how = {
+        .target = &nn->calls[0].op->target,
+        .source = &source,
+        .replication = {.replicas = (int)(desc->shards > 1 ? desc->shards / desc->cp : 0),
+                        .bucket = desc->shard_bucket,
+                        .wire = LAP_FLOAT32},
+        .optimizer = nn->has_optimizer ? &nn->optimizer : NULL};
     lap_nn_proof_t proof;
     return lap_nn_prove_linking(&nn->list.plan, &how, &proof);
 }
@@ -92,7 +97,7 @@ static lap_status_t make_exec(lap_nn_t *nn, lap_linked_t *linked, lap_exec_t **e
 /* The norm over a pipeline has a group and a buffer of its own. */
 static lap_status_t link_step(lap_nn_t *nn, const lap_nn_source_t *source, lap_linked_t *linked)
 {
-    LAP_TRY(lap_nn_link_step(&nn->list, source, linked));
+    LAP_TRY(lap_nn_link_step(&nn->list, source, NULL, linked));
     for (uint32_t f = 0; f < linked->nfragments; f++) {
         lap_fragment_t *fragment = &linked->fragments[f];
         lap_op_args_t args;
@@ -419,6 +424,16 @@ static lap_status_t check_usable(lap_nn_t *nn, const lap_nn_pass_t *pass)
     return lap_engine_check_free(nn->engine);
 }
 
+/*
+ * Gradients that are on their way to replicas are waited for apart from the pass that has sent them, unless a
+ * step of the same pass has waited for them.
+ */
+static bool sends_gradients(const lap_nn_pass_t *pass)
+{
+    const unsigned ends = 1u << LAP_NN_STEP | 1u << LAP_NN_REFRESH;
+    return pass->mode.replicas && !(pass->parts & ends);
+}
+
 static void enter_flight(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
     for (int i = 0; i < LAP_NN_GROUPS; i++)
@@ -427,7 +442,7 @@ static void enter_flight(lap_nn_t *nn, lap_nn_pass_t *pass)
     pass->failures_before = nn->engine->failures;
     pass->is_in_flight = true;
     nn->passes.in_flight[nn->passes.nin_flight++] = pass;
-    if (pass->mode.replicas && !lap_nn_has_part(pass->parts, LAP_NN_STEP))
+    if (sends_gradients(pass))
         nn->passes.in_background = pass;
 }
 
@@ -480,7 +495,7 @@ static lap_status_t end_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
     lap_saved_error_t saved;
     pass->is_in_flight = pass == nn->passes.in_background;
     const lap_status_t status = end_set(nn, pass, LAP_FOREGROUND);
-    if (!pass->mode.replicas || !lap_nn_has_part(pass->parts, LAP_NN_STEP))
+    if (!pass->mode.replicas || sends_gradients(pass))
         return status;
     lap_error_save(&saved);
     const lap_status_t ended = end_set(nn, pass, LAP_BACKGROUND);
@@ -569,11 +584,11 @@ static bool is_first(const lap_nn_t *nn, int part)
     return nn->list.plan.desc.fp8 == LAP_FP8_DELAYED && !(nn->passes.seen & kind_of(part));
 }
 
-/* Whether a part sends gradients to replicas. */
+/* Whether a part sends gradients to replicas, or gathers the weights of a shared optimizer. */
 static bool sends(const lap_nn_t *nn, int part)
 {
     const bool backward = kind_of(part) == kind_of(LAP_NN_BACKWARD);
-    return part == LAP_NN_SYNC ||
+    return part == LAP_NN_SYNC || (part == LAP_NN_REFRESH && nn->sharers) ||
            (backward && nn->background && nn->background->overlap && nn->held == 0);
 }
 

@@ -16,7 +16,9 @@ void lap_nn_fragment_name(const lap_nn_list_t *list, uint32_t origin, char *text
     size_t index;
     int which;
     if (lap_nn_bucket_of(origin, &index, &which)) {
-        snprintf(text, bytes, "bucket %zu", index);
+        const bool weights =
+            list->shards && (which == LAP_NN_BUCKET_PACK || which == LAP_NN_BUCKET_GATHER);
+        snprintf(text, bytes, weights ? "weights %zu" : "bucket %zu", index);
         return;
     }
     const lap_nn_entry_t *entry = &list->entries[origin];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Data parallelism: buckets of gradients, each a reduce-scatter and then an all-gather in the
- * background of backward, or after it. Sharding the optimizer, so that the all-gather is of weights, is left
- * out.
+ * background of backward, or after it. Where replicas share the optimizer, the all-gather is of weights, after
+ * its step.
  */
 #include "parallel/data_parallel.h"
 
@@ -21,9 +21,10 @@
 typedef struct bucket {
     lap_op_t *scatter, *gather;
     lap_trace_t *traces[2];
-    lap_reduce_t cast, uncast; /* gradients to the wire's type and back */
-    const void *sources[2];    /* of the two */
-    size_t source_strides[2];
+    /* Gradients to the wire's type and back, and masters to the type of weights. */
+    lap_reduce_t cast, uncast, pack;
+    const void *sources[3]; /* of the three */
+    size_t source_strides[3];
 } bucket_t;
 
 struct lap_dp {
@@ -37,7 +38,7 @@ struct lap_dp {
     bucket_t *buckets;
     size_t nbuckets;
     lap_nn_background_t background; /* what they add to backward */
-    void *sum;                      /* the own rows of the bucket that travels, summed */
+    void *sum;                      /* the own rows of the bucket that travels */
     void *wire;  /* all of it, in the wire's type; NULL: that is fp32, and the gradients serve */
     bool joined; /* the layers know of it */
     bool measures;
@@ -94,7 +95,8 @@ static lap_status_t alloc_memory(lap_dp_t *dp)
 {
     lap_device_t *device = dp->engine->device;
     const size_t width = lap_dtype_size(dp->options.wire_dtype);
-    LAP_TRY(device->ops->alloc(device, dp->cut.most_own * width, &dp->sum));
+    const size_t own = dp->cut.sharded ? sizeof(float) : width;
+    LAP_TRY(device->ops->alloc(device, dp->cut.most_own * own, &dp->sum));
     return dp->options.wire_dtype == LAP_FLOAT32
                ? LAP_OK
                : device->ops->alloc(device, dp->cut.most * width, &dp->wire);
@@ -104,6 +106,30 @@ static float *gradients_of(const lap_dp_t *dp, size_t index)
 {
     size_t count;
     return lap_nn_gradients(dp->nn, &count) + dp->cut.list[index].begin;
+}
+
+/* Of the own rows of a bucket: the sum goes to the gradients, and the masters become weights. */
+static void set_shard(lap_dp_t *dp, size_t index)
+{
+    bucket_t *bucket = &dp->buckets[index];
+    const lap_nn_bucket_t *cut = &dp->cut.list[index];
+    size_t begin, count;
+    const float *masters = lap_nn_masters(dp->nn, &count);
+    (void)lap_nn_bucket_shard(&dp->cut, index, dp->cut.replica, &begin);
+    bucket->uncast.rows = lap_nn_bucket_rows(&dp->cut, index);
+    bucket->uncast.dst = lap_nn_gradients(dp->nn, &count) + begin;
+    bucket->sources[1] = dp->sum;
+    bucket->sources[2] = masters + lap_nn_bucket_masters(&dp->nn->list, &dp->cut, index);
+    bucket->source_strides[2] = cut->cols * sizeof(float);
+    bucket->pack = (lap_reduce_t){.from = LAP_FLOAT32,
+                                  .to = cut->weights,
+                                  .nsrc = 1,
+                                  .rows = bucket->uncast.rows,
+                                  .cols = cut->cols,
+                                  .dst = dp->sum,
+                                  .dst_stride = cut->cols * lap_dtype_size(cut->weights),
+                                  .srcs = &bucket->sources[2],
+                                  .src_strides = &bucket->source_strides[2]};
 }
 
 /* The conversions of a bucket; what they are given must live as long as they run. */
@@ -130,6 +156,8 @@ static void set_casts(lap_dp_t *dp, size_t index)
     bucket->uncast.dst_stride = wide;
     bucket->uncast.srcs = &bucket->sources[1];
     bucket->uncast.src_strides = &bucket->source_strides[1];
+    if (dp->cut.sharded)
+        set_shard(dp, index);
 }
 
 static lap_status_t read_options(const lap_dp_options_t *given, lap_dp_options_t *options_p)
@@ -140,9 +168,27 @@ static lap_status_t read_options(const lap_dp_options_t *given, lap_dp_options_t
     if (options.wire_dtype != LAP_FLOAT32 && options.wire_dtype != LAP_BFLOAT16)
         return lap_error(LAP_ERR_UNSUPPORTED, "wire_dtype is %s, expected float32 or bfloat16",
                          lap_dtype_name(options.wire_dtype));
-    if (options.bucket == 0)
-        options.bucket = LAP_NN_BUCKET_ELEMENTS;
     *options_p = options;
+    return LAP_OK;
+}
+
+/* Layers that share the optimizer with other ranks have their buckets already. */
+static lap_status_t choose_bucket(lap_dp_t *dp)
+{
+    const lap_nn_buckets_t *shards = dp->nn->list.shards;
+    if (shards && !lap_nn_is_same_group(dp->group, dp->nn->sharers))
+        return lap_error(LAP_ERR_INVALID,
+                         "lap_dp_create: group has %d ranks, expected the %d of shard_group, which "
+                         "share the optimizer of these layers",
+                         dp->group->size, dp->nn->sharers->size);
+    if (shards && dp->options.bucket != 0 && dp->options.bucket != shards->elements)
+        return lap_error(LAP_ERR_INVALID,
+                         "bucket is %zu, expected 0 or the %zu elements of shard_bucket",
+                         dp->options.bucket, shards->elements);
+    if (shards)
+        dp->options.bucket = shards->elements;
+    else if (dp->options.bucket == 0)
+        dp->options.bucket = LAP_NN_BUCKET_ELEMENTS;
     return LAP_OK;
 }
 
@@ -154,6 +200,7 @@ static lap_status_t plan(lap_dp_t *dp, const lap_dp_options_t *given)
         return lap_error(LAP_ERR_INVALID,
                          "lap_dp_create: the layers have replicas already, expected lap_dp_destroy "
                          "of these before");
+    LAP_TRY(choose_bucket(dp));
     LAP_TRY(lap_nn_buckets_init(&dp->cut, &dp->nn->list, dp->options.bucket, dp->options.wire_dtype,
                                 dp->group->size, dp->group->rank));
     dp->buckets = lap_alloc(dp->cut.count, sizeof(*dp->buckets));
@@ -186,6 +233,14 @@ static lap_status_t compare(const lap_dp_t *dp, lap_nn_t *nn, lap_group_t *group
 
 /* ---- as a part of passes ---- */
 
+/* The weights of a bucket, gathered. */
+static void *weights_of(const lap_dp_t *dp, const lap_nn_bucket_t *cut)
+{
+    size_t offset;
+    const uint32_t region = lap_nn_bucket_weights(&dp->nn->list, cut, &offset);
+    return (char *)lap_nn_tensor(dp->nn, region).data + offset;
+}
+
 /* The call of a bucket: see lap_nn_background_t. */
 static lap_op_t *call_of(void *context, size_t index, int which, lap_op_args_t *args_p)
 {
@@ -193,11 +248,12 @@ static lap_op_t *call_of(void *context, size_t index, int which, lap_op_args_t *
     bucket_t *bucket = &dp->buckets[index];
     const lap_nn_bucket_t *cut = &dp->cut.list[index];
     const bool scatter = which == LAP_NN_BUCKET_SCATTER;
-    const lap_dtype_t wire = dp->options.wire_dtype;
-    const lap_tensor_t all =
-        lap_tensor(dp->wire ? dp->wire : gradients_of(dp, index), wire, cut->rows, cut->cols);
+    const bool weights = dp->cut.sharded && !scatter;
+    const lap_dtype_t dtype = weights ? cut->weights : dp->options.wire_dtype;
+    void *place = weights ? weights_of(dp, cut) : dp->wire ? dp->wire : gradients_of(dp, index);
+    const lap_tensor_t all = lap_tensor(place, dtype, cut->rows, cut->cols);
     const lap_tensor_t own =
-        lap_tensor(dp->sum, wire, lap_nn_bucket_rows(&dp->cut, index), cut->cols);
+        lap_tensor(dp->sum, dtype, lap_nn_bucket_rows(&dp->cut, index), cut->cols);
     *args_p = (lap_op_args_t)LAP_OP_ARGS_INIT;
     args_p->m = cut->rows;
     args_p->x = scatter ? all : own;
@@ -210,8 +266,10 @@ static lap_status_t cast(void *context, size_t index, int which, lap_stream_t *s
 {
     const lap_dp_t *dp = context;
     const bucket_t *bucket = &dp->buckets[index];
-    const bool back = which == LAP_NN_BUCKET_UNCAST;
-    return dp->engine->device->ops->reduce(stream, back ? &bucket->uncast : &bucket->cast);
+    const lap_reduce_t *reduce = which == LAP_NN_BUCKET_UNCAST ? &bucket->uncast
+                                 : which == LAP_NN_BUCKET_PACK ? &bucket->pack
+                                                               : &bucket->cast;
+    return reduce->rows > 0 ? dp->engine->device->ops->reduce(stream, reduce) : LAP_OK;
 }
 
 static lap_status_t build(void *context, size_t index, int which, lap_schedule_t *schedule_p)
@@ -282,6 +340,12 @@ lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_option
         return status;
     }
     join(dp);
+    if (nn->sharers)
+        status = lap_nn_gather_weights(nn);
+    if (status != LAP_OK) {
+        lap_dp_destroy(dp);
+        return status;
+    }
     *dp_p = dp;
     return LAP_OK;
 }

@@ -128,7 +128,7 @@ static lap_status_t add_bucket(const lap_stage_linking_t *linking, uint32_t rank
             LAP_TRY(add_none(linking, program));
         return LAP_OK;
     }
-    LAP_TRY(lap_nn_link_bucket(linking->list, linking->replicas, index, linked));
+    LAP_TRY(lap_nn_link_bucket(linking->list, linking->replicas, index, false, linked));
     for (uint32_t f = first; f < linked->nfragments; f++) {
         lap_stage_item_t item = {.kind = LAP_STAGE_BUCKET, .action = {.work = LAP_PIPE_WORKS}};
         (void)lap_nn_bucket_of(linked->fragments[f].origin, &index, &item.which);

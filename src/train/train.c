@@ -56,7 +56,12 @@ static lap_status_t make_parts(lap_trainer_t *trainer, lap_world_t *world)
         .tp = desc->tp, .cp = 1, .pp = 1, .dp = desc->dp > 0 ? desc->dp : size / desc->tp};
     const size_t count = trainer->model.batch * trainer->model.seq;
     LAP_TRY(lap_grid_groups_init(&trainer->groups, &grid, lap_world_group(world)));
-    LAP_TRY(lap_nn_create(trainer->groups.tp, desc->model, &trainer->nn));
+    if (desc->distributed_optimizer && trainer->groups.replicas) {
+        trainer->model.shards = (size_t)grid.dp;
+        trainer->model.shard_bucket = desc->replicas ? desc->replicas->bucket : 0;
+        trainer->model.shard_group = trainer->groups.replicas;
+    }
+    LAP_TRY(lap_nn_create(trainer->groups.tp, &trainer->model, &trainer->nn));
     LAP_TRY(lap_nn_defer(trainer->nn, 1)); /* a step is one program */
     LAP_TRY(lap_optimizer_create(trainer->nn, trainer->groups.model, &trainer->rates,
                                  &trainer->optimizer));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Checkpoints between grids of ranks: what one has written, every other reads, to the last bit of weights and
- * moments, and goes on as one rank would have that never stopped. Gradients are given: numbers of their
- * place in the whole.
+ * moments, and goes on as one rank would have that never stopped; also where replicas share the optimizer.
+ * Gradients are given: numbers of their place in the whole.
  */
 #include <lap/checkpoint.h>
 #include <lap/model.h>
@@ -30,6 +30,7 @@ typedef struct scene {
     uint64_t until;          /* steps */
     bool is_truth;
     const char *model; /* NULL: transformer layers */
+    bool shared;       /* replicas share the optimizer */
 } scene_t;
 
 typedef struct rank {
@@ -65,11 +66,17 @@ static void make_rank(lap_world_t *world, const scene_t *scene, rank_t *it)
     desc.dtype = scene->dtype;
     optimizer.kind = scene->kind;
     optimizer.momentum = scene->kind == LAP_SGD ? 0.9f : 0;
-    bool made = lap_group_split(group, rank / scene->tp, rank, &it->tp) == LAP_OK &&
-                lap_nn_create(it->tp, &desc, &it->nn) == LAP_OK;
+    bool made =
+        lap_group_split(group, rank / scene->tp, rank, &it->tp) == LAP_OK &&
+        (scene->replicas == 1 || lap_group_split(group, rank % scene->tp, rank, &it->dp) == LAP_OK);
+    if (scene->shared && scene->replicas > 1) {
+        desc.shards = (size_t)scene->replicas;
+        desc.shard_bucket = 900;
+        desc.shard_group = it->dp;
+    }
+    made = made && lap_nn_create(it->tp, &desc, &it->nn) == LAP_OK;
     if (made && scene->replicas > 1)
-        made = lap_group_split(group, rank % scene->tp, rank, &it->dp) == LAP_OK &&
-               lap_dp_create(it->nn, it->dp, &options, &it->replicas) == LAP_OK;
+        made = lap_dp_create(it->nn, it->dp, &options, &it->replicas) == LAP_OK;
     made = made && lap_optimizer_create(it->nn, it->tp, &optimizer, &it->optimizer) == LAP_OK &&
            lap_checkpoint_create(group, it->nn, it->optimizer, &it->checkpoint) == LAP_OK;
     if (!made) {
@@ -113,22 +120,71 @@ static bool step(rank_t *it, uint64_t number)
     return made;
 }
 
+/* An array as it would be whole; *mine_p: what of it this rank has. The caller frees both. */
+static float *fetch(rank_t *it, size_t array, size_t all, bool **mine_p)
+{
+    const lap_nn_list_t *list = &it->nn->list;
+    const lap_nn_buckets_t *shards = list->shards;
+    size_t count;
+    const float *from = array ? lap_optimizer_moments(it->optimizer, array - 1, &count)
+                              : lap_nn_masters(it->nn, &count);
+    float *part = nn_fetch(it->nn, from, count), *whole = calloc(all, sizeof(float));
+    bool *mine = calloc(all, sizeof(bool));
+    for (size_t i = 0; whole && mine && i < (shards ? shards->count : 1); i++) {
+        size_t begin = 0;
+        const size_t own = shards ? lap_nn_bucket_shard(shards, i, list->shard, &begin) : all;
+        const size_t at = !shards ? 0
+                          : array ? lap_nn_shard_begin(shards, i, list->shard)
+                                  : lap_nn_bucket_masters(list, shards, i);
+        if (at + own > count)
+            break;
+        memcpy(whole + begin, part + at, own * sizeof(float));
+        memset(mine + begin, 1, own * sizeof(bool));
+    }
+    free(part);
+    *mine_p = mine;
+    return whole;
+}
+
+/* Whether the replicas have each number once, or all of them where they share nothing. */
+static bool is_complete(rank_t *it, const bool *mine, size_t count)
+{
+    bool *all = calloc(count * 8, sizeof(bool));
+    const int replicas = it->nn->sharers ? lap_group_size(it->dp) : 1;
+    bool complete = all != NULL;
+    if (complete && it->nn->sharers)
+        complete = lap_group_allgather(it->dp, mine, count * sizeof(bool), all) == LAP_OK;
+    else if (complete)
+        memcpy(all, mine, count * sizeof(bool));
+    for (size_t i = 0; i < count && complete; i++) {
+        int sum = 0;
+        for (int r = 0; r < replicas; r++)
+            sum += all[(size_t)r * count + i];
+        complete = sum == 1;
+    }
+    free(all);
+    return complete;
+}
+
 /* Writes the truth, or counts what is not it. */
 static size_t compare(rank_t *it, const scene_t *scene)
 {
     const size_t narrays = scene->kind == LAP_SGD ? 2 : 3;
     size_t count, wrong = 0;
-    float *masters = lap_nn_masters(it->nn, &count);
+    const float *gradients = lap_nn_gradients(it->nn, &count);
     for (size_t a = 0; a < narrays; a++) {
-        const float *from = a ? lap_optimizer_moments(it->optimizer, a - 1, &count) : masters;
-        float *all = nn_fetch(it->nn, from, count);
+        bool *mine;
+        float *all = fetch(it, a, count, &mine);
+        wrong += tap_wrong(!is_complete(it, mine, count), "a part of array %zu is nobody's", a);
         for (size_t p = 0; p < lap_nn_params(it->nn); p++) {
             const lap_nn_param_t *param = lap_nn_param(it->nn, p);
-            const float *own = all + ((float *)param->master.data - masters);
+            const float *own = all + ((float *)param->grad.data - gradients);
             if (scene->is_truth)
                 truth[a][p] = calloc(param->all_rows * param->all_cols, sizeof(float));
             for (size_t i = 0; i < param->rows * param->cols; i++) {
                 float *place = &truth[a][p][place_of(param, i)];
+                if (!mine[own + i - all])
+                    continue;
                 if (scene->is_truth)
                     *place = own[i];
                 wrong += tap_wrong(memcmp(place, &own[i], sizeof(float)) != 0,
@@ -137,6 +193,7 @@ static size_t compare(rank_t *it, const scene_t *scene)
             }
         }
         free(all);
+        free(mine);
     }
     return wrong;
 }
@@ -177,19 +234,28 @@ static void run(scene_t scene)
     tap_ranks(scene.tp * scene.replicas, NULL, play, &scene);
 }
 
-/* From each grid to each other; the same layers with another optimizer, and in another type. */
+/*
+ * From each grid to each other, with replicas that share the optimizer and those that do not; the same
+ * layers with another optimizer, and in another type.
+ */
 static void test_grids(lap_optimizer_kind_t kind, lap_dtype_t dtype, const char *model)
 {
-    static const int grids[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {2, 2}, {1, 3}};
+    static const struct {
+        int tp, replicas;
+        bool shared;
+    } grids[] = {{1, 1, false}, {2, 1, false}, {3, 1, false}, {4, 1, false},
+                 {2, 2, false}, {1, 3, false}, {2, 2, true},  {1, 3, true}};
     const size_t count = sizeof(grids) / sizeof(grids[0]);
-    run((scene_t){1, 1, kind, dtype, NULL, NULL, 4, true, model});
+    run((scene_t){1, 1, kind, dtype, NULL, NULL, 4, true, model, false});
     for (size_t i = 0; i < count; i++) {
         char dir[] = "/tmp/lap-grids-XXXXXX";
         if (!mkdtemp(dir))
             return;
-        run((scene_t){grids[i][0], grids[i][1], kind, dtype, NULL, dir, 2, false, model});
+        run((scene_t){grids[i].tp, grids[i].replicas, kind, dtype, NULL, dir, 2, false, model,
+                      grids[i].shared});
         for (size_t j = 0; j < count; j += kind == LAP_ADAMW && dtype == LAP_FLOAT32 ? 1 : 2)
-            run((scene_t){grids[j][0], grids[j][1], kind, dtype, dir, NULL, 4, false, model});
+            run((scene_t){grids[j].tp, grids[j].replicas, kind, dtype, dir, NULL, 4, false, model,
+                          grids[j].shared});
         tap_ok(remove_folder(dir), "the folder is removed");
     }
     for (size_t a = 0; a < ARRAYS; a++)

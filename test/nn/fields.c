@@ -43,6 +43,8 @@ static void test_bounds(void)
     REFUSED(rope_factor, 0, LAP_ERR_INVALID, "rope_factor is 0, expected a finite number above 0");
     REFUSED(rope_low_freq, 4, LAP_ERR_INVALID, "rope_high_freq is 4, expected more than");
     REFUSED(rope_original, 0, LAP_ERR_INVALID, "rope_original is 0, expected 1 to");
+    REFUSED(shards, SIZE_MAX, LAP_ERR_INVALID,
+            "shards is 18446744073709551615, expected a multiple");
     REFUSED(hidden_dropout, 0.5f, LAP_ERR_INVALID, "hidden_dropout is 0.5 with transformer");
     REFUSED(hidden_dropout, -0.5f, LAP_ERR_INVALID, "hidden_dropout is -0.5");
     REFUSED(attention_dropout, 1, LAP_ERR_INVALID, "attention_dropout is 1, expected");

@@ -224,6 +224,7 @@ static const change_t nn_changes[] = {
     NN(rope_theta, ALL, "rank 1 says rope_theta = 500000", 500000.0f),
     NN(cp_comm, ALL, "rank 0 says cp_comm = p2p, rank 1 says cp_comm = a2a", LAP_CP_A2A),
     NN(cp_overlap, ALL, "rank 0 says cp_overlap = 1, rank 1 says cp_overlap = 0", 0),
+    NN(shard_bucket, ALL, "rank 0 says shard_bucket = 0, rank 1 says shard_bucket = 7", 7),
 };
 
 static void try_layers(lap_group_t *group)
@@ -235,7 +236,9 @@ static void try_layers(lap_group_t *group)
         NN(buffer_options, ALL, NULL, NULL), /* try_buffers */
         NN(debug, ALL, NULL, 0),             /* changes nothing */
         NN(cp, ALL, NULL, 0),                /* each rank holds it against its cp_group */
-        NN(cp_a2a, ALL, NULL, 0),            /* without a context it is 1 */
+        NN(shards, ALL, NULL, 0),            /* ... and its shard_group */
+        NN(shard_group, ALL, NULL, NULL),
+        NN(cp_a2a, ALL, NULL, 0), /* without a context it is 1 */
         NN(cp_group, ALL, NULL, NULL),
     };
     covers("lap_nn_desc_t", nn_changes, COUNT(nn_changes), rest, COUNT(rest),

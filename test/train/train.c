@@ -19,6 +19,7 @@ typedef struct run {
     uint64_t steps, stop; /* stop: the step at which a call back fails; 0: none */
     const char *save, *load;
     bool no_data; /* the data fail */
+    int shared;   /* replicas share the optimizer */
     float lr;
     lap_status_t expected;
     uint64_t first;                               /* the step before the first */
@@ -89,6 +90,7 @@ static void train(lap_world_t *world, void *arg)
     desc.tp = run->tp;
     desc.dp = run->dp;
     desc.micro_batches = run->micro;
+    desc.distributed_optimizer = run->shared;
     optimizer.lr = run->lr;
     optimizer.clip_norm = 1;
     desc.steps = run->steps;
@@ -97,8 +99,9 @@ static void train(lap_world_t *world, void *arg)
     desc.context = &rank;
     desc.save = run->save;
     desc.load = run->load;
-    if (!tap_success(lap_trainer_create(world, &desc, &trainer), "tp %d, dp %d, micro-batches %zu",
-                     run->tp, run->dp, run->micro))
+    if (!tap_success(lap_trainer_create(world, &desc, &trainer),
+                     "tp %d, dp %d%s, micro-batches %zu", run->tp, run->dp,
+                     run->shared ? ", which share the optimizer" : "", run->micro))
         return;
     const lap_status_t status = lap_trainer_run(trainer);
     tap_ok(status == run->expected, "... ends with %s: %s", lap_status_string(run->expected),
@@ -173,6 +176,9 @@ int main(void)
     run.dp = 0; /* two, which are left */
     run.micro = 2;
     run.batch = 2;
+    run.shared = 1;
+    start(&run);
+    run.shared = 0;
     start(&run);
     keep(&run);
     run.part = 0;

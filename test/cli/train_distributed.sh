@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# `lap train --distributed-optimizer`: replicas that share the optimizer have the losses and norms of one rank on every grid, overlapped or
+# not, and the bits of replicas that do not; their state is 12 bytes a parameter for all of them together; checkpoints go from and to
+# every grid, with the option and without; what cannot be is refused; a rank that is killed ends the job with its name.
+. "$(dirname "$0")/tap.bash"
+unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
+
+# Some norms are above the one that gradients are clipped to, some are not.
+small='--model gpt --layers 1 --hidden 32 --heads 4 --vocab 64 --seq 8 --global-batch 12 --iters 20 --lr 0.003 --clip-grad 1.2 --no-predict'
+shared='--distributed-optimizer --bucket-size 2000'
+
+# numbers ARGUMENTS...: losses and norms of a run, in $numbers.
+numbers() {
+    # shellcheck disable=SC2086
+    lap train $small --json "$@"
+    is "'lap train $*' ends well" "$status$err" 0
+    numbers=$(tail -n 1 "$work/out" | grep -oE '"(loss|grad_norm)":[^,]+' | cut -d: -f2)
+}
+losses() { sed -n 'p;n' <<<"$1"; }
+norms() { sed -n 'n;p' <<<"$1"; }
+
+numbers --tp 1
+alone=$numbers
+ok 'norms are above and below the one that gradients are clipped to' awk 'NR > 1 && $1 > 1.2 { a = 1 } NR > 1 && $1 < 1.2 { b = 1 } END { exit !(a && b) }' <<<"0
+$(norms "$alone")"
+for grid in '--tp 1 --dp 2' '--tp 1 --dp 3' '--tp 1 --dp 4' '--tp 2 --dp 2' '--tp 1 --cp 2 --dp 2' '--tp 2 --cp 2' '--tp 1 --dp 2 --micro-batch 2'; do
+    # shellcheck disable=SC2086
+    numbers $grid $shared
+    is "$grid: 20 steps" "$(wc -l <<<"$numbers")" 40
+    ok '... with the losses and norms of one rank' near "$numbers" "$alone" 1e-5
+done
+first=$numbers
+# shellcheck disable=SC2086
+numbers --tp 1 --dp 2 --micro-batch 2 $shared
+is 'a second run has the same bits' "$numbers" "$first"
+# shellcheck disable=SC2086
+lap train $small --tp 2 --dp 2 --compare --quiet $shared
+has 'overlapped or not' "$out" 'The losses are the same to the last bit.'
+
+for wire in fp32 bf16; do
+    numbers --tp 2 --dp 3 --dtype bf16 --grad-sync-dtype $wire --bucket-size 2000
+    plain=$numbers
+    # shellcheck disable=SC2086
+    numbers --tp 2 --dp 3 --dtype bf16 --grad-sync-dtype $wire $shared
+    is "bfloat16, gradients as $wire: the losses of replicas that share nothing, to the last bit" "$(losses "$numbers")" "$(losses "$plain")"
+    ok '... and their norms, but for the order of a sum' near "$(norms "$numbers")" "$(norms "$plain")" 1e-12
+done
+
+# From each kind of grid to others; what follows is as if training had never stopped.
+for way in "--tp 1 --dp 3 $shared|--tp 2 --dp 2" "--tp 2|--tp 1 --cp 2 --dp 2 $shared" "--tp 1 --dp 2 $shared|--tp 1 --dp 2 $shared"; do
+    # shellcheck disable=SC2086
+    lap train $small ${way%|*} --iters 12 --save "$work/run" --quiet
+    is "${way%|*}: saves" "$status$err" 0
+    # shellcheck disable=SC2086
+    lap train $small ${way#*|} --load "$work/run" --json
+    has "${way#*|}: goes on" "$status $out" '0 ' '"step":20'
+    last=$(tail -n 1 "$work/out" | grep -oE '"(loss|grad_norm)":[^,]+' | cut -d: -f2 | tail -n 16)
+    ok '... with the losses and norms of one rank that never stopped' near "$last" "$(tail -n 16 <<<"$alone")" 1e-5
+    rm -r "$work/run"
+done
+
+ok 'the state is 12 bytes a parameter, shared, and a bucket' python3 - "$LAP" <<'PY'
+import json, subprocess, sys
+def proved(*more):
+    command = [sys.argv[1], "check", "train", "--json", "--tp", "1", "--hidden", "256", "--heads", "4", "--layers", "4", "--dtype", "bf16",
+               "--bucket-size", "64K", *more]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+def state(n, *more):
+    it = proved("--dp", str(n), *more)
+    assert it["ok"]
+    return it["parameter_bytes"] + it["optimizer_bytes"]
+for n in 2, 3, 4, 32:
+    plain, shared = state(n), state(n, "--distributed-optimizer")
+    count = proved("--dp", "2")["optimizer_bytes"] / 8
+    allowed = 4 * 65536
+    print(f"# {n} replicas: {plain} bytes, shared {shared}, of {count:.0f} parameters")
+    assert abs(plain - shared - 12 * count * (1 - 1 / n)) < allowed
+PY
+
+refuse() {
+    local words=$1
+    shift
+    lap train "$@"
+    is "'lap train $*' is refused in one line" "$status$out $(wc -l <"$work/err")" '2 1'
+    has '... that says why' "$err" "$words"
+}
+refuse '--distributed-optimizer is for gradients sent to other replicas; expected --num-replicas 2 or more' --tp 1 --distributed-optimizer
+refuse '--distributed-optimizer is not there yet for pipelines' --model gpt --layers 2 --tp 1 --pp 2 --dp 2 --distributed-optimizer
+refuse 'fp8 is delayed with 2 shards of the optimizer, expected none' --tp 1 --dp 2 --fp8=delayed --distributed-optimizer
+
+printf 'optim:\n  use_distributed_optimizer: true\n' >"$work/model.yaml"
+bytes() { lap check train --json --tp 1 --dp 2 "$@" && grep -oE '"optimizer_bytes":[0-9]+' "$work/out"; }
+is 'a file of --config has it, too' "$(bytes --config "$work/model.yaml")" "$(bytes --distributed-optimizer)"
+
+# shellcheck disable=SC2086
+lap show train ${small%% --global-batch*} --tp 1 --dp 2 $shared
+has 'it is shown: gradients are reduce-scattered, weights gathered' "$status $out" '0 ' 'external RS direct' 'weights 0' 'squares_shards'
+
+"$LAP" train --model gpt --layers 1 --seq 64 --tp 1 --dp 3 --iters 1000000 --quiet --timeout 20 --distributed-optimizer >"$work/out" 2>"$work/err" </dev/null &
+launcher=$!
+at_work() {
+    local rank pid
+    for rank in 0 1 2; do
+        pid=$(pid_of $rank 2>/dev/null)
+        test -n "$pid" && grep -q memfd:lap "/proc/$pid/maps" 2>/dev/null || return
+    done
+}
+ok 'three ranks are at work' until_true at_work
+sleep 1
+victim=$(pid_of 1)
+kill -9 "$victim"
+collect
+is 'a rank is killed: status' "$status" 137
+has '... and the others name it' "$err" "rank 1 (pid $victim) has died"
+finish

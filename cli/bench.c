@@ -6,6 +6,8 @@
 #include "bench.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "core/status.h"
 #include "interrupt.h"
@@ -112,8 +114,39 @@ static void print_so_far(const lap_bench_t *bench, const lap_bench_result_t *res
         judge(&bench->cases[i], &results[i]);
 }
 
-static int run_cases(const lap_bench_t *bench, lap_world_t *world)
+/*
+ * Another library knows more reasons to refuse a case than it tells before it is asked: then the case
+ * goes on without it. Collective.
+ */
+static lap_status_t leave_out_refused(const lap_bench_t *bench, lap_bench_case_t *it,
+                                      lap_world_t *world)
 {
+    for (size_t i = 0; i < it->nmethods; i++) {
+        lap_op_t *op = NULL;
+        if (!it->methods[i].optional)
+            continue;
+        const lap_op_desc_t desc = lap_bench_desc(bench, it, i);
+        const lap_status_t status = lap_op_create(lap_world_group(world), &desc, &op);
+        lap_op_destroy(op);
+        if (status != LAP_ERR_UNSUPPORTED)
+            return status;
+        if (lap_world_rank(world) == 0 && !bench->quiet)
+            fprintf(stderr, "lap bench: %s is left out: %s\n", it->methods[i].label,
+                    lap_last_error());
+        it->nmethods--;
+        memmove(&it->methods[i], &it->methods[i + 1],
+                (it->nmethods - i + it->baseline) * sizeof(it->methods[0]));
+        return LAP_OK;
+    }
+    return LAP_OK;
+}
+
+static int run_cases(const lap_bench_t *asked, lap_world_t *world)
+{
+    lap_bench_t *bench = lap_alloc(1, sizeof(*bench));
+    if (!bench)
+        return fail(world, lap_error(LAP_ERR_NO_MEMORY, "no memory for what is measured"));
+    *bench = *asked;
     lap_bench_result_t *results = lap_alloc(bench->ncases, sizeof(*results));
     lap_status_t status = LAP_OK;
     int interrupted = 0;
@@ -121,6 +154,9 @@ static int run_cases(const lap_bench_t *bench, lap_world_t *world)
     if (!results)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu results", bench->ncases);
     while (begun < bench->ncases && status == LAP_OK && !interrupted) {
+        status = leave_out_refused(bench, &bench->cases[begun], world);
+        if (status != LAP_OK)
+            break;
         status = lap_bench_measure(bench, &bench->cases[begun], world, &results[begun]);
         interrupted = results[begun++].interrupted;
     }
@@ -135,6 +171,7 @@ static int run_cases(const lap_bench_t *bench, lap_world_t *world)
     for (size_t i = 0; results && i < bench->ncases; i++)
         lap_bench_result_clear(&results[i]);
     lap_free(results);
+    lap_free(bench);
     return result;
 }
 

@@ -38,6 +38,7 @@ typedef struct lap_bench_method {
     char label[LAP_LIST_TEXT]; /* as the user wrote it: "pipeline:num_splits=8" */
     lap_op_desc_t desc;        /* its method, or "auto", and the knobs that were turned */
     bool asked;                /* false: serial, measured as the yardstick only */
+    bool optional;             /* another library's, of "all": left out where that refuses it */
 } lap_bench_method_t;
 
 /* An operator to measure. */

@@ -69,7 +69,10 @@ bool lap_bench_add_foreign(const lap_bench_t *bench, lap_bench_case_t *it, unsig
     if (lap_problem_init(&problem, &builder, &desc, size, can) != LAP_OK ||
         lap_foreign_check(&problem) != LAP_OK)
         return true;
-    return lap_bench_add_method(it, LAP_FOREIGN_METHOD);
+    if (!lap_bench_add_method(it, LAP_FOREIGN_METHOD))
+        return false;
+    it->methods[it->nmethods - 1].optional = true;
+    return true;
 }
 
 const char *lap_bench_knobs(void)

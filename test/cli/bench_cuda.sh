@@ -105,6 +105,10 @@ if [ -e "$FAKE_CUDA/libnccl.so.2" ]; then
     ok '... and is right' test "$status $(grep -o '"ok":false' "$work/out" | wc -l)" = '0 0'
     lap bench rs 49 32 16 --device cuda --ranks 2 --transport nccl --method all,auto --auto-foreign --iters 1 --json
     ok 'all leaves it out where it cannot do the case, and so does auto' test "$status $(grep -c cublasmp "$work/out")" = '0 0'
+    lap bench ag 48 32 17 --device cuda --ranks 2 --transport nccl --method all --iters 1 --json
+    has 'all leaves it out where only cuBLASMp knows that it cannot, and says so' "$status $err" '0 ' 'cublasmp is left out' 'not supported'
+    lap bench ag 48 32 17 --device cuda --ranks 2 --transport nccl --method cublasmp --iters 1 --json
+    has '... but not if it was named' "$status $err" '1 lap bench' 'not supported'
     lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl --auto-foreign
     has '--auto-foreign without auto' "$status $err" '2 lap bench' '--auto-foreign' '--method'
     lap bench ag 48 32 16 --device cuda --ranks 2 --method auto --auto-foreign

@@ -42,6 +42,7 @@ static const setting_t keys[] = {
     {"memory.reserved_gb", NUMBER, AT(reserved_bytes), 1e9, 0, 1e9, true},
     {"memory.gb_per_s", NUMBER, AT(memory_bytes_per_s), RATE, 1e-3, 1e9, false},
     {"memory.efficiency", NUMBER, AT(memory_efficiency), 1, PART, false},
+    {"memory.optimizer", NUMBER, AT(optimizer_efficiency), 1, PART, true},
     {"peak_tflops.fp32", NUMBER, AT(peak[LAP_PLAN_FP32]), 1e12, 1e-6, 1e9, true},
     {"peak_tflops.fp16", NUMBER, AT(peak[LAP_PLAN_FP16]), 1e12, 1e-6, 1e9, true},
     {"peak_tflops.bf16", NUMBER, AT(peak[LAP_PLAN_BF16]), 1e12, 1e-6, 1e9, true},

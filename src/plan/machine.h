@@ -12,6 +12,9 @@
 #include "core/status.h"
 #include "schedule/simulate.h"
 
+/* Of Adam: gradient, master and two moments of an element, and the copy of the weight. */
+#define LAP_PLAN_OPTIMIZER_BYTES 34.0
+
 /* The types that GEMMs multiply. */
 typedef enum lap_plan_type {
     LAP_PLAN_FP32 = 0,
@@ -37,6 +40,7 @@ typedef struct lap_machine {
     double gpus_per_node; /* that reach each other by NVLink */
     double sms, power_w;
     double memory_bytes, memory_bytes_per_s, memory_efficiency;
+    double optimizer_efficiency; /* of an optimizer's step; 0: as all else */
     double reserved_bytes;       /* of the context, libraries and fragmentation */
     double peak[LAP_PLAN_TYPES]; /* FLOP/s of dense matrices; 0: it cannot multiply the type */
     /* Parts of the peak, by FLOPs of a GEMM; of attention by tokens of a sequence. */

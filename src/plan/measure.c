@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measuring a machine description: GEMMs, copies, sums and signals are those of lap_calibrate,
- * attention is timed here. Peaks are the best rates that were measured, so that the efficiency of
+ * attention and the optimizer are timed here. Peaks are the best rates that were measured, so that the efficiency of
  * the fastest GEMM is 1.
  */
 #include "plan/measure.h"
@@ -26,11 +26,17 @@ typedef struct extent {
     size_t tokens[LAP_COST_POINTS]; /* of a sequence; 0: no more */
     size_t heads, dim;
     lap_plan_type_t attention; /* the type of its elements */
+    size_t update;             /* elements of a step of the optimizer: more than caches hold */
 } extent_t;
 
-static const extent_t host = {{64, 128, 256, 512, 1024}, {64, 128, 256, 512}, 2, 64, LAP_PLAN_FP32};
-static const extent_t far = {
-    {512, 1024, 2048, 4096, 8192}, {1024, 2048, 4096, 8192}, 16, 128, LAP_PLAN_BF16};
+static const extent_t host = {
+    {64, 128, 256, 512, 1024}, {64, 128, 256, 512}, 2, 64, LAP_PLAN_FP32, (size_t)4 << 20};
+static const extent_t far = {{512, 1024, 2048, 4096, 8192},
+                             {1024, 2048, 4096, 8192},
+                             16,
+                             128,
+                             LAP_PLAN_BF16,
+                             (size_t)64 << 20};
 
 typedef struct measuring {
     lap_group_t *group;
@@ -97,18 +103,21 @@ static lap_status_t measure_types(const measuring_t *measuring)
     return LAP_OK;
 }
 
-/* ---- attention ---- */
+/* ---- optimizer and attention ---- */
 
 typedef struct attending {
     const lap_nn_kernels_t *kernels;
     lap_stream_t *stream;
     lap_attention_t attention;
+    lap_update_t update; /* in place of attention, if it has a count */
     char *memory;
 } attending_t;
 
 static lap_status_t attend(const attending_t *attending, bool backward)
 {
     const lap_nn_kernels_t *kernels = attending->kernels;
+    if (attending->update.count > 0)
+        return kernels->update(attending->stream, &attending->update);
     return (backward ? kernels->attention_backward
                      : kernels->attention_forward)(attending->stream, &attending->attention);
 }
@@ -194,7 +203,64 @@ static lap_status_t measure_tokens(const measuring_t *measuring, attending_t *at
     return status;
 }
 
-static lap_status_t measure_attention(const measuring_t *measuring)
+/* Rates of 1: `made`, which is not 0 by that, says that there is a step to be made. */
+static lap_status_t set_rates(const measuring_t *measuring, const attending_t *attending,
+                              float *rates)
+{
+    const lap_device_ops_t *ops = measuring->engine->device->ops;
+    for (size_t i = 0; i < sizeof(lap_rates_t) / sizeof(float); i++) {
+        if (ops->set)
+            LAP_TRY(ops->set(attending->stream, &rates[i], 1));
+        else
+            rates[i] = 1;
+    }
+    return LAP_OK;
+}
+
+/* A step of Adam. The first makes squares of what is in the second moments: roots follow. */
+static lap_status_t place_update(const measuring_t *measuring, attending_t *attending)
+{
+    lap_device_t *device = measuring->engine->device;
+    const size_t count = measuring->extent->update, rates = sizeof(lap_rates_t) / sizeof(float);
+    void *memory;
+    LAP_TRY(device->ops->alloc(device, (4 * count + rates) * sizeof(float), &memory));
+    attending->memory = memory;
+    LAP_TRY(device->ops->fill(attending->stream, LAP_FLOAT32, memory, 4 * count, 1));
+    float *numbers = memory;
+    LAP_TRY(set_rates(measuring, attending, numbers + 4 * count));
+    attending->update = (lap_update_t){.kind = LAP_ADAMW,
+                                       .count = count,
+                                       .master = numbers,
+                                       .grad = numbers + count,
+                                       .first = numbers + 2 * count,
+                                       .second = numbers + 3 * count,
+                                       .rates = (const lap_rates_t *)(numbers + 4 * count),
+                                       .beta1 = 0.9f,
+                                       .beta2 = 0,
+                                       .epsilon = 1e-8f};
+    LAP_TRY(attend(attending, false));
+    attending->update.beta2 = 0.999f;
+    return device->ops->stream_synchronize(attending->stream);
+}
+
+static lap_status_t measure_update(const measuring_t *measuring, attending_t *attending)
+{
+    lap_machine_t *machine = measuring->machine;
+    lap_device_t *device = measuring->engine->device;
+    double seconds = 1;
+    lap_status_t status = place_update(measuring, attending);
+    const lap_status_t timed = time_pass(measuring, attending, false, status, &seconds);
+    status = status == LAP_OK ? timed : status;
+    const double rate = LAP_PLAN_OPTIMIZER_BYTES * (double)measuring->extent->update / seconds;
+    machine->optimizer_efficiency = fmin(1, fmax(LEAST_PART, rate / machine->memory_bytes_per_s));
+    if (attending->memory)
+        device->ops->free(device, attending->memory);
+    attending->memory = NULL;
+    attending->update.count = 0;
+    return status;
+}
+
+static lap_status_t measure_kernels(const measuring_t *measuring)
 {
     lap_device_t *device = measuring->engine->device;
     attending_t attending = {.memory = NULL};
@@ -202,6 +268,7 @@ static lap_status_t measure_attention(const measuring_t *measuring)
     if (status == LAP_OK)
         status = device->ops->stream_create(device, false, &attending.stream);
     LAP_TRY(lap_group_agree(measuring->group, status));
+    status = measure_update(measuring, &attending);
     for (size_t i = 0; i < LAP_COST_POINTS && measuring->extent->tokens[i] && status == LAP_OK; i++)
         status = measure_tokens(measuring, &attending, i);
     device->ops->stream_destroy(attending.stream);
@@ -236,7 +303,7 @@ lap_status_t lap_machine_measure(lap_world_t *world, lap_machine_t *machine_p)
     measuring.extent = measuring.engine->device->ops->transport ? &far : &host;
     take_facts(&measuring);
     LAP_TRY(measure_types(&measuring));
-    LAP_TRY(measure_attention(&measuring));
+    LAP_TRY(measure_kernels(&measuring));
     *machine_p = machine;
     return LAP_OK;
 }

@@ -104,16 +104,16 @@ static void add_fsdp(const lap_plan_state_t *state, lap_plan_result_t *result)
     result->hidden[LAP_PLAN_DP] += (double)state->micros * fmax(0, all - exposed);
 }
 
-/* Adam on this rank's share: gradient, master and two moments, and the copy of the weight. */
-#define OPTIMIZER_BYTES 34.0
-
+/* Adam on this rank's share. */
 static double optimizer_s(const lap_plan_state_t *state)
 {
     const lap_machine_t *machine = state->machine;
     const bool sharded = state->config->sharded_optimizer || state->config->fsdp;
     const double elements =
         lap_plan_rank_weights(state, 0) / (sharded ? lap_plan_group_size(state) : 1);
-    return elements * OPTIMIZER_BYTES / (machine->memory_bytes_per_s * machine->memory_efficiency);
+    const double part = machine->optimizer_efficiency > 0 ? machine->optimizer_efficiency
+                                                          : machine->memory_efficiency;
+    return elements * LAP_PLAN_OPTIMIZER_BYTES / (machine->memory_bytes_per_s * part);
 }
 
 void lap_plan_add_replicas(const lap_plan_state_t *state, lap_plan_result_t *result)

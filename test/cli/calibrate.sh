@@ -11,6 +11,7 @@ import re, sys
 text = open(sys.argv[1]).read()
 number = lambda key: float(re.search(rf"^ *{key}: ([0-9.e+-]+)$", text, re.M)[1])
 assert "name: 'two ranks'" in text and text.startswith("# Measured by lap calibrate: 2 ranks at once, device cpu")
+assert 0 < number("optimizer") <= 1
 assert number("gpus_per_node") == 2 and 1e-4 < number("fp32") < 1e3 and 0.01 < number("gb_per_s") < 1e5
 curves = re.findall(r"^  (\w+): \[(.*)\]$", text, re.M)
 assert len(curves) == 7, curves

@@ -94,8 +94,7 @@ void lap_plan_print_found(const lap_plan_request_t *request, const lap_plan_foun
         print_grid(&found->nearest.config);
         printf("\n");
     } else if (found->count == 0) {
-        printf("there is no such grid%s\n",
-               found->tried > 0 ? "" : ": sizes that are given do not divide the GPUs");
+        printf("there is no such grid\n");
     }
     print_left_out(found);
 }

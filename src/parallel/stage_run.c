@@ -397,7 +397,8 @@ void lap_pp_destroy(lap_pp_t *pp)
     lap_error_save(&saved);
     if (pp->begun)
         (void)lap_pp_wait(pp);
-    (void)end_background(pp);
+    if (pp->nn)
+        (void)end_background(pp);
     lap_exec_destroy(pp->exec);
     lap_stage_program_clear(&pp->program);
     lap_op_destroy(pp->tied[0]);

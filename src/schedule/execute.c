@@ -108,7 +108,8 @@ lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_pro
         parts[f].program = programs[f];
         exec->streams |= programs[f] ? lap_program_stream_bits(programs[f])
                                      : 1u << lap_stream_of(set_of(exec, f), LAP_STREAM_COMPUTE);
-        exec->graphs = exec->graphs && (!programs[f] || programs[f]->schedule.graph);
+        exec->graphs = exec->graphs && (!programs[f] || programs[f]->schedule.graph) &&
+                       set_of(exec, f) <= LAP_BACKGROUND; /* messages go step by step */
         exec->one_graph = exec->one_graph || goes_back(exec, f);
     }
     lap_status_t status = LAP_OK;
@@ -283,10 +284,10 @@ static lap_status_t issue_steps(lap_exec_t *exec, uint32_t first, uint32_t end)
 
 /* ---- graphs ---- */
 
-/* The streams of the graph of a segment of a set. */
+/* The streams of a set; where all sets are launched as one graph, those of all. */
 static unsigned graph_bits(const lap_exec_t *exec, lap_stream_set_t set)
 {
-    return exec->one_graph ? exec->streams : exec->streams & lap_stream_bits(set);
+    return exec->streams & (exec->one_graph && exec->launches ? ~0u : lap_stream_bits(set));
 }
 
 static size_t list_streams(const lap_exec_t *exec, lap_stream_set_t set, lap_stream_t **streams)

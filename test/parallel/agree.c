@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Descriptions that one rank alone gives otherwise: of operators, layers, rules, optimizers and
- * replicas, each field by itself. All ranks learn at once which field it is, of which rank, and what
+ * Descriptions that one rank alone gives otherwise: of operators, layers, rules, optimizers, replicas
+ * and pipelines, each field by itself. All ranks learn at once which field it is, of which rank, and what
  * both said; and the group can still be used. A field that no test changes fails the test.
  */
 #include <stdio.h>
@@ -9,6 +9,7 @@
 
 #include <lap/data_parallel.h>
 #include <lap/optimizer.h>
+#include <lap/pipeline.h>
 
 #include "tap.h"
 
@@ -403,6 +404,41 @@ static void try_replicas(lap_group_t *group)
     lap_group_destroy(weights);
 }
 
+/* ---- pipelines ---- */
+
+#define PP(field, words, ...) TO(lap_pp_options_t, field, 0, words, __VA_ARGS__)
+
+static const change_t pp_changes[] = {
+    PP(schedule, "rank 0 says schedule = 1f1b, rank 1 says schedule = zb-h1", "zb-h1"),
+    PP(micro_batches, "rank 0 says micro_batches = 1, rank 1 says micro_batches = 2", 2),
+    PP(overlap, "rank 0 says overlap = 1, rank 1 says overlap = 0", 0),
+};
+
+/* Where nothing of a rank was made yet, too. */
+static void try_pipelines(lap_group_t *group)
+{
+    lap_nn_desc_t model = nn_base(LAP_NN_MODEL);
+    lap_pp_options_t options;
+    lap_group_t *layers = NULL;
+    lap_pp_t *pp = NULL;
+    model.layers = 4;
+    if (!tap_success(lap_group_split(group, lap_group_rank(group), 0, &layers), "a group of one"))
+        return;
+    for (size_t i = 0; i < COUNT(pp_changes); i++) {
+        options = (lap_pp_options_t)LAP_PP_OPTIONS_INIT;
+        apply(&pp_changes[i], group, &options);
+        expect(lap_pp_create(layers, group, &model, &options, &pp), "lap_pp_create",
+               &pp_changes[i]);
+    }
+    options = (lap_pp_options_t)LAP_PP_OPTIONS_INIT;
+    if (lap_group_rank(group) == OTHER)
+        options.schedule = "1f2b";
+    tap_failure(lap_pp_create(layers, group, &model, &options, &pp), LAP_ERR_INVALID,
+                "no pipeline schedule '1f2b'", NULL);
+    tap_ok(!pp, "nothing was made");
+    lap_group_destroy(layers);
+}
+
 static void try_all(lap_world_t *world, void *arg)
 {
     lap_group_t *group = lap_world_group(world);
@@ -413,6 +449,7 @@ static void try_all(lap_world_t *world, void *arg)
     try_rules(group);
     try_optimizers(group);
     try_replicas(group);
+    try_pipelines(group);
     tap_success(lap_group_barrier(group), "the group works after all this");
 }
 

@@ -7,7 +7,7 @@
  * in the steady state: what more micro-batches cost beyond the same without a link, as a part of the time
  * that their messages take.
  *
- *     bench_pipeline [MS]        MS: of a forward, 20
+ *     bench_pipeline [MS [SCHEDULE]]        MS: of a forward, 20; SCHEDULE: only that
  */
 #include <math.h>
 #include <pthread.h>
@@ -186,6 +186,7 @@ static double simulate(const trial_t *trial, double forward_s, double message_s,
 int main(int argc, char **argv)
 {
     static const trial_t schedules[] = {{.schedule = "1f1b", .virtual_stages = 1},
+                                        {.schedule = "1f1b-eager", .virtual_stages = 1},
                                         {.schedule = "interleaved", .virtual_stages = 2},
                                         {.schedule = "zb-h1", .virtual_stages = 1},
                                         {.schedule = "zb-v", .virtual_stages = 2}};
@@ -203,6 +204,8 @@ int main(int argc, char **argv)
     printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
     for (size_t i = 0; i < sizeof(schedules) / sizeof(schedules[0]); i++) {
         trial_t trial = schedules[i];
+        if (argc > 2 && strcmp(argv[2], trial.schedule) != 0)
+            continue;
         double busy, exposed[2];
         trial.micro = 8;
         trial.overlap = 1;

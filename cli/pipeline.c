@@ -25,7 +25,8 @@ static const lap_option_t options[NOPTIONS] = {
     [MICROS] = {0, "micro-batches", "M", "micro-batches of a step (default 2 * P)", NULL},
     [SCHEDULE] =
         {0, "schedule", "NAME",
-         "1f1b, interleaved, zb-h1 or zb-v; or FILE.csv, a table as PyTorch stores them: a "
+         "1f1b, interleaved, zb-h1, zb-v or 1f1b-eager; or FILE.csv, a table as PyTorch stores "
+         "them: a "
          "line per rank of actions such as 0F3 (stage, forward, micro-batch), B backward, I "
          "and W its two gradients",
          "1f1b"},

@@ -76,7 +76,7 @@ static const lap_option_t options[NOPTIONS] = {
     [DP] = {0, "dp", "P", "replicas (default: what GPUs are left)", NULL},
     [VIRTUAL_PP] = {0, "virtual-pp", "V", "stages on a rank of the pipeline (default: searched for)", NULL},
     [SCHEDULE] = {0, "schedule", "NAME",
-                  "of the pipeline: 1f1b, interleaved, zb-h1 or zb-v (default: the best of the first three)", NULL},
+                  "of the pipeline: 1f1b, interleaved, zb-h1, zb-v or 1f1b-eager (default: the best of the first three)", NULL},
     [RECOMPUTE] = {0, "recompute", "WHAT",
                    "what backward recomputes: none, selective or full as in lap train, layer: all of a layer's "
                    "forward (default: searched for)", NULL},

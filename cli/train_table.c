@@ -56,7 +56,8 @@ const lap_option_t lap_train_options[NOPTIONS] = {
                     NULL},
     [SCHEDULE] = {0, "schedule", "NAME",
                   "the order in which a pipeline works on micro-batches: 1f1b, interleaved, zb-h1, "
-                  "zb-v, or a table FILE.csv as of PyTorch; see lap show pipeline (default 1f1b; "
+                  "zb-v, 1f1b-eager, or a table FILE.csv as of PyTorch; see lap show pipeline "
+                  "(default 1f1b; "
                   "with --virtual-pp 2 or more: interleaved)",
                   NULL},
     [STAGE_LAYERS] = {0, "layers-per-stage", "N,N,...",

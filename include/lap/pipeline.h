@@ -8,6 +8,7 @@
  *   interleaved  the same with `virtual_stages` stages on each rank
  *   zb-h1        backward in two parts, of which that of the weights fills idle time
  *   zb-v         the same with two stages on each rank, the second ones in the reverse order of ranks
+ *   1f1b-eager   1f1b with more forwards before, so that messages are hidden, for twice the activations
  *
  * or read from a file: a line for each rank, with actions such as 0F3 between commas (stage 0, forward,
  * micro-batch 3; B: backward, I and W: its two parts), as PyTorch stores its pipeline schedules.

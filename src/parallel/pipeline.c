@@ -8,7 +8,8 @@
 #include "util/alloc.h"
 #include "util/nearest.h"
 
-const char *const lap_pipe_schedules[] = {"1f1b", "interleaved", "zb-h1", "zb-v", NULL};
+const char *const lap_pipe_schedules[] = {"1f1b", "interleaved", "zb-h1",
+                                          "zb-v", "1f1b-eager",  NULL};
 
 const char *lap_pipe_text(const lap_pipe_action_t *action, char text[LAP_PIPE_TEXT])
 {
@@ -37,9 +38,8 @@ void lap_pipe_add(lap_pipeline_t *pipeline, uint32_t rank, lap_pipe_work_t work,
 /* ---- one forward, one backward ---- */
 
 /* After the forwards that fill the pipeline, a rank goes forward and backward in turn. */
-static void build_1f1b(lap_pipeline_t *pipeline, uint32_t r)
+static void add_1f1b(lap_pipeline_t *pipeline, uint32_t r, uint32_t before)
 {
-    const uint32_t before = pipeline->ranks - r - 1;
     const uint32_t warm_up = before < pipeline->micros ? before : pipeline->micros;
     for (uint32_t i = 0; i < warm_up; i++)
         lap_pipe_add(pipeline, r, LAP_PIPE_FORWARD, r, i);
@@ -48,6 +48,20 @@ static void build_1f1b(lap_pipeline_t *pipeline, uint32_t r)
             lap_pipe_add(pipeline, r, LAP_PIPE_FORWARD, r, warm_up + i);
         lap_pipe_add(pipeline, r, LAP_PIPE_BACKWARD, r, i);
     }
+}
+
+static void build_1f1b(lap_pipeline_t *pipeline, uint32_t r)
+{
+    add_1f1b(pipeline, r, pipeline->ranks - r - 1);
+}
+
+/*
+ * Twice as many forwards before: of the way of a micro-batch to the last rank and back, messages may take as
+ * long as the work does.
+ */
+static void build_eager(lap_pipeline_t *pipeline, uint32_t r)
+{
+    add_1f1b(pipeline, r, 2 * (pipeline->ranks - r - 1));
 }
 
 /* Gradients of weights wait until they fill a bubble: rank r puts them off by r micro-batches. */
@@ -191,18 +205,19 @@ static lap_status_t check_sizes(const char *schedule, uint32_t ranks, uint32_t c
 lap_status_t lap_pipeline_build(const char *schedule, uint32_t ranks, uint32_t chunks,
                                 uint32_t micros, lap_pipeline_t *pipeline_p)
 {
-    static void (*const builders[])(lap_pipeline_t *, uint32_t) = {build_1f1b, build_interleaved,
-                                                                   build_zb_h1, build_zb_v};
+    static void (*const builders[])(lap_pipeline_t *, uint32_t) = {
+        build_1f1b, build_interleaved, build_zb_h1, build_zb_v, build_eager};
     size_t kind = 0;
     *pipeline_p = (lap_pipeline_t){.ranks = 0};
     while (lap_pipe_schedules[kind] && strcmp(lap_pipe_schedules[kind], schedule) != 0)
         kind++;
     if (!lap_pipe_schedules[kind]) {
         const char *nearest = lap_nearest(schedule, lap_pipe_schedules);
-        return lap_error(
-            LAP_ERR_INVALID,
-            "no pipeline schedule '%s', expected 1f1b, interleaved, zb-h1 or zb-v%s%s%s", schedule,
-            nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+        return lap_error(LAP_ERR_INVALID,
+                         "no pipeline schedule '%s', expected 1f1b, interleaved, zb-h1, zb-v or "
+                         "1f1b-eager%s%s%s",
+                         schedule, nearest ? "; did you mean " : "", nearest ? nearest : "",
+                         nearest ? "?" : "");
     }
     LAP_TRY(check_sizes(schedule, ranks, chunks, micros));
     lap_pipeline_t pipeline = {.ranks = ranks, .stages = ranks, .micros = micros};

@@ -44,7 +44,7 @@ typedef struct lap_pipeline {
     lap_status_t status;  /* the first failure: nothing is added after it */
 } lap_pipeline_t;
 
-/* The schedules that are built by a rule: 1f1b, interleaved, zb-h1, zb-v; ends with NULL. */
+/* The schedules that are built by a rule: 1f1b, interleaved, zb-h1, zb-v, 1f1b-eager; ends with NULL. */
 extern const char *const lap_pipe_schedules[];
 
 /*

@@ -15,8 +15,8 @@ lap_status_t lap_stage_options(const lap_pp_options_t *given, lap_pp_options_t *
         LAP_TRY(lap_read_options(&options, sizeof(options), given, "LAP_PP_OPTIONS"));
     if (!options.schedule)
         return lap_error(LAP_ERR_INVALID,
-                         "schedule is NULL, expected 1f1b, interleaved, zb-h1, zb-v "
-                         "or the name of a file");
+                         "schedule is NULL, expected 1f1b, interleaved, zb-h1, zb-v, "
+                         "1f1b-eager or the name of a file");
     if (options.micro_batches < 1 || options.micro_batches > LAP_PIPE_MOST)
         return lap_error(LAP_ERR_INVALID, "micro_batches is %zu, expected 1 to %u",
                          options.micro_batches, LAP_PIPE_MOST);

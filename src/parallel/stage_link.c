@@ -215,9 +215,12 @@ static lap_link_place_t place_of(const lap_nn_list_t *list, uint32_t region)
         .region = region, .row_bytes = matrix->cols * element, .stride = matrix->stride * element};
 }
 
-/* The sender has the lower rank of the two, or the higher one. */
-static void add_steps(lap_schedule_t *s, bool sends, uint16_t send, uint16_t receive, size_t rows,
-                      size_t row_bytes)
+/*
+ * The sender has the lower rank of the two, or the higher one. In line it goes on when the message has come,
+ * which the receiver says at once, whatever it computes.
+ */
+static void add_steps(lap_schedule_t *s, bool sends, bool in_line, uint16_t send, uint16_t receive,
+                      size_t rows, size_t row_bytes)
 {
     const int own = s->rank, peer = 1 - s->rank;
     const lap_range_t there =
@@ -230,12 +233,18 @@ static void add_steps(lap_schedule_t *s, bool sends, uint16_t send, uint16_t rec
         lap_expect(s, lap_signal_credit(2, peer));
         lap_add_put(s, send, peer, lap_signal_data(own),
                     lap_range_packed(LAP_MOVED, own, 0, rows, row_bytes), there);
+        if (in_line) {
+            lap_add_wait(s, send, peer, lap_signal_done(2, peer), 1);
+            lap_expect(s, lap_signal_done(2, peer));
+        }
         return;
     }
     s->gathered = lap_range_packed(LAP_GATHERED, own, 0, rows, row_bytes);
     lap_add_raise(s, receive, peer, lap_signal_credit(2, own), 0);
     lap_add_wait(s, receive, peer, lap_signal_data(peer), 1);
     lap_expect(s, lap_signal_data(peer));
+    if (in_line)
+        lap_add_raise(s, receive, peer, lap_signal_done(2, own), 0);
     lap_add_copy(s, receive, there, s->gathered);
 }
 
@@ -254,11 +263,12 @@ lap_status_t lap_stage_message(const lap_stage_linking_t *linking, const lap_sta
                                    .m = rows,
                                    .types = {dtype, dtype, dtype, dtype, dtype}};
     const lap_stream_set_t set = item->upstream ? LAP_UPSTREAM : LAP_DOWNSTREAM;
+    const bool in_line = !linking->overlap;
     lap_schedule_init(schedule_p, &problem, "p2p");
-    schedule_p->set = linking->overlap ? set : LAP_FOREGROUND;
-    add_steps(schedule_p, sends,
-              linking->overlap ? lap_stream_of(set, LAP_STREAM_SEND) : LAP_STREAM_COMPUTE,
-              linking->overlap ? lap_stream_of(set, LAP_STREAM_RECEIVE) : LAP_STREAM_COMPUTE, rows,
+    schedule_p->set = sends && in_line ? LAP_FOREGROUND : set;
+    add_steps(schedule_p, sends, in_line,
+              in_line ? LAP_STREAM_COMPUTE : lap_stream_of(set, LAP_STREAM_SEND),
+              lap_stream_of(set, LAP_STREAM_RECEIVE), rows,
               list->regions[region].cols * lap_dtype_size(dtype));
     LAP_TRY(schedule_p->status);
     return linking->target ? lap_lower(schedule_p, 1, linking->target, linking->after) : LAP_OK;
@@ -463,11 +473,13 @@ static lap_status_t add_all(const lap_stage_linking_t *linking, lap_stage_progra
     LAP_TRY(add_entry(linking, 0, &none, program)); /* gradients become 0 */
     for (uint32_t i = 0; i < stages->norder; i++) {
         const lap_pipe_action_t *action = &stages->order[i].action;
-        const bool forward = action->work == LAP_PIPE_FORWARD;
-        if (forward && action->stage > 0)
-            LAP_TRY(move(linking, action, action->stage - 1, action->stage, program));
         LAP_TRY(add_action(linking, i, program));
-        if (!forward && action->work != LAP_PIPE_WEIGHT_GRAD && action->stage > 0)
+        for (uint32_t m = stages->messages[i]; m != LAP_NO_MESSAGE; m = stages->next_message[m]) {
+            const lap_pipe_action_t *taker = &stages->order[m].action;
+            LAP_TRY(move(linking, taker, taker->stage - 1, taker->stage, program));
+        }
+        if (action->work != LAP_PIPE_FORWARD && action->work != LAP_PIPE_WEIGHT_GRAD &&
+            action->stage > 0)
             LAP_TRY(move(linking, action, action->stage, action->stage - 1, program));
     }
     LAP_TRY(add_tied(linking, program));

@@ -6,7 +6,7 @@
  * A message is a call of two ranks with a buffer for each way: the receiver raises a credit when its
  * buffer is free, the sender puts a matrix there, and the receiver copies it into the slot. Which of them
  * runs when follows from ranges: messages have streams of their own, each way, and run at the same time as
- * computing unless `overlap` is off, when they are in line with it.
+ * computing; unless `overlap` is on, what is sent is in line with it.
  */
 #ifndef LAP_PARALLEL_STAGE_LINK_H
 #define LAP_PARALLEL_STAGE_LINK_H

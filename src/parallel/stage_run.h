@@ -63,7 +63,7 @@ lap_status_t lap_stage_each_call(const lap_pp_t *pp, lap_stage_each_t each, void
  * seconds.
  */
 typedef struct lap_stage_cost {
-    double total;  /* messages to this rank were on their way; in line with computing: or from it */
+    double total;  /* messages to this rank were on their way; in line with computing: from it */
     double wire;   /* ... while this rank had nothing else to do, */
     double core;   /* or they had come and it had not gone on yet */
     double bubble; /* it had nothing to do, and no message was on its way */

@@ -246,9 +246,10 @@ static lap_status_t add_messages(lap_pp_t *pp, lap_interval_t *flights, lap_stag
         if (pp->program.items[f].kind == LAP_STAGE_SEND)
             flights[pp->program.items[f].message] = flight_of(pp, f, cost);
     LAP_TRY(share_flights(pp, flights, count));
+    const lap_stage_kind_t counted = pp->options.overlap ? LAP_STAGE_RECEIVE : LAP_STAGE_SEND;
     for (uint32_t f = 0; f < pp->program.nitems; f++) {
         const lap_interval_t *flight = &flights[pp->program.items[f].message];
-        if (is_awaited(pp, &pp->program.items[f]))
+        if (pp->program.items[f].kind == counted)
             cost->total += (double)(flight->end - flight->begin) * 1e-9;
     }
     return add_tied(pp, add_pauses(pp, flights, cost), cost);

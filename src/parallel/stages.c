@@ -140,6 +140,59 @@ static lap_status_t find_order(lap_stages_t *stages, const lap_pipeline_t *pipel
     return status;
 }
 
+/* ---- messages ---- */
+
+/* By stage and micro-batch: the forward of it; by stage and slot: what has freed that. From 1 on; 0: nothing. */
+typedef struct past {
+    uint32_t *forwards, *freed;
+} past_t;
+
+/* The action after which the input of a forward is sent. */
+static uint32_t sent_after(const lap_stages_t *stages, const past_t *past,
+                           const lap_pipe_action_t *action)
+{
+    const size_t row = (size_t)action->stage * stages->micros;
+    const uint32_t made = past->forwards[row - stages->micros + action->micro];
+    const uint32_t freed = past->freed[row + stages->slot_of[row + action->micro]];
+    return (made > freed ? made : freed) - 1;
+}
+
+/* Adds forward `i` to those of action `at`, which come in their order. */
+static void add_message(lap_stages_t *stages, uint32_t at, uint32_t i)
+{
+    uint32_t *place = &stages->messages[at];
+    while (*place != LAP_NO_MESSAGE)
+        place = &stages->next_message[*place];
+    *place = i;
+}
+
+static lap_status_t place_messages(lap_stages_t *stages)
+{
+    const size_t cells = (size_t)stages->stages * stages->micros;
+    past_t past = {lap_alloc(cells, sizeof(*past.forwards)), lap_alloc(cells, sizeof(*past.freed))};
+    stages->messages = lap_alloc(stages->norder, sizeof(*stages->messages));
+    stages->next_message = lap_alloc(stages->norder, sizeof(*stages->next_message));
+    lap_status_t status = LAP_OK;
+    if (!past.forwards || !past.freed || !stages->messages || !stages->next_message)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the messages of %u actions",
+                           (unsigned)stages->norder);
+    for (uint32_t i = 0; i < stages->norder && status == LAP_OK; i++)
+        stages->messages[i] = stages->next_message[i] = LAP_NO_MESSAGE;
+    for (uint32_t i = 0; i < stages->norder && status == LAP_OK; i++) {
+        const lap_pipe_action_t *action = &stages->order[i].action;
+        const size_t row = (size_t)action->stage * stages->micros;
+        if (action->work == LAP_PIPE_FORWARD && action->stage > 0)
+            add_message(stages, sent_after(stages, &past, action), i);
+        if (action->work == LAP_PIPE_FORWARD)
+            past.forwards[row + action->micro] = i + 1;
+        else if (action->work != LAP_PIPE_INPUT_GRAD)
+            past.freed[row + stages->slot_of[row + action->micro]] = i + 1;
+    }
+    lap_free(past.forwards);
+    lap_free(past.freed);
+    return status;
+}
+
 /* ---- pairs ---- */
 
 static lap_stage_pair_t pair_of(uint32_t a, uint32_t b, bool tied)
@@ -186,6 +239,7 @@ lap_status_t lap_stages_init(lap_stages_t *stages, const lap_pipeline_t *pipelin
     LAP_TRY(share_layers(stages, layers, given, ngiven));
     LAP_TRY(share_slots(stages, pipeline));
     LAP_TRY(find_order(stages, pipeline));
+    LAP_TRY(place_messages(stages));
     for (uint32_t s = 0; s + 1 < stages->stages; s++)
         add_pair(stages, stages->rank_of[s], stages->rank_of[s + 1], false);
     if (tied)
@@ -202,6 +256,8 @@ void lap_stages_clear(lap_stages_t *stages)
     lap_free(stages->slots);
     lap_free(stages->slot_of);
     lap_free(stages->order);
+    lap_free(stages->messages);
+    lap_free(stages->next_message);
     lap_free(stages->pairs);
     *stages = (lap_stages_t){.ranks = 0};
 }

@@ -6,9 +6,8 @@
  *
  * The order is that of a simulation of the table: what an action waits for comes before it. The
  * programs of all ranks follow it, so no rank can wait for one that waits for it, whatever the number
- * of slots. A message with activations comes right before the action that takes it, when the slot of the
- * receiver is free; one with gradients right after the action that made it, before the slot of the sender is
- * used again.
+ * of slots. A message comes right after the action that made it: one with activations not before the slot of the
+ * receiver is free, one with gradients before the slot of the sender is used again.
  */
 #ifndef LAP_PARALLEL_STAGES_H
 #define LAP_PARALLEL_STAGES_H
@@ -29,6 +28,8 @@ typedef struct lap_stage_pair {
         tied; /* they have tied weights, whose gradients they add up; else stages that are neighbours */
 } lap_stage_pair_t;
 
+#define LAP_NO_MESSAGE UINT32_MAX
+
 typedef struct lap_stages {
     uint32_t ranks, stages, micros;
     bool split;             /* backward comes in two parts */
@@ -39,6 +40,8 @@ typedef struct lap_stages {
     uint32_t *slot_of;      /* [stage, micro-batch]: among those of the stage */
     lap_stage_action_t *order;
     uint32_t norder;
+    /* Of each action of the order: the first forward whose input is sent after it, and of a forward the next. */
+    uint32_t *messages, *next_message; /* LAP_NO_MESSAGE: none */
     lap_stage_pair_t *pairs;
     uint32_t npairs;
 } lap_stages_t;

@@ -8,7 +8,7 @@ is '1f1b: status 0, and nothing said' "$status$err" 0
 has '1f1b: the rows of both ranks' "$out" 'rank 0: 0F0 0F1 0B0 0F2 0B1 0B2' 'rank 1: 1F0 1B0 1F1 1B1 1F2 1B2' \
     'a step takes 12, 9 of it work: 25.0 % are bubble'
 
-for schedule in 1f1b interleaved zb-h1 zb-v; do
+for schedule in 1f1b interleaved zb-h1 zb-v 1f1b-eager; do
     lap show pipeline --pp 4 --micro-batches 8 --schedule $schedule --csv "$work/$schedule.csv" --svg "$work/$schedule.svg" --json
     cp "$work/out" "$work/$schedule.json"
     ok "$schedule: no action before the result that it needs; a bar for each" python3 - "$work/$schedule.json" "$work/$schedule.svg" <<'PY'

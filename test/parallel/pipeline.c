@@ -40,9 +40,9 @@ static void test_proofs(void)
                     }
                     lap_pipeline_clear(&pipeline);
                 }
-    /* 1f1b and zb-h1; zb-v with 1 or 2 chunks; interleaved with 2 to 5 and multiples of the ranks. */
+    /* 1f1b, zb-h1 and 1f1b-eager; zb-v with 1 or 2 chunks; interleaved with 2 to 5 and multiples of the ranks. */
     const size_t sizes = 9 * 28, multiples = 28 + 14 + 9 + 7 + 5 + 4 + 4 + 3 + 3;
-    tap_ok(tables == 2 * sizes + 2 * sizes + 4 * multiples,
+    tap_ok(tables == 3 * sizes + 2 * sizes + 4 * multiples,
            "all tables are proved: %zu, %zu sizes are refused", tables, refused);
 }
 
@@ -59,6 +59,11 @@ typedef struct theory {
 static double idle_1f1b(uint32_t p, uint32_t r)
 {
     return 3.0 * (p - 1 - r);
+}
+
+static uint32_t live_eager(uint32_t p, uint32_t r)
+{
+    return 2 * (p - r) - 1;
 }
 
 static double idle_zb_h1(uint32_t p, uint32_t r)
@@ -252,6 +257,46 @@ static void test_sizes(void)
                 "expected 1 to", NULL);
 }
 
+/* ---- messages ---- */
+
+/* What a micro-batch more costs in the steady state. */
+static double period(const char *schedule, uint32_t ranks, double message)
+{
+    const lap_pipe_costs_t costs = {
+        .forward = 1, .input_grad = 1, .weight_grad = 1, .message = message};
+    double spans[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        lap_pipeline_t table;
+        lap_pipe_times_t times = {.span = 0};
+        lap_status_t status = lap_pipeline_build(schedule, ranks, 1, ranks * (i ? 12 : 8), &table);
+        if (status == LAP_OK)
+            status = lap_pipeline_simulate(&table, &costs, &times);
+        tap_wrong(status != LAP_OK, "%s: %s", schedule, lap_last_error());
+        spans[i] = times.span;
+        lap_pipe_times_clear(&times, ranks);
+        lap_pipeline_clear(&table);
+    }
+    return (spans[1] - spans[0]) / (4 * ranks);
+}
+
+/*
+ * In 1f1b a rank has as many micro-batches in flight as the way to the last rank and back has work: the 2 (p - 1)
+ * messages on it are exposed. With more in flight none is, up to half of the work each.
+ */
+static void test_hiding(void)
+{
+    for (uint32_t p = 2; p <= 8; p *= 2)
+        for (double message = 0.25; message < 1.6; message += 0.625) {
+            const double plain = period("1f1b", p, message),
+                         eager = period("1f1b-eager", p, message);
+            const double theory = 3 + 2.0 * (p - 1) / p * message;
+            tap_ok(fabs(plain - theory) < 1e-9,
+                   "1f1b, %u ranks, messages of %g: a period of %g, in theory %g", (unsigned)p,
+                   message, plain, theory);
+            tap_ok(fabs(eager - 3) < 1e-9, "1f1b-eager hides all of them: %g", eager);
+        }
+}
+
 /* ---- files ---- */
 
 static bool same(const lap_pipeline_t *x, const lap_pipeline_t *y)
@@ -306,11 +351,14 @@ int main(void)
         {"interleaved", 2, 2, idle_1f1b, live_interleaved},
         {"zb-h1", 1, 2, idle_zb_h1, live_all},
         {"zb-v", 2, 2, idle_never, live_zb_v},
+        {"1f1b-eager", 1, 2, idle_1f1b, live_eager},
     };
     test_proofs();
     for (size_t i = 0; i < sizeof(theories) / sizeof(theories[0]); i++)
         test_theory(&theories[i]);
     test_span("1f1b", 1, 33);
+    test_span("1f1b-eager", 1, 33);
+    test_hiding();
     test_span("zb-h1", 1, 27);
     test_span("interleaved", 2, 57);
     test_span("zb-v", 2, 51);

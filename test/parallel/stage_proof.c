@@ -221,9 +221,46 @@ static void test_replicas(void)
     }
 }
 
+/* ---- the order ---- */
+
+/* What is sent in line with computing leaves before the rank computes anything else. */
+static void test_order(void)
+{
+    for (size_t i = 0; i < CASES; i++) {
+        const lap_nn_desc_t desc = describe((size_t)cases[i].pp * 2, 0);
+        lap_pp_options_t options;
+        lap_stage_programs_t programs;
+        lap_stage_proving_t proving = proving_of(i, &desc, &options, lap_target_at(0));
+        size_t sent = 0, late = 0;
+        proving.aligned = false;
+        options.overlap = 0;
+        if (strcmp(cases[i].schedule, "1f1b") != 0)
+            continue; /* others may have no free slot yet */
+        tap_success(lap_stage_programs_init(&programs, &proving), "%s is linked",
+                    cases[i].schedule);
+        for (int rank = 0; rank < programs.all.size; rank++) {
+            const lap_pipe_action_t *last = NULL;
+            for (uint32_t f = 0; f < programs.programs[rank].nitems; f++) {
+                const lap_stage_item_t *item = &programs.programs[rank].items[f];
+                if (item->kind == LAP_STAGE_ENTRY)
+                    last = &item->action;
+                if (item->kind != LAP_STAGE_SEND)
+                    continue;
+                sent++;
+                late += !last || last->micro != item->micro ||
+                        (last->work == LAP_PIPE_FORWARD) == item->upstream;
+            }
+        }
+        tap_ok(sent > 0 && late == 0, "%s, tp %d, pp %d: of %zu messages %zu do not leave at once",
+               cases[i].schedule, cases[i].tp, cases[i].pp, sent, late);
+        lap_stage_programs_clear(&programs);
+    }
+}
+
 int main(void)
 {
     prove_all();
+    test_order();
     test_replicas();
     mutate(0);
     mutate(2);

@@ -244,6 +244,7 @@ static const struct {
     {{2, 2, 2, 2}, "zb-h1", 4, 0, LAP_CP_P2P},
     {{1, 2, 2, 1}, "interleaved", 4, 2, LAP_CP_A2A},
     {{1, 2, 2, 1}, "zb-v", 4, 0, LAP_CP_ALL_GATHER},
+    {{1, 1, 3, 1}, "1f1b-eager", 8, 0, LAP_CP_P2P},
 };
 
 static void test_grids(const char *device, bool llama, size_t only)

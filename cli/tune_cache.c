@@ -128,7 +128,7 @@ static bool look_up(const lap_train_t *train, lap_tune_entry_t *entry)
 {
     char dir[PATH_MAX], path[PATH_MAX];
     const char *name = train->args.command->name;
-    lap_tune_key_t key;
+    lap_tune_key_t key = {.digest = 0};
     bool there = false;
     if (!find_dir(dir))
         return false;
@@ -212,7 +212,7 @@ static lap_status_t write_text(const char *path, const lap_tune_key_t *key,
 void lap_tune_store(const lap_train_t *train, const lap_tune_entry_t *entry)
 {
     char dir[PATH_MAX], path[PATH_MAX];
-    lap_tune_key_t key;
+    lap_tune_key_t key = {.digest = 0};
     bool there;
     lap_status_t status =
         find_dir(dir) ? open_dir(dir, true, &there)

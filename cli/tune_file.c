@@ -60,7 +60,7 @@ static lap_status_t part_path(const lap_tune_t *tune, char path[PATH_MAX])
 lap_status_t lap_tune_read(lap_tune_t *tune, int *found_p)
 {
     char path[PATH_MAX];
-    lap_tune_key_t key;
+    lap_tune_key_t key = {.digest = 0};
     lap_tune_entry_t entry;
     *found_p = 0;
     LAP_TRY(part_path(tune, path));
@@ -83,7 +83,7 @@ lap_status_t lap_tune_read(lap_tune_t *tune, int *found_p)
 lap_status_t lap_tune_keep(const lap_tune_t *tune)
 {
     char path[PATH_MAX];
-    lap_tune_key_t key;
+    lap_tune_key_t key = {.digest = 0};
     lap_output_t output;
     lap_tune_entry_t entry = {.rounds = tune->rounds, .start = lap_tune_rules_digest(&tune->start)};
     LAP_TRY(part_path(tune, path));

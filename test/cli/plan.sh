@@ -153,7 +153,6 @@ wrong 'a curve without its type' 's/^  fp8: 1.*//' "wrong.yaml:$(line_of '^  fp8
 refused 'an unknown machine' '(did you mean h100-sxm?)' --model llama-8b --gpu h100-sx
 refused 'an unknown model' '(did you mean llama-70b?)' --model lama-70b
 refused 'heads that do not divide' 'heads is 32, expected a multiple of tp, 3' --model llama-8b --gpus 3 --tp 3 --pp 1 --cp 1
-refused 'a size that does not divide the GPUs' 'expected a product that divides the 8 GPUs' --model llama-8b --gpus 8 --tp 3
 refused 'hidden that does not divide' '--hidden is 4096, expected a multiple of the 7 heads' --model llama-8b --heads 7
 refused 'a grid of other GPUs' 'expected the 8 GPUs' --model llama-8b --gpus 8 --tp 2 --pp 2 --cp 1 --dp 4
 refused 'a size that does not divide the GPUs' 'tp, pp, cp and dp are 3, 0, 0 and 0 (0: not given), expected a product that divides the 8 GPUs' \

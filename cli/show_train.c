@@ -84,15 +84,17 @@ static lap_status_t predict(lap_nn_t *nn, lap_status_t status, lap_show_train_t 
 static lap_status_t show_after(const request_t *request, const lap_pass_t *pass, lap_nn_t *nn)
 {
     lap_nn_source_t source;
-    lap_nn_linking_t linking = {.target = request->target,
-                                .as_built = !pass && !nn,
-                                .after = pass ? pass->name : NULL,
-                                .replication = {.replicas = request->train.grid.dp,
-                                                .bucket = request->train.bucket,
-                                                .wire = request->train.grad_dtype,
-                                                .late = !request->train.overlap},
-                                .optimizer = nn ? NULL : &request->train.optimizer,
-                                .step_alone = !lap_train_steps(&request->train, false)};
+    lap_nn_linking_t linking = {
+        .target = request->target,
+        .as_built = !pass && !nn,
+        .after = pass ? pass->name : NULL,
+        .replication = {.replicas = request->train.grid.dp,
+                        .bucket = request->train.bucket,
+                        .wire = request->train.grad_dtype,
+                        .late = !request->train.overlap,
+                        .ahead = request->train.overlap && request->train.param_overlap},
+        .optimizer = nn ? NULL : &request->train.optimizer,
+        .step_alone = !lap_train_steps(&request->train, false)};
     if (nn) {
         source = lap_nn_chosen(nn);
         linking.source = &source;

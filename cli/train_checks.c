@@ -32,6 +32,8 @@ bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const boo
         {model, "has no effect on a model; expected no --model with it", LIST(LAYER)},
         {!model, "is for language models; expected --model with it",
          LIST(VOCAB, TIED, DATA, ATTENTION_DROPOUT, HIDDEN_DROPOUT)},
+        {train->desc.shards <= 1, "is for a shared optimizer; expected --distributed-optimizer",
+         LIST(NO_OVERLAP_PARAM)},
         {train->grid.pp > 1, "is not there yet for pipelines; expected no --pp with it",
          LIST(DISTRIBUTED)},
         {train->grid.pp == 1, "is for pipelines; expected --pp 2 or more with it",

@@ -340,6 +340,23 @@ static lap_status_t measure_gradients(const lap_train_model_t *model, lap_train_
     return LAP_OK;
 }
 
+/* Weights that a shared optimizer has made: hidden by any work of this rank, or exposed. */
+static lap_status_t measure_weights(const lap_train_model_t *model, lap_train_comm_t *comm_p)
+{
+    work_t work = {.intervals = NULL};
+    lap_status_t status = list_work(model, &work);
+    for (size_t i = 0; i < lap_dp_buckets(model->dp) && status == LAP_OK; i++) {
+        lap_trace_t *trace = lap_dp_weights_trace(model->dp, i);
+        lap_train_comm_t comm = {0};
+        if (trace)
+            status = measure_call(trace, lap_group_rank(model->groups.replicas), &work, &comm);
+        comm.causes[LAP_CAUSE_WIRE] = comm.exposed;
+        add(comm_p, comm);
+    }
+    lap_free(work.intervals);
+    return status;
+}
+
 lap_status_t lap_train_measure(const lap_train_model_t *model, lap_train_iteration_t *iteration)
 {
     if (!iteration->traced)
@@ -347,6 +364,8 @@ lap_status_t lap_train_measure(const lap_train_model_t *model, lap_train_iterati
     LAP_TRY(lap_train_measure_passes(model, iteration));
     if (model->dp)
         LAP_TRY(measure_gradients(model, &iteration->rows[LAP_TRAIN_GRADIENTS]));
+    if (model->dp)
+        LAP_TRY(measure_weights(model, &iteration->rows[LAP_TRAIN_GRADIENTS]));
     add(&iteration->kinds[LAP_AXIS_DP], iteration->rows[LAP_TRAIN_GRADIENTS]);
     for (int i = 0; i < LAP_TRAIN_ALL; i++)
         add(&iteration->rows[LAP_TRAIN_ALL], iteration->rows[i]);

@@ -72,6 +72,7 @@ enum {
     GRAD_DTYPE,
     BUCKET,
     DISTRIBUTED,
+    NO_OVERLAP_PARAM,
     LR_DECAY,
     LR_DECAY_ITERS,
     MIN_LR,

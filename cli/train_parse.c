@@ -185,6 +185,7 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
     if (!train->model) /* as a file of --config may have it */
         train->desc.attention_dropout = train->desc.hidden_dropout = 0;
     optimizer->kind = (lap_optimizer_kind_t)kind;
+    train->param_overlap = !args->given[NO_OVERLAP_PARAM];
     if (args->given[DISTRIBUTED] && train->grid.pp == 1) {
         train->desc.shards = (size_t)train->grid.cp * (size_t)train->grid.dp;
         train->desc.shard_bucket = train->bucket;

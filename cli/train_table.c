@@ -163,6 +163,11 @@ const lap_option_t lap_train_options[NOPTIONS] = {
          "replicas share the optimizer: each has a part of its fp32 masters and moments, makes "
          "these weights and gathers the others",
          NULL},
+    [NO_OVERLAP_PARAM] =
+        {0, "no-overlap-param-sync", NULL,
+         "weights of --distributed-optimizer are gathered after its step, not in the "
+         "background of the next forward",
+         NULL},
     [LR_DECAY] = {0, "lr-decay-style", "KIND",
                   "how the learning rate falls after the warm-up: constant, linear or cosine",
                   "constant"},

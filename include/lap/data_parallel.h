@@ -9,7 +9,9 @@
  * The distributed optimizer: layers that are made with `shards` of lap_nn_desc_t have a part of the fp32
  * masters and of the moments of the optimizer, and the other ranks of shard_group the rest. Buckets are then
  * only reduce-scattered: each rank has its rows of every sum. lap_optimizer_step makes its part of the
- * weights, and all ranks gather those of the others, in the type in which layers read them. The numbers
+ * weights, and all ranks gather those of the others, in the type in which layers read them: in the
+ * background of the next forward, a bucket ahead of the layers that need it, or with lap_nn_refresh at once.
+ * The numbers
  * are those of replicas that share nothing; only the sum of squares for clip_norm is taken in another
  * order.
  */
@@ -38,19 +40,20 @@ typedef struct lap_dp_options {
     lap_dtype_t wire_dtype; /* float32, or bfloat16: gradients and sums are rounded to it */
     int overlap;            /* 0: buckets are sent when backward has ended */
     const lap_buffer_options_t *buffer_options; /* of the buffer of its own; NULL: the defaults */
+    int overlap_weights; /* 0: a shared optimizer gathers weights in its step, not in forward */
 } lap_dp_options_t;
 
 /* The options that are meant by NULL. */
 #define LAP_DP_OPTIONS_INIT                                                                        \
     {                                                                                              \
-        sizeof(lap_dp_options_t), 0, LAP_FLOAT32, 1, NULL                                          \
+        sizeof(lap_dp_options_t), 0, LAP_FLOAT32, 1, NULL, 1                                       \
     }
 
 /*
  * Joins layers with their replicas on the other ranks of `group`. Of the ranks that share the
  * weights only this one is in `group`. With `overlap` the last backward of a step, and in a pipeline that of
  * each stage, sends gradients as it completes them, in the background. Layers with `shards` have no
- * forward before; `group` has the ranks of shard_group, and their weights are gathered.
+ * forward before; `group` has the ranks of shard_group.
  * Collective over the group; every rank gives the same options, and layers whose weights, and whose
  * optimizer if they have one, are described alike: LAP_ERR_MISMATCH names the difference.
  * `options` may be NULL. Writes *dp_p on success; the caller destroys it before the layers and the

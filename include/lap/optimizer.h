@@ -99,7 +99,7 @@ LAP_API void lap_optimizer_destroy(lap_optimizer_t *optimizer);
  * It is issued, as a pass is, behind those issued before; lap_nn_wait waits for it. The norm is summed
  * over ranks and compared with clip_norm where the gradients are: the host does not wait for it.
  * Collective over the group with clip_norm or FP8, else local; where ranks share the optimizer collective over
- * these, too, and it blocks until they have gathered the weights. `norm_p` may be NULL; else the norm of the
+ * these, too, and without overlap_weights it blocks until they have gathered the weights. `norm_p` may be NULL; else the norm of the
  * scaled gradients before clipping is written to it, 0 without clip_norm, and with clip_norm the call
  * blocks until the step has ended. When the norm is not finite, nothing is changed, and the step does not
  * count.

@@ -64,6 +64,7 @@ typedef struct lap_nn_background {
     lap_group_t *group;
     lap_buffer_t *buffer;
     bool overlap; /* backward sends gradients as it completes them; else LAP_NN_SYNC does */
+    bool ahead;   /* forward gathers the weights of a shared optimizer; else its step does */
     bool traced;  /* arguments have traces */
     /* The operator of a call and its arguments, and the cast of a bucket. */
     lap_op_t *(*call)(void *context, size_t index, int which, lap_op_args_t *args_p);
@@ -88,7 +89,8 @@ typedef struct lap_nn_passes {
     unsigned seen;                /* bits: parts that have run: the next is not their first pass */
     bool defers;                  /* parts are deferred where they can be: */
     unsigned deferred;            /* bits: what the next program is to have, */
-    bool deferred_sends;          /* ... and whether it sends gradients to replicas */
+    bool deferred_sends;          /* ... and whether it sends gradients to replicas, */
+    bool deferred_gathers;        /* ... or gathers weights from them */
 } lap_nn_passes_t;
 
 /* The tokens of a model, in shared memory: model_pass.c's. */

@@ -119,7 +119,7 @@ static lap_status_t check_layers(const lap_nn_t *nn, const char *caller)
 
 lap_status_t lap_nn_begin_forward(lap_nn_t *nn, size_t seq)
 {
-    if (nn->stale)
+    if (nn->stale && !(nn->background && nn->background->ahead))
         return lap_error(LAP_ERR_INVALID,
                          "the ranks that share the optimizer have not gathered its weights: "
                          "expected lap_dp_create, which joins them, before the first forward");
@@ -182,17 +182,15 @@ lap_status_t lap_nn_gather_weights(lap_nn_t *nn)
         return lap_error(LAP_ERR_INVALID,
                          "ranks share the optimizer of these layers: expected lap_dp_create, which "
                          "joins them, before weights are gathered");
-    nn->stale = true;
     LAP_TRY(finish(nn, lap_nn_run(nn, LAP_NN_REFRESH)));
-    LAP_TRY(lap_nn_wait(nn));
-    nn->stale = false;
-    return LAP_OK;
+    return lap_nn_wait(nn);
 }
 
 lap_status_t lap_nn_run_step(lap_nn_t *nn)
 {
     LAP_TRY(finish(nn, lap_nn_run(nn, LAP_NN_STEP)));
-    return nn->sharers ? lap_nn_gather_weights(nn) : LAP_OK;
+    nn->stale = nn->sharers != NULL;
+    return nn->stale && !nn->background->ahead ? lap_nn_gather_weights(nn) : LAP_OK;
 }
 
 lap_status_t lap_nn_defer(lap_nn_t *nn, int on)

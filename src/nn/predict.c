@@ -197,6 +197,7 @@ static lap_status_t play_variant(const lap_probe_t *probe, bool more, bool last,
         linking.replication = (lap_nn_replication_t){.replicas = buckets->replicas /
                                                                  (int)probe->nn->list.plan.desc.cp,
                                                      .bucket = buckets->elements,
+                                                     .ahead = replicas->ahead,
                                                      .wire = buckets->wire};
     }
     if (last && prediction->step)

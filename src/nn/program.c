@@ -269,6 +269,8 @@ lap_status_t lap_nn_link_entry(const lap_nn_list_t *list, uint32_t index, size_t
 lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, lap_nn_mode_t mode,
                               const lap_nn_source_t *source, lap_linked_t *linked)
 {
+    if (part == LAP_NN_FORWARD && list->shards && mode.replicas)
+        return lap_nn_link_prefetch(list, seq, mode, source, linked);
     const bool gathers = part == LAP_NN_REFRESH && list->shards && mode.replicas;
     const size_t nbuckets = part == LAP_NN_SYNC || gathers ? mode.replicas->buckets->count : 0;
     size_t bucket;
@@ -292,6 +294,8 @@ lap_status_t lap_nn_link_step(const lap_nn_list_t *list, const lap_nn_source_t *
 {
     const lap_nn_mode_t mode = {.first = false, .replicas = replicas};
     LAP_TRY(lap_nn_link_part(list, LAP_NN_STEP, 0, mode, source, linked));
+    if (list->shards && !replicas)
+        return LAP_OK; /* what follows needs the parts of the others */
     return lap_nn_link_part(list, LAP_NN_REFRESH, 0, mode, source, linked);
 }
 
@@ -352,11 +356,13 @@ static lap_status_t link_parts(const lap_nn_list_t *list, const lap_nn_linking_t
     lap_nn_link_regions(list, linking->first, linked);
     if (replicas)
         lap_nn_link_wire(list, replicas, linked);
+    const bool ahead = list->shards && replicas && linking->replication.ahead;
     mode.replicas = replicas;
-    if (linking->first)
+    if (linking->first && !ahead)
         LAP_TRY(lap_nn_link_part(list, LAP_NN_REFRESH, seq, mode, source, linked));
-    mode.replicas = NULL;
+    mode.replicas = ahead && !linking->more ? replicas : NULL; /* the first of a step gathers */
     LAP_TRY(lap_nn_link_part(list, LAP_NN_FORWARD, seq, mode, source, linked));
+    mode.replicas = NULL;
     LAP_TRY(lap_nn_link_part(list, LAP_NN_LOSS_PART, seq, mode, source, linked));
     const bool late = linking->replication.late;
     mode.replicas = late ? NULL : replicas;
@@ -366,7 +372,7 @@ static lap_status_t link_parts(const lap_nn_list_t *list, const lap_nn_linking_t
     if (replicas && late)
         LAP_TRY(lap_nn_link_part(list, LAP_NN_SYNC, seq, mode, source, linked));
     if (linking->optimizer)
-        LAP_TRY(lap_nn_link_step(list, source, replicas, linked));
+        LAP_TRY(lap_nn_link_step(list, source, ahead ? NULL : replicas, linked));
     return lap_link(linked);
 }
 

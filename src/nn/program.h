@@ -28,11 +28,12 @@ size_t lap_nn_step_rows(const lap_nn_list_t *list, uint32_t step, size_t seq);
 /*
  * Which of a part's entries a pass has: those that look for magnitudes, those of the first pass; and
  * whether gradients go to replicas as they are completed, or come from them where they share the
- * optimizer: the weights, in LAP_NN_REFRESH.
+ * optimizer: the weights, in LAP_NN_REFRESH, or as a forward needs them.
  */
 typedef struct lap_nn_mode {
     bool looks, first;
     const lap_nn_replicas_t *replicas; /* NULL: they do not */
+    bool sends, gathers; /* of a program of several parts: which of the two `replicas` is for */
 } lap_nn_mode_t;
 
 /* What a fragment with that origin is: "qkv_fprop", "norm1" or "bucket 2"; and its layer, -1: of none. */
@@ -57,6 +58,10 @@ void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *li
  */
 lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, lap_nn_mode_t mode,
                               const lap_nn_source_t *source, lap_linked_t *linked);
+
+/* The same of a forward, which gathers its weights from `mode.replicas`: prefetch.c. */
+lap_status_t lap_nn_link_prefetch(const lap_nn_list_t *list, size_t seq, lap_nn_mode_t mode,
+                                  const lap_nn_source_t *source, lap_linked_t *linked);
 
 /* Adds the fragment of an entry, whose origin is its number. */
 lap_status_t lap_nn_link_entry(const lap_nn_list_t *list, uint32_t index, size_t seq,
@@ -86,7 +91,8 @@ typedef struct lap_nn_replication {
     int replicas;  /* 0 or 1: there are none */
     size_t bucket; /* elements */
     lap_dtype_t wire;
-    bool late; /* gradients travel when backward has ended */
+    bool late;  /* gradients travel when backward has ended */
+    bool ahead; /* the weights of a shared optimizer travel as the next forward needs them */
 } lap_nn_replication_t;
 
 /* How a pass is linked. */

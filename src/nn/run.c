@@ -120,8 +120,10 @@ static lap_status_t make_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
         lap_nn_link_wire(&nn->list, pass->mode.replicas, &linked);
     for (int part = 0; part < LAP_NN_LIST_PARTS && status == LAP_OK; part++) {
         lap_nn_mode_t mode = pass->mode;
-        if (part != LAP_NN_SYNC && lap_nn_has_part(pass->parts, LAP_NN_SYNC))
-            mode.replicas = NULL; /* gradients go after backward */
+        if (part == LAP_NN_FORWARD ? !mode.gathers
+                                   : part != LAP_NN_SYNC && part != LAP_NN_REFRESH &&
+                                         (!mode.sends || lap_nn_has_part(pass->parts, LAP_NN_SYNC)))
+            mode.replicas = NULL; /* or gradients go after backward */
         if (lap_nn_has_part(pass->parts, part))
             status = part == LAP_NN_STEP
                          ? link_step(nn, &source, &linked)
@@ -158,7 +160,8 @@ static bool is_pass(const lap_nn_pass_t *pass, unsigned parts, size_t seq, lap_n
 {
     return pass->exec && pass->parts == parts && pass->seq == seq &&
            pass->mode.looks == mode.looks && pass->mode.first == mode.first &&
-           pass->mode.replicas == mode.replicas;
+           pass->mode.replicas == mode.replicas && pass->mode.sends == mode.sends &&
+           pass->mode.gathers == mode.gathers;
 }
 
 lap_status_t lap_nn_get_pass(lap_nn_t *nn, unsigned parts, size_t seq, lap_nn_mode_t mode,
@@ -430,8 +433,7 @@ static lap_status_t check_usable(lap_nn_t *nn, const lap_nn_pass_t *pass)
  */
 static bool sends_gradients(const lap_nn_pass_t *pass)
 {
-    const unsigned ends = 1u << LAP_NN_STEP | 1u << LAP_NN_REFRESH;
-    return pass->mode.replicas && !(pass->parts & ends);
+    return pass->mode.sends && !lap_nn_has_part(pass->parts, LAP_NN_STEP);
 }
 
 static void enter_flight(lap_nn_t *nn, lap_nn_pass_t *pass)
@@ -584,21 +586,29 @@ static bool is_first(const lap_nn_t *nn, int part)
     return nn->list.plan.desc.fp8 == LAP_FP8_DELAYED && !(nn->passes.seen & kind_of(part));
 }
 
-/* Whether a part sends gradients to replicas, or gathers the weights of a shared optimizer. */
+/* Whether a part gathers the weights of a shared optimizer. */
+static bool gathers(const lap_nn_t *nn, int part)
+{
+    return nn->sharers && (part == LAP_NN_REFRESH || (part == LAP_NN_FORWARD && nn->stale));
+}
+
+/* Whether a part sends gradients to replicas. */
 static bool sends(const lap_nn_t *nn, int part)
 {
     const bool backward = kind_of(part) == kind_of(LAP_NN_BACKWARD);
-    return part == LAP_NN_SYNC || (part == LAP_NN_REFRESH && nn->sharers) ||
+    return part == LAP_NN_SYNC ||
            (backward && nn->background && nn->background->overlap && nn->held == 0);
 }
 
-static lap_status_t run(lap_nn_t *nn, unsigned parts, bool replicas)
+static lap_status_t run(lap_nn_t *nn, unsigned parts, bool sending, bool gathering)
 {
     const int first = lap_nn_first_part(parts);
     const size_t seq = first >= LAP_NN_LOOK_GRADIENTS ? 0 : nn->seq;
     const lap_nn_mode_t mode = {.looks = nn->looks != NULL,
                                 .first = is_first(nn, first),
-                                .replicas = replicas ? &nn->background->replicas : NULL};
+                                .replicas = sending || gathering ? &nn->background->replicas : NULL,
+                                .sends = sending,
+                                .gathers = gathering};
     lap_nn_pass_t *pass;
     LAP_TRY(lap_nn_get_pass(nn, parts, seq, mode, &pass));
     LAP_TRY(check_usable(nn, pass));
@@ -628,7 +638,8 @@ lap_status_t lap_nn_flush(lap_nn_t *nn)
     if (!parts)
         return LAP_OK;
     nn->passes.deferred = 0;
-    const lap_status_t status = run(nn, parts, nn->passes.deferred_sends);
+    const lap_status_t status =
+        run(nn, parts, nn->passes.deferred_sends, nn->passes.deferred_gathers);
     if (status == LAP_OK)
         return LAP_OK;
     lap_saved_error_t saved;
@@ -668,11 +679,15 @@ lap_status_t lap_nn_run(lap_nn_t *nn, int part)
         LAP_TRY(lap_nn_flush(nn));
     if (part == LAP_NN_STEP)
         LAP_TRY(send_before_step(nn));
+    const bool sending = sends(nn, part), gathering = gathers(nn, part);
+    if (gathering)
+        nn->stale = false; /* once that has run; if it fails, the group is broken */
     if (!waits)
-        return run(nn, 1u << part, sends(nn, part));
+        return run(nn, 1u << part, sending, gathering);
     if (!nn->passes.deferred)
-        nn->passes.deferred_sends = false;
+        nn->passes.deferred_sends = nn->passes.deferred_gathers = false;
     nn->passes.deferred |= 1u << part;
-    nn->passes.deferred_sends = nn->passes.deferred_sends || sends(nn, part);
+    nn->passes.deferred_sends = nn->passes.deferred_sends || sending;
+    nn->passes.deferred_gathers = nn->passes.deferred_gathers || gathering;
     return LAP_OK;
 }

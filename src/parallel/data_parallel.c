@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Data parallelism: buckets of gradients, each a reduce-scatter and then an all-gather in the
- * background of backward, or after it. Where replicas share the optimizer, the all-gather is of weights, after
- * its step.
+ * background of backward, or after it. Where replicas share the optimizer, the all-gather is of weights, in the
+ * background of the next forward, or after the step.
  */
 #include "parallel/data_parallel.h"
 
@@ -225,6 +225,7 @@ static lap_status_t compare(const lap_dp_t *dp, lap_nn_t *nn, lap_group_t *group
         lap_terms_number(&terms, "bucket", dp->options.bucket);
         lap_terms_text(&terms, "wire_dtype", lap_dtype_name(dp->options.wire_dtype));
         lap_terms_number(&terms, "overlap", dp->options.overlap != 0);
+        lap_terms_number(&terms, "overlap_weights", dp->options.overlap_weights != 0);
     }
     status = lap_nn_compare_replicas(nn, group, &terms, status);
     lap_terms_clear(&terms);
@@ -292,6 +293,7 @@ static void join(lap_dp_t *dp)
         .group = dp->group,
         .buffer = dp->buffer,
         .overlap = dp->options.overlap != 0,
+        .ahead = dp->cut.sharded && dp->options.overlap_weights != 0,
         .call = call_of,
         .cast = cast,
         .context = dp,
@@ -340,7 +342,7 @@ lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_option
         return status;
     }
     join(dp);
-    if (nn->sharers)
+    if (nn->sharers && !dp->background.ahead)
         status = lap_nn_gather_weights(nn);
     if (status != LAP_OK) {
         lap_dp_destroy(dp);
@@ -392,6 +394,8 @@ static lap_status_t measure(lap_dp_t *dp)
     for (size_t i = 0; i < 2 * dp->nbuckets; i++) {
         lap_trace_t *trace = dp->buckets[i / 2].traces[i % 2];
         lap_trace_view_t view;
+        if (dp->cut.sharded && i % 2) /* of weights: see lap_dp_weights_trace */
+            continue;
         lap_trace_trim(trace);
         LAP_TRY(lap_trace_view(trace, dp->group->rank, &view));
         dp->total_s += (double)view.flight_ns * 1e-9;
@@ -408,6 +412,8 @@ static lap_status_t join_traces(const lap_dp_t *dp, lap_trace_t **all_p)
     lap_status_t status = LAP_OK;
     for (size_t i = 0; i < 2 * dp->nbuckets && status == LAP_OK; i++) {
         const lap_trace_t *trace = dp->buckets[i / 2].traces[i % 2];
+        if (dp->cut.sharded && i % 2)
+            continue;
         if (i == 0)
             status = lap_trace_begin(all, trace->kind, trace->method, trace->size, trace->m,
                                      trace->emulated, 0);
@@ -422,6 +428,12 @@ static lap_status_t join_traces(const lap_dp_t *dp, lap_trace_t **all_p)
     }
     *all_p = all;
     return LAP_OK;
+}
+
+lap_trace_t *lap_dp_weights_trace(const lap_dp_t *dp, size_t index)
+{
+    lap_trace_t *trace = dp->cut.sharded ? dp->buckets[index].traces[1] : NULL;
+    return trace && trace->nrecords > 0 ? trace : NULL;
 }
 
 lap_status_t lap_dp_find_causes(lap_dp_t *dp, uint64_t cause_ns[LAP_CAUSES], double *bytes_p)

@@ -15,4 +15,7 @@
  */
 lap_status_t lap_dp_find_causes(lap_dp_t *dp, uint64_t cause_ns[LAP_CAUSES], double *bytes_p);
 
+/* Where replicas share the optimizer: of the latest gather of a bucket's weights; NULL: not timed. */
+lap_trace_t *lap_dp_weights_trace(const lap_dp_t *dp, size_t index);
+
 #endif

@@ -35,6 +35,9 @@ first=$numbers
 numbers --tp 1 --dp 2 --micro-batch 2 $shared
 is 'a second run has the same bits' "$numbers" "$first"
 # shellcheck disable=SC2086
+numbers --tp 1 --dp 2 --micro-batch 2 $shared --no-overlap-param-sync
+is '... and one that gathers weights after the step, not during forward' "$numbers" "$first"
+# shellcheck disable=SC2086
 lap train $small --tp 2 --dp 2 --compare --quiet $shared
 has 'overlapped or not' "$out" 'The losses are the same to the last bit.'
 
@@ -86,6 +89,7 @@ refuse() {
     has '... that says why' "$err" "$words"
 }
 refuse '--distributed-optimizer is for gradients sent to other replicas; expected --num-replicas 2 or more' --tp 1 --distributed-optimizer
+refuse '--no-overlap-param-sync is for a shared optimizer; expected --distributed-optimizer' --tp 1 --dp 2 --no-overlap-param-sync
 refuse '--distributed-optimizer is not there yet for pipelines' --model gpt --layers 2 --tp 1 --pp 2 --dp 2 --distributed-optimizer
 refuse 'fp8 is delayed with 2 shards of the optimizer, expected none' --tp 1 --dp 2 --fp8=delayed --distributed-optimizer
 
@@ -96,6 +100,8 @@ is 'a file of --config has it, too' "$(bytes --config "$work/model.yaml")" "$(by
 # shellcheck disable=SC2086
 lap show train ${small%% --global-batch*} --tp 1 --dp 2 $shared
 has 'it is shown: gradients are reduce-scattered, weights gathered' "$status $out" '0 ' 'external RS direct' 'weights 0' 'squares_shards'
+order() { grep -nE " $1 " "$work/out" | head -n 1 | cut -d: -f1; }
+ok '... a bucket ahead: those of the head travel when attention runs, and not before the embedding' test "$(order 'embedding')" -lt "$(order 'weights 0')" -a "$(order 'weights 0')" -lt "$(order 'head_fprop')"
 
 "$LAP" train --model gpt --layers 1 --seq 64 --tp 1 --dp 3 --iters 1000000 --quiet --timeout 20 --distributed-optimizer >"$work/out" 2>"$work/err" </dev/null &
 launcher=$!

@@ -386,11 +386,10 @@ static void try_replicas(const lap_target_t *target, tally_t *sums)
         desc.dtype = way % 2 ? LAP_BFLOAT16 : LAP_FLOAT32;
         for (int nranks = 1; nranks <= 2; nranks++)
             (void)prove(&desc, nranks, PASS_MORE, target, "replicas that share the optimizer");
-        /* Where the norm is summed, that orders what links on other buffers do. */
-        optimizer.clip_norm = in_line(target) ? 0 : 1;
+        replication.ahead = true;
+        (void)prove(&desc, 1 + way % 2, PASS_FIRST, target, "weights gathered behind forward");
         if (way == 0)
-            mutate(&desc, 1, PASS_MORE, target, sums);
-        optimizer.clip_norm = 1;
+            mutate(&desc, 1, PASS, target, sums);
     }
     replication = (lap_nn_replication_t){.replicas = 0};
 }

@@ -348,6 +348,7 @@ static const change_t dp_changes[] = {
     DP(wire_dtype, "rank 0 says wire_dtype = float32, rank 1 says wire_dtype = bfloat16",
        LAP_BFLOAT16),
     DP(overlap, "rank 0 says overlap = 1, rank 1 says overlap = 0", 0),
+    DP(overlap_weights, "rank 0 says overlap_weights = 1, rank 1 says overlap_weights = 0", 0),
 };
 
 /* `weights` is of this rank alone, all others are replicas. */

@@ -67,10 +67,10 @@ LAP_API lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group,
 LAP_API void lap_dp_destroy(lap_dp_t *dp);
 
 /*
- * Ends the reduction that the last lap_nn_backward of a step has begun: on return, lap_nn_gradients
- * has the sums over all replicas, not their mean; where they share the optimizer, this rank's rows of
- * them. The next backward comes after
- * lap_nn_zero_gradients: sums are not summed again.
+ * Ends the reduction that the last lap_nn_backward of a step, or lap_pp_step, has begun, and waits for
+ * these: on return, lap_nn_gradients has the sums over all replicas, not their mean; where they share
+ * the optimizer, this rank's rows of them. The next backward comes after lap_nn_zero_gradients: sums
+ * are not summed again.
  * Collective over the group, once in every step; blocks.
  * Returns LAP_ERR_INVALID (no backward has sent gradients since the call before), and as
  * lap_op_end.

@@ -384,8 +384,6 @@ void lap_dp_destroy(lap_dp_t *dp)
     lap_error_restore(&saved);
 }
 
-/* ---- after backward ---- */
-
 /* ---- what it cost ---- */
 
 static lap_status_t measure(lap_dp_t *dp)

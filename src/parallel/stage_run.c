@@ -126,7 +126,7 @@ static lap_status_t build_tied(void *context, const lap_nn_list_t *list, int ran
     return lap_op_schedule(op, op->problem.capacity, rank, schedule_p);
 }
 
-/* What the step sends to replicas; NULL: nothing. */
+/* What the next step sends to replicas; NULL: nothing. Of the latest, pp->background is. */
 static const lap_nn_background_t *background_of(const lap_pp_t *pp)
 {
     const lap_nn_background_t *background = pp->nn->background;
@@ -173,7 +173,7 @@ static lap_op_args_t tied_args(const lap_pp_t *pp, bool scatter)
 lap_op_t *lap_stage_op(const lap_pp_t *pp, const lap_stage_item_t *item, lap_op_args_t *args_p)
 {
     const lap_nn_entry_t *entry = &pp->nn->list.entries[item->entry];
-    const lap_nn_background_t *background = background_of(pp);
+    const lap_nn_background_t *background = pp->background;
     switch (item->kind) {
     case LAP_STAGE_ENTRY:
         if (entry->work != LAP_NN_OPERATOR)
@@ -248,7 +248,7 @@ static lap_status_t issue_kernel(void *context, uint32_t origin, lap_stream_t *s
 {
     lap_pp_t *pp = context;
     const lap_stage_item_t *item = &pp->program.items[origin];
-    const lap_nn_background_t *background = background_of(pp);
+    const lap_nn_background_t *background = pp->background;
     if (item->kind == LAP_STAGE_COPY)
         return copy(pp, item, stream);
     if (item->kind == LAP_STAGE_BUCKET)
@@ -261,6 +261,7 @@ static lap_status_t issue_kernel(void *context, uint32_t origin, lap_stream_t *s
 
 static lap_status_t bind_all(lap_pp_t *pp)
 {
+    pp->bound = false; /* half of it may be, after a failure */
     for (uint32_t f = 0; f < lap_exec_linked(pp->exec)->nfragments; f++) {
         const lap_stage_item_t *item = &pp->program.items[f];
         lap_op_args_t args;
@@ -274,7 +275,9 @@ static lap_status_t bind_all(lap_pp_t *pp)
                 item->kind == LAP_STAGE_BUCKET ? pp->buckets_traced : pp->traced;
     }
     lap_exec_time_kernels(pp->exec, pp->traced);
-    return lap_exec_rebound(pp->exec);
+    LAP_TRY(lap_exec_rebound(pp->exec));
+    pp->bound = true;
+    return LAP_OK;
 }
 
 static lap_status_t make_exec(lap_pp_t *pp, const lap_stage_linking_t *linking)
@@ -297,6 +300,30 @@ static lap_status_t make_exec(lap_pp_t *pp, const lap_stage_linking_t *linking)
     return status;
 }
 
+/*
+ * A step of all ranks, with replicas where it sends to some, for this device and transport; methods
+ * that were chosen by trial are taken as serial.
+ */
+static lap_status_t prove(const lap_pp_t *pp)
+{
+    const lap_nn_plan_t *plan = &pp->nn->list.plan;
+    lap_nn_desc_t desc = plan->desc;
+    desc.overlap = &plan->overlap; /* what was given may be gone */
+    lap_stage_proving_t proving = {.desc = &desc,
+                                   .tp = plan->nranks,
+                                   .pp = pp->pipeline->size,
+                                   .options = &pp->options,
+                                   .target = &pp->target};
+    lap_nn_proof_t proof;
+    if (pp->background) {
+        const lap_nn_buckets_t *buckets = pp->background->replicas.buckets;
+        proving.replication = (lap_nn_replication_t){.replicas = buckets->replicas / (int)desc.cp,
+                                                     .bucket = buckets->elements,
+                                                     .wire = buckets->wire};
+    }
+    return pp->target.name ? lap_stage_prove(&proving, &proof) : LAP_OK; /* no name: no messages */
+}
+
 /* The program for a number of active tokens; the one before is forgotten. */
 static lap_status_t get_program(lap_pp_t *pp, size_t seq)
 {
@@ -304,7 +331,7 @@ static lap_status_t get_program(lap_pp_t *pp, size_t seq)
     const lap_nn_background_t *background = background_of(pp);
     const bool same = pp->exec && pp->seq == seq && pp->backgrounds == pp->nn->backgrounds;
     const bool traced = pp->nn->tracing, buckets_traced = background && background->traced;
-    if (same && pp->traced == traced && pp->buckets_traced == buckets_traced)
+    if (same && pp->bound && pp->traced == traced && pp->buckets_traced == buckets_traced)
         return LAP_OK;
     pp->traced = traced;
     pp->buckets_traced = buckets_traced;
@@ -315,9 +342,12 @@ static lap_status_t get_program(lap_pp_t *pp, size_t seq)
     lap_stage_program_clear(&pp->program);
     pp->seq = pp->nn->seq = seq;
     pp->backgrounds = pp->nn->backgrounds;
+    pp->background = background;
     lap_nn_replicas_t replicas;
     if (background)
         replicas = background->replicas;
+    if (background && pp->nn->list.plan.desc.debug)
+        LAP_TRY(prove(pp));
     const lap_stage_linking_t linking = linking_of(pp, &source, background ? &replicas : NULL);
     /* Replicas are ranks of a world of their own, in which this one has its number. */
     if (background)
@@ -330,30 +360,18 @@ static lap_status_t get_program(lap_pp_t *pp, size_t seq)
 
 /* ---- create, destroy ---- */
 
-static lap_status_t end_background(void *context);
-
-/* A step of all ranks, for this device and transport; methods that were chosen by trial are taken as serial. */
-static lap_status_t prove(const lap_pp_t *pp, const lap_nn_desc_t *desc)
-{
-    const lap_stage_proving_t proving = {.desc = desc,
-                                         .tp = pp->nn->list.plan.nranks,
-                                         .pp = pp->pipeline->size,
-                                         .options = &pp->options,
-                                         .target = &pp->target};
-    lap_nn_proof_t proof;
-    return pp->target.name ? lap_stage_prove(&proving, &proof) : LAP_OK; /* no name: no messages */
-}
+static lap_status_t end_step(void *context);
 
 static lap_status_t fill(lap_pp_t *pp, lap_group_t *group, const lap_nn_desc_t *desc,
                          const lap_nn_cut_t *cut)
 {
     LAP_TRY(lap_group_agree(pp->pipeline, lap_nn_create_stage(group, desc, cut, &pp->nn)));
-    pp->nn->end_stage = end_background;
+    pp->nn->end_stage = end_step;
     pp->nn->stage = pp;
     LAP_TRY(split_pairs(pp));
     LAP_TRY(lap_group_agree(pp->pipeline, make_buffers(pp)));
     LAP_TRY(lap_group_agree(pp->pipeline, make_tied(pp)));
-    LAP_TRY(lap_group_agree(pp->pipeline, desc->debug ? prove(pp, desc) : LAP_OK));
+    LAP_TRY(lap_group_agree(pp->pipeline, desc->debug ? prove(pp) : LAP_OK));
     return lap_group_agree(pp->pipeline, get_program(pp, pp->nn->list.plan.desc.seq));
 }
 
@@ -395,10 +413,8 @@ void lap_pp_destroy(lap_pp_t *pp)
     if (!pp)
         return;
     lap_error_save(&saved);
-    if (pp->begun)
-        (void)lap_pp_wait(pp);
     if (pp->nn)
-        (void)end_background(pp);
+        (void)end_step(pp);
     lap_exec_destroy(pp->exec);
     lap_stage_program_clear(&pp->program);
     lap_op_destroy(pp->tied[0]);
@@ -435,7 +451,7 @@ typedef lap_status_t (*each_buffer_t)(lap_pp_t *pp, lap_group_t *group, lap_buff
                                       lap_in_flight_t *in_flight);
 static lap_status_t each_buffer(lap_pp_t *pp, each_buffer_t each)
 {
-    const lap_nn_background_t *background = background_of(pp);
+    const lap_nn_background_t *background = pp->background;
     if (background)
         LAP_TRY(
             each(pp, background->group, background->buffer, &pp->in_flight[LAP_NN_BY_REPLICAS]));
@@ -552,7 +568,7 @@ static lap_status_t fail(lap_pp_t *pp, lap_status_t status)
 /* Waits for a set of streams. A failure is noted by the engine. */
 static lap_status_t await(lap_pp_t *pp, lap_stream_set_t set)
 {
-    const lap_nn_background_t *background = set == LAP_BACKGROUND ? background_of(pp) : NULL;
+    const lap_nn_background_t *background = set == LAP_BACKGROUND ? pp->background : NULL;
     uint64_t first, last;
     lap_exec_numbers(pp->exec, background ? LAP_NN_BY_REPLICAS : LAP_NN_BY_LAYERS, &first, &last);
     lap_await_begin(pp->pipeline->world, background ? background->buffer : pp->nn->buffer, first,
@@ -565,9 +581,8 @@ static lap_status_t await(lap_pp_t *pp, lap_stream_set_t set)
 }
 
 /* Waits for the rest of a step: what is in the background. All of it has ended then. */
-static lap_status_t end_background(void *context)
+static lap_status_t end_rest(lap_pp_t *pp)
 {
-    lap_pp_t *pp = context;
     lap_engine_t *engine = pp->nn->engine;
     if (!pp->sending)
         return LAP_OK;
@@ -595,8 +610,7 @@ lap_status_t lap_pp_step(lap_pp_t *pp, size_t seq, const int32_t *tokens, const 
                          !pp       ? "pp"
                          : !tokens ? "tokens"
                                    : "targets");
-    LAP_TRY(lap_pp_wait(pp));
-    LAP_TRY(end_background(pp));
+    LAP_TRY(end_step(pp));
     LAP_TRY(put_tokens(pp, seq, tokens, targets));
     LAP_TRY(get_program(pp, seq));
     LAP_TRY(each_buffer(pp, check_usable));
@@ -614,8 +628,7 @@ lap_status_t lap_pp_step(lap_pp_t *pp, size_t seq, const int32_t *tokens, const 
     lap_saved_error_t saved;
     const lap_status_t cause = fail(pp, status);
     lap_error_save(&saved);
-    (void)lap_pp_wait(pp);
-    (void)end_background(pp);
+    (void)end_step(pp);
     lap_error_restore(&saved);
     return cause;
 }
@@ -634,9 +647,16 @@ lap_status_t lap_pp_wait(lap_pp_t *pp)
     if (pp->nn->engine->failures == pp->failures_before)
         lap_stage_add_to_timeline(pp, false);
     /* Replicas are waited for apart from it. */
-    return background_of(pp) && pp->nn->engine->failures == pp->failures_before
-               ? LAP_OK
-               : end_background(pp);
+    return pp->background && pp->nn->engine->failures == pp->failures_before ? LAP_OK
+                                                                             : end_rest(pp);
+}
+
+/* All of a step: sets of streams leave its buffers together. */
+static lap_status_t end_step(void *context)
+{
+    lap_pp_t *pp = context;
+    LAP_TRY(lap_pp_wait(pp));
+    return end_rest(pp);
 }
 
 lap_status_t lap_pp_loss(lap_pp_t *pp, double *loss_p)

@@ -30,7 +30,9 @@ struct lap_pp {
     size_t seq;           /* for so many tokens */
     bool traced;          /* its calls and messages are, and its kernels are timed; */
     bool buckets_traced;  /* what goes to replicas is */
-    uint32_t backgrounds; /* nn->backgrounds when it was made */
+    bool bound;           /* it is, to the memory of the layers and for these traces */
+    uint32_t backgrounds; /* nn->backgrounds when it was made, */
+    const lap_nn_background_t *background; /* ... and whom it sends to; NULL: nobody */
     lap_in_flight_t in_flight[LAP_NN_GROUPS];
     bool begun;
     bool sending;      /* ... to replicas, or tied gradients: in the background */
@@ -38,7 +40,7 @@ struct lap_pp {
     uint32_t failures_before;
     size_t *counted;            /* targets of each micro-batch of the latest step */
     bool stepped;               /* there was one */
-    lap_clock_offset_t *clocks; /* of the ranks of the pipeline; NULL: not known yet */
+    lap_clock_offset_t *clocks; /* of the ranks of the pipeline, at the latest traced step */
 };
 
 /* The operator that an item is a call of, and its arguments; NULL: none. */

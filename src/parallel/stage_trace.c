@@ -270,14 +270,12 @@ lap_status_t lap_stage_cost(lap_pp_t *pp, lap_stage_cost_t *cost_p)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of %u messages",
                            (unsigned)pp->program.nmessages);
     status = lap_group_agree(pp->pipeline, status);
-    if (status == LAP_OK && !pp->clocks)
-        status = lap_clock_offsets(pp->pipeline, clocks);
-    if (status == LAP_OK) {
+    if (clocks)
         pp->clocks = clocks;
+    if (status == LAP_OK)
+        status = lap_clock_offsets(pp->pipeline, clocks); /* each time: clocks of hosts drift */
+    if (status == LAP_OK)
         status = add_messages(pp, flights, &cost);
-    } else if (clocks != pp->clocks) {
-        lap_free(clocks);
-    }
     lap_free(flights);
     if (status == LAP_OK)
         *cost_p = cost;

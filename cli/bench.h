@@ -117,9 +117,10 @@ const char *lap_bench_knobs(void);
 /* The method of a case that is auto; SIZE_MAX: none. */
 size_t lap_bench_auto(const lap_bench_case_t *it);
 
-/* Leaves out what a transport that `can` cannot do, unless the user asked for it by name. */
 /* Adds cublasmp where it can do the case; as lap_bench_add_method. */
 bool lap_bench_add_foreign(const lap_bench_t *bench, lap_bench_case_t *it, unsigned can);
+
+/* Leaves out what a transport that `can` cannot do, unless the user asked for it by name. */
 void lap_bench_leave_out(lap_bench_case_t *it, unsigned can, const char *asked);
 
 /* ---- what a case means for a rank ---- */

@@ -456,8 +456,9 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
     bench->transport = transport->name;
     const unsigned can = lap_ranks_span() ? transport->can : lap_transport_can(transport, NULL);
     int version;
+    /* Ranks of other hosts may have another library, or none: there it is measured if it is named. */
     const bool foreign = can & LAP_CAN_FOREIGN && names_all(args->values[METHOD]) &&
-                         lap_cublasmp_version(&version) == LAP_OK;
+                         !lap_ranks_span() && lap_cublasmp_version(&version) == LAP_OK;
     for (size_t i = 0; i < bench->ncases; i++) {
         if (foreign && !lap_bench_add_foreign(bench, &bench->cases[i], can))
             return false;

@@ -55,27 +55,25 @@ static lap_status_t make_parents(const char *path)
     return LAP_OK;
 }
 
-/* Looks at it, and makes it if `makes`. *there_p: there is one, which nobody else can enter. */
-static lap_status_t open_dir(const char *path, bool makes, bool *there_p)
+/* Opens it, and makes it if `makes`: nobody else can enter it. *fd_p is -1 where there is none. */
+static lap_status_t open_dir(const char *path, bool makes, int *fd_p)
 {
-    int fd = -1;
-    LAP_TRY(lap_private_dir_open(path, &fd));
-    if (fd < 0 && makes) {
+    *fd_p = -1;
+    LAP_TRY(lap_private_dir_open(path, fd_p));
+    if (*fd_p < 0 && makes) {
         LAP_TRY(make_parents(path));
-        if (lap_private_dir_make(path, &fd) != LAP_OK) /* or another process has, by now */
-            LAP_TRY(lap_private_dir_open(path, &fd));
+        if (lap_private_dir_make(path, fd_p) != LAP_OK) /* or another process has, by now */
+            LAP_TRY(lap_private_dir_open(path, fd_p));
     }
-    *there_p = fd >= 0;
-    if (fd >= 0)
-        close(fd);
     return LAP_OK;
 }
 
-static lap_status_t path_of(const char *dir, const lap_tune_key_t *key, char path[PATH_MAX])
+/*
+ * The file of a key, by the descriptor of its directory: the path of that may lead elsewhere by now.
+ */
+static void path_in(int dir_fd, const lap_tune_key_t *key, char path[NAME_MAX])
 {
-    if (snprintf(path, PATH_MAX, "%s/%016" PRIx64 SUFFIX, dir, key->digest) < PATH_MAX)
-        return LAP_OK;
-    return lap_error(LAP_ERR_INVALID, "the path of the cache is too long: '%.64s...'", dir);
+    snprintf(path, NAME_MAX, "/proc/self/fd/%d/%016" PRIx64 SUFFIX, dir_fd, key->digest);
 }
 
 /* ---- read ---- */
@@ -126,29 +124,34 @@ static lap_status_t read_entry(const char *path, const lap_tune_key_t *key, int 
 /* Of rank 0; false: there is none. Whatever is wrong is told, and ignored. */
 static bool look_up(const lap_train_t *train, lap_tune_entry_t *entry)
 {
-    char dir[PATH_MAX], path[PATH_MAX];
+    char dir[PATH_MAX], path[NAME_MAX];
     const char *name = train->args.command->name;
     lap_tune_key_t key = {.digest = 0};
-    bool there = false;
+    int fd = -1;
     if (!find_dir(dir))
         return false;
-    lap_status_t status = open_dir(dir, false, &there);
-    if (status == LAP_OK && there)
+    lap_status_t status = open_dir(dir, false, &fd);
+    if (status == LAP_OK && fd >= 0)
         status = lap_tune_key_init(train, &key);
-    if (status == LAP_OK && there)
-        status = path_of(dir, &key, path);
     if (status != LAP_OK)
         fprintf(stderr, "%s: the cache is not used: %s\n", name, lap_last_error());
-    if (status != LAP_OK || !there || access(path, F_OK) != 0)
-        return false;
-    char *text = lap_alloc(BYTES_MOST, 1);
-    status = text ? read_entry(path, &key, train->grid.tp, text, entry)
-                  : lap_error(LAP_ERR_NO_MEMORY, "there is no memory to read it");
-    lap_free(text);
-    if (status != LAP_OK)
-        fprintf(stderr, "%s: %s is damaged and was ignored: %s; lap tune writes it anew\n", name,
-                path, lap_last_error());
-    return status == LAP_OK;
+    if (status == LAP_OK && fd >= 0)
+        path_in(fd, &key, path);
+    const bool there = status == LAP_OK && fd >= 0 && access(path, F_OK) == 0;
+    if (there) {
+        char *text = lap_alloc(BYTES_MOST, 1);
+        status = text ? read_entry(path, &key, train->grid.tp, text, entry)
+                      : lap_error(LAP_ERR_NO_MEMORY, "there is no memory to read it");
+        lap_free(text);
+    }
+    if (there && status != LAP_OK)
+        fprintf(stderr,
+                "%s: %s/%016" PRIx64 SUFFIX
+                " is damaged and was ignored: %s; lap tune writes it anew\n",
+                name, dir, key.digest, lap_last_error());
+    if (fd >= 0)
+        close(fd);
+    return there && status == LAP_OK;
 }
 
 lap_status_t lap_tune_find(const lap_train_t *train, lap_group_t *world, lap_tune_entry_t *entry_p)
@@ -211,21 +214,25 @@ static lap_status_t write_text(const char *path, const lap_tune_key_t *key,
 
 void lap_tune_store(const lap_train_t *train, const lap_tune_entry_t *entry)
 {
-    char dir[PATH_MAX], path[PATH_MAX];
+    char dir[PATH_MAX], path[NAME_MAX];
     lap_tune_key_t key = {.digest = 0};
-    bool there;
+    int fd = -1;
     lap_status_t status =
-        find_dir(dir) ? open_dir(dir, true, &there)
+        find_dir(dir) ? open_dir(dir, true, &fd)
                       : lap_error(LAP_ERR_SYSTEM, "neither XDG_CACHE_HOME nor HOME is a path");
+    if (status == LAP_OK && fd < 0)
+        status = lap_error(LAP_ERR_SYSTEM, "the directory '%s' was removed meanwhile", dir);
     if (status == LAP_OK)
         status = lap_tune_key_init(train, &key);
-    if (status == LAP_OK)
-        status = path_of(dir, &key, path);
-    if (status == LAP_OK)
+    if (status == LAP_OK) {
+        path_in(fd, &key, path);
         status = write_text(path, &key, entry);
+    }
     if (status != LAP_OK)
         fprintf(stderr, "%s: the cache does not have the result: %s\n", train->args.command->name,
                 lap_last_error());
+    if (fd >= 0)
+        close(fd);
 }
 
 /* ---- emptied ---- */

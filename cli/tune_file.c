@@ -24,7 +24,7 @@ const char *const lap_tune_way_names[LAP_TUNE_WAYS] = {
 #define LINE 1024
 
 /* The machine and the layer, in a line for people. */
-static void describe(const lap_tune_t *tune, char *text, size_t bytes)
+static void describe(const lap_tune_t *tune, int rounds, char *text, size_t bytes)
 {
     const lap_train_t *train = &tune->train;
     const lap_nn_desc_t *desc = &train->desc;
@@ -39,7 +39,7 @@ static void describe(const lap_tune_t *tune, char *text, size_t bytes)
              lap_nn_kind_name(desc->kind), desc->hidden, desc->ffn ? desc->ffn : 4 * desc->hidden,
              desc->heads, desc->kv_heads ? desc->kv_heads : desc->heads, desc->seq, desc->batch,
              lap_dtype_name(desc->dtype), desc->fp8 == LAP_FP8_NONE ? "" : ", FP8",
-             (int)desc->recompute, desc->sequence_parallel, tune->rounds);
+             (int)desc->recompute, desc->sequence_parallel, rounds);
     const size_t used = strlen(text);
     if (train->link.ratio > 0)
         snprintf(text + used, bytes - used, ", link ratio %g", train->link.ratio);
@@ -141,7 +141,7 @@ lap_status_t lap_tune_write(const lap_tune_t *tune, const lap_tune_entry_t *entr
     const lap_tune_end_t *end = &entry->end;
     char path[PATH_MAX], text[LINE];
     lap_output_t output;
-    describe(tune, text, sizeof(text));
+    describe(tune, entry->rounds, text, sizeof(text));
     LAP_TRY(part_path(tune, path));
     LAP_TRY(lap_output_open("the rules", tune->output, &output));
     fprintf(output.file,

@@ -291,7 +291,7 @@ LAP_API lap_status_t lap_nn_wait(lap_nn_t *nn);
 /*
  * From now on (`on` is not 0) forward, loss, backward and lap_optimizer_step only note what they are given, and the
  * first call that needs what they make issues all of them as one program: lap_nn_wait, lap_dp_wait, the next forward,
- * lap_optimizer_norm. On a GPU a program that is repeated with the same memory is launched as one graph.
+ * lap_optimizer_norm with clip_norm. On a GPU a program that is repeated with the same memory is launched as one graph.
  *
  *     lap_nn_forward(nn, seq, &x, &y);
  *     lap_nn_loss(nn, &y, &target, &y);

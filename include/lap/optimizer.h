@@ -109,8 +109,8 @@ LAP_API void lap_optimizer_destroy(lap_optimizer_t *optimizer);
 LAP_API lap_status_t lap_optimizer_step(lap_optimizer_t *optimizer, float scale, double *norm_p);
 
 /*
- * The norm of the latest step, as lap_optimizer_step writes it. Blocks until that step has ended; 0 before the
- * first. Returns LAP_ERR_INVALID (NULL), or as lap_nn_wait.
+ * The norm of the latest step, as lap_optimizer_step writes it. With clip_norm it blocks until that step
+ * has ended; without, and before the first, it is 0 at once. Returns LAP_ERR_INVALID (NULL), or as lap_nn_wait.
  */
 LAP_API lap_status_t lap_optimizer_norm(lap_optimizer_t *optimizer, double *norm_p);
 

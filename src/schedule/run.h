@@ -21,6 +21,9 @@ typedef struct lap_in_flight {
     /* Of calls that another library does, whose waits nobody sees: "ag_gemm", "cublasmp". */
     const lap_foreign_t *foreign; /* NULL: they are ours */
     const char *what, *method;
+    uint64_t foreign_call;      /* the one that a watcher saw last; 0: none, */
+    uint64_t foreign_lost_ns;   /* since when a peer of it is lost; 0: none is, */
+    lap_deadline_t foreign_end; /* and how long it may last */
     struct lap_in_flight *next;
 } lap_in_flight_t;
 

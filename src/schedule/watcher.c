@@ -81,25 +81,25 @@ static lap_status_t foreign_failed(const lap_in_flight_t *op, lap_status_t statu
 }
 
 /* A call of another library ends, or its peers are lost, or it lasts too long. */
-static lap_status_t look_at_foreign(lap_watcher_t *watcher, const lap_in_flight_t *op)
+static lap_status_t look_at_foreign(lap_in_flight_t *op)
 {
     const uint64_t number = op->foreign->running(op->foreign);
     char cause[LAP_ERROR_TEXT], stopped[256];
     if (number == 0)
         return LAP_OK;
-    if (watcher->foreign != number) {
-        watcher->foreign = number;
-        watcher->foreign_lost = 0;
-        watcher->foreign_end = lap_deadline_after(op->group->world->timeout_ns);
+    if (op->foreign_call != number) {
+        op->foreign_call = number;
+        op->foreign_lost_ns = 0;
+        op->foreign_end = lap_deadline_after(op->group->world->timeout_ns);
     }
     const lap_status_t status = lap_group_look(op->group);
-    if (status != LAP_OK && watcher->foreign_lost == 0) {
-        watcher->foreign_lost = lap_now_ns();
-    } else if (status != LAP_OK && lap_now_ns() - watcher->foreign_lost > LAST_CALL_NS) {
+    if (status != LAP_OK && op->foreign_lost_ns == 0) {
+        op->foreign_lost_ns = lap_now_ns();
+    } else if (status != LAP_OK && lap_now_ns() - op->foreign_lost_ns > LAST_CALL_NS) {
         snprintf(cause, sizeof(cause), "%s", lap_last_error());
         return foreign_failed(op, status, cause);
     }
-    if (!lap_deadline_passed(&watcher->foreign_end))
+    if (!lap_deadline_passed(&op->foreign_end))
         return LAP_OK;
     lap_group_tell_stopped(op->group, stopped, sizeof(stopped));
     snprintf(cause, sizeof(cause), "timeout after %g s%s",
@@ -110,9 +110,9 @@ static lap_status_t look_at_foreign(lap_watcher_t *watcher, const lap_in_flight_
 lap_status_t lap_watcher_look(void *context)
 {
     lap_watcher_t *watcher = context;
-    for (const lap_in_flight_t *op = watcher->engine->in_flight; op; op = op->next)
+    for (lap_in_flight_t *op = watcher->engine->in_flight; op; op = op->next)
         if (op->foreign)
-            LAP_TRY(look_at_foreign(watcher, op));
+            LAP_TRY(look_at_foreign(op));
     for (int s = 0; s < LAP_STREAMS; s++)
         LAP_TRY(look_at_stream(watcher, watcher->engine->streams[s], s));
     return LAP_OK;

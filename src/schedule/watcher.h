@@ -13,9 +13,6 @@ typedef struct lap_watcher {
     uint32_t numbers[LAP_STREAMS];    /* of the wait that each stream was in, */
     bool waits[LAP_STREAMS];          /* if it was in one, */
     lap_deadline_t ends[LAP_STREAMS]; /* and how long that may last */
-    uint64_t foreign;                 /* the call of another library that was seen last; 0: none, */
-    uint64_t foreign_lost;            /* since when a peer of it is lost; 0: none is, */
-    lap_deadline_t foreign_end;       /* and how long it may last */
     lap_stall_t lost;                 /* what cannot come any more, once a look has failed */
 } lap_watcher_t;
 

@@ -29,6 +29,11 @@ for sizes in 'ag 1024 8192 8' 'rs 1024 64 64'; do # some of the own rows are set
     right "the own rows of $sizes, first and last" 1
 done
 
+FAKE_NO_SPREAD=1 lap bench ag 48 32 16 --device cuda --ranks 2 --method serial,oneshot --iters 1 --warmup 0
+has 'a method that sends nothing is wrong, though the one before it has left all in the buffer' "$status $err" \
+    '1 lap bench' 'wrong result: ag_gemm oneshot'
+ok '... and that one is right' test -z "$(grep 'wrong result: ag_gemm serial' <<<"$err")"
+
 lap bench ag 48 32 16 --ranks 2 --method ring --iters 1 --calls 2
 has 'on the CPU, too, several calls make a round' "$out" 'round of 2 calls'
 begin=$EPOCHREALTIME
@@ -102,6 +107,7 @@ if [ -e "$FAKE_CUDA/libnccl.so.2" ]; then
     has 'GPUs for which NCCL has no symmetric memory: what to use instead' "$status $err" '1 lap bench' 'no symmetric memory' 'cuda_ipc'
     lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl --method all,cublasmp:algorithm=split_p2p --iters 1 --json
     ok 'cublasmp is among all methods, and has its knob' grep -q '"method":"cublasmp:algorithm=split_p2p"' "$work/out"
+    ok '... and without it' grep -q '"method":"cublasmp",' "$work/out"
     ok '... and is right' test "$status $(grep -o '"ok":false' "$work/out" | wc -l)" = '0 0'
     lap bench rs 49 32 16 --device cuda --ranks 2 --transport nccl --method all,auto --auto-foreign --iters 1 --json
     ok 'all leaves it out where it cannot do the case, and so does auto' test "$status $(grep -c cublasmp "$work/out")" = '0 0'

@@ -4,6 +4,7 @@
 # light and dark, of one rank and of 64; and what is no trace is refused.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/tap.bash"
+limit=120
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 for browser in chromium-headless-shell chromium google-chrome ''; do
     command -v "$browser" >/dev/null 2>&1 && break

@@ -85,10 +85,11 @@ until_true() {
     done
 }
 
-# Runs lap and keeps its exit status, standard output and standard error in $status, $out and $err.
+# Runs lap and keeps its exit status, standard output and standard error in $status, $out and $err. Where a script
+# sets $limit, it ends after so many seconds.
 lap() {
     last="lap $*"
-    "$LAP" "$@" >"$work/out" 2>"$work/err" </dev/null
+    ${limit:+timeout "$limit"} "$LAP" "$@" >"$work/out" 2>"$work/err" </dev/null
     status=$?
     out=$(cat "$work/out")
     err=$(cat "$work/err")

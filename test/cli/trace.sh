@@ -4,6 +4,7 @@
 # refused and written as files of ours are; and what --assert-efficiency says.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/tap.bash"
+limit=120
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 command -v python3 >/dev/null || {
     echo '1..0 # SKIP there is no python3 to read JSON'

@@ -29,8 +29,6 @@ falls() {
     }'
 }
 
-# refuse WORDS ARGUMENTS...: status 2, nothing on standard output, one line that says the words.
-
 lap train --help
 is '--help ends well' "$status$err" 0
 has '... and tells about options' "$out" --layer --tp --num-replicas --iters --batch --seq --heads --head-dim \

@@ -84,6 +84,7 @@ END
     entry "$first" '^end .=>end 0' '^choice .*\n=>' '^rounds=>choice 0 3 0.9 0.9 0.9 serial\nrounds' \
         '^rule 0 .*=>rule 0 1 0 1 1 0 2 1 0 1 1 -5 0 0' '^rule 3 .*=>rule 3 2 1 16 2 1 2 0 0 1 0 -5 0 0' \
         '^rule 7 .*=>rule 7 2 1 16 2 1 2 0 0 1 0 -5 0 0' '^rule 1 .*=>rule 1 0 0 1 1 0 2 0 0 1 1 -5 0 0' \
+        '^rule 2 .*=>rule 2 0 1 16 2 1 4 0 0 1 0 -5 0 0' \
         '^rule 9 .*=>rule 9 2 1 8 2 1 4 0 1 1 0 -5 0 0' '^rule 10 .*=>rule 10 5 0 1 1 0 2 0 0 1 1 -5 0 0'
     for u in 1 2 3 4 5 6 7 8; do entry "$first" "^rounds=>choice $u -1 1 1 1 \nrounds"; done
     lap tune -o "$work/mixed.yaml" ${layer% *} --rounds 3

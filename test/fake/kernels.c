@@ -441,14 +441,18 @@ static void run_sum(void *args)
     run_signals(&sum->signals);
 }
 
-/* What is not in multiples of a vector, the kernel would miss: it stays as it was. */
+/*
+ * What is not in multiples of a vector, the kernel would miss: it stays as it was. FAKE_NO_SPREAD: so does all,
+ * as if nothing were sent.
+ */
 static void run_spread(void *args)
 {
     const lap_cuda_spread_t *s = args;
     const size_t all = (size_t)s->src | s->row_bytes | (s->rows > 1 ? s->dst_stride : 0) |
                        (s->rows > 1 ? s->src_stride : 0);
     run_signals(&s->before);
-    for (uint32_t d = 0; d < s->n && all % s->vector == 0; d++)
+    const bool copies = all % s->vector == 0 && !getenv("FAKE_NO_SPREAD");
+    for (uint32_t d = 0; d < s->n && copies; d++)
         for (size_t row = 0; row < s->rows && (size_t)s->dst[d] % s->vector == 0; row++)
             memcpy((char *)fake_at(s->dst[d]) + row * s->dst_stride,
                    (const char *)fake_at(s->src) + row * s->src_stride, s->row_bytes);

@@ -479,7 +479,7 @@ typedef struct task {
     lap_status_t (*step)(multiplier_t *it);
     lap_status_t status;
     lap_saved_error_t error;
-    _Atomic bool done;
+    _Atomic bool done, abandoned;
 } task_t;
 
 static void *task_main(void *context)
@@ -487,8 +487,12 @@ static void *task_main(void *context)
     task_t *task = context;
     lap_nccl_comm_t *nccl = task->it->nccl;
     task->status = lap_nccl_enter(nccl);
-    if (task->status == LAP_OK)
-        task->status = lap_nccl_leave(nccl, task->step(task->it));
+    if (task->status == LAP_OK) {
+        const lap_status_t status = task->step(task->it);
+        if (atomic_load(&task->abandoned)) /* the world may have ended meanwhile */
+            return NULL;
+        task->status = lap_nccl_leave(nccl, status);
+    }
     lap_error_save(&task->error);
     atomic_store(&task->done, true);
     return NULL;
@@ -532,6 +536,7 @@ static lap_status_t run_task(task_t *task)
     lap_status_t status = await(task);
     if (status != LAP_OK) {
         task->it->abandoned = task->it->nccl->device->dead = true;
+        atomic_store(&task->abandoned, true);
         pthread_detach(thread);
         return status;
     }

@@ -89,12 +89,6 @@ const char *lap_single_text(float value, char text[LAP_SINGLE_TEXT])
     return text;
 }
 
-void lap_terms_single(lap_terms_t *terms, const char *name, float value)
-{
-    char text[LAP_SINGLE_TEXT];
-    lap_terms_text(terms, name, lap_single_text(value, text));
-}
-
 /* ---- comparing ---- */
 
 static bool is_there(const lap_term_t *term)

@@ -33,7 +33,6 @@ void lap_terms_text(lap_terms_t *terms, const char *name, const char *value);
 void lap_terms_number(lap_terms_t *terms, const char *name, uint64_t value);
 void lap_terms_real(lap_terms_t *terms, const char *name,
                     double value); /* so that it can be read back */
-void lap_terms_single(lap_terms_t *terms, const char *name, float value);
 
 /* A number with as few digits as tell it from all others. Returns the text. */
 #define LAP_SINGLE_TEXT 24

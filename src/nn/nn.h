@@ -290,11 +290,6 @@ lap_status_t lap_nn_issue_tokens(lap_nn_t *nn, lap_stream_t *stream, const lap_n
 /* Forward of the latest tokens once more, without a loss. */
 lap_status_t lap_model_again(lap_nn_t *nn);
 
-/* ---- pass.c ---- */
-
-/* The active rows: all tokens. */
-size_t lap_nn_rows(const lap_nn_t *nn);
-
 /* ---- run.c ---- */
 
 /* Proves the programs of all ranks as they run, with the methods that operators have chosen. */

@@ -10,11 +10,6 @@
 #include "nn/nn.h"
 #include "util/alloc.h"
 
-size_t lap_nn_rows(const lap_nn_t *nn)
-{
-    return lap_nn_tokens(&nn->list, nn->seq) * nn->list.plan.desc.batch;
-}
-
 /* ---- waiting ---- */
 
 lap_status_t lap_nn_settle(lap_nn_t *nn)

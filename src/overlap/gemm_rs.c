@@ -221,17 +221,24 @@ static uint32_t add_open_part(const lap_problem_t *p, lap_schedule_t *s, size_t 
     return gemm;
 }
 
+/* Begins a schedule whose partial products peers read in place; false: there is nobody to do so. */
+static bool begin_open(const lap_problem_t *p, lap_schedule_t *s)
+{
+    begin_schedule(p, s, 0);
+    if (p->size > 1)
+        s->symmetric_bytes = lap_is_scaled(p) ? lap_scales_end(open_bytes(p), 1) : open_bytes(p);
+    if (p->size > 1 && p->m > 0)
+        return true;
+    lap_add_alone(p, s);
+    return false;
+}
+
 static void build_pull(const lap_problem_t *p, lap_schedule_t *s)
 {
     uint32_t gemm = 0;
     bool read = false;
-    begin_schedule(p, s, 0);
-    if (p->size > 1)
-        s->symmetric_bytes = lap_is_scaled(p) ? lap_scales_end(open_bytes(p), 1) : open_bytes(p);
-    if (p->size == 1 || p->m == 0) {
-        lap_add_alone(p, s);
+    if (!begin_open(p, s))
         return;
-    }
     for (int j = 1; j < p->size; j++)
         read = read || lap_rows_of(p, lap_peer_at(p, j)) > 0;
     if (lap_is_scaled(p) && read)
@@ -260,13 +267,8 @@ static void build_oneshot(const lap_problem_t *p, lap_schedule_t *s)
 {
     const uint16_t stream = LAP_STREAM_COMPUTE;
     const lap_columns_t all = lap_all_columns(p);
-    begin_schedule(p, s, 0);
-    if (p->size > 1)
-        s->symmetric_bytes = lap_is_scaled(p) ? lap_scales_end(open_bytes(p), 1) : open_bytes(p);
-    if (p->size == 1 || p->m == 0) {
-        lap_add_alone(p, s);
+    if (!begin_open(p, s))
         return;
-    }
     lap_range_t d = lap_partial(p, all);
     bool read = false;
     d.place = LAP_SYMMETRIC;

@@ -196,17 +196,22 @@ static lap_status_t predict(const lap_train_model_t *model, lap_train_result_t *
     const bool traced = train->trace && !train->apart; /* those whose times count */
     const bool plays = train->trace_simulated && lap_group_rank(model->groups.world) == 0;
     const int micro = train->micro;
-    result->simulated = (lap_timeline_t){.size = lap_train_ranks(train),
-                                         .most = LAP_TIMELINE_MOST,
-                                         .emulated = result->link.bytes_per_s > 0};
+    result->simulated =
+        (lap_timeline_t){.size = lap_train_ranks(train),
+                         .most = LAP_TIMELINE_MOST,
+                         .emulated = result->link.bytes_per_s > 0 || result->link.latency_s > 0};
     lap_nn_prediction_t prediction = {.step = lap_train_steps(train, traced),
                                       .timeline = plays ? &result->simulated : NULL,
                                       .last = micro == 1};
     if (!train->predicts)
         return LAP_OK;
     const lap_status_t status = lap_nn_predict(model->nn, &prediction);
-    if (status == LAP_ERR_NO_MEMORY) /* on all ranks: they train without */
+    if (status == LAP_ERR_NO_MEMORY) { /* on all ranks: they train without */
+        if (plays)
+            fprintf(stderr, "%s: nothing is simulated: %s\n", lap_train_command.name,
+                    lap_last_error());
         return LAP_OK;
+    }
     LAP_TRY(status);
     const double(*seconds)[2] = (const double(*)[2])prediction.seconds;
     result->predicted =

@@ -28,6 +28,7 @@ bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const boo
     const bool model = kind == LAP_NN_MODEL, transformer = model || kind == LAP_NN_TRANSFORMER;
     const bool attends = kind == LAP_NN_ATTENTION || transformer;
     const bool mlp = kind == LAP_NN_LAYERNORM_MLP || transformer;
+    const bool tunes = strcmp(args->command->name, "lap tune") == 0;
     const useless_t rows[] = {
         {model, "has no effect on a model; expected no --model with it", LIST(LAYER)},
         {!model, "is for language models; expected --model with it",
@@ -85,8 +86,10 @@ bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const boo
          LIST(TRACE_SIMULATED)},
         {args->given[NO_TRACE], "needs traces; expected no --no-trace with it",
          LIST(TRACE, REPORT, ASSERT_HIDDEN)},
-        {!args->given[AUTO] && strcmp(args->command->name, "lap tune") != 0,
-         "is for what --auto uses; expected --auto with it", LIST(NO_CACHE)},
+        {tunes, "is for a training; expected lap train with it",
+         LIST(SAVE, LOAD, COMPARE, TRACE, REPORT, ASSERT_HIDDEN)},
+        {!args->given[AUTO] && !tunes, "is for what --auto uses; expected --auto with it",
+         LIST(NO_CACHE)},
         {args->given[COMPARE], "is for one training; expected no --compare with it",
          LIST(SAVE, LOAD)},
         {args->given[NO_SEQUENCE_PARALLEL],

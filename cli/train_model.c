@@ -396,6 +396,8 @@ lap_status_t lap_train_tell_not_finite(lap_train_model_t *model, int index, cons
     const lap_train_t *train = model->train;
     lap_nn_not_finite_t found = {.what = LAP_NN_ALL_FINITE};
     void *all;
+    if (train->desc.shards > 1) /* by all: only replicas that look compute forward */
+        LAP_TRY(lap_nn_refresh(model->nn));
     LAP_TRY(find_not_finite(model, loss, &found));
     LAP_TRY(lap_group_collect(model->groups.world, &found, sizeof(found), &all));
     for (int r = lap_group_size(model->groups.world); r-- > 0;)

@@ -175,6 +175,19 @@ static bool write_file(const lap_train_t *train, const lap_train_result_t *resul
     return true;
 }
 
+/* False: it could not be, and that was said. */
+static bool add_simulated(const lap_train_result_t *result, lap_timeline_t *timeline)
+{
+    if (result->simulated.dropped > 0)
+        fprintf(stderr, "%s: the simulated trace lacks %zu records, for which a step has no room\n",
+                lap_train_command.name, result->simulated.dropped);
+    if (result->simulated.nrecords == 0 ||
+        lap_timeline_predict(timeline, &result->simulated) == LAP_OK)
+        return true;
+    fprintf(stderr, "%s: no trace is written: %s\n", lap_train_command.name, lap_last_error());
+    return false;
+}
+
 lap_status_t lap_train_write_trace(const lap_train_t *train, lap_group_t *world,
                                    const lap_train_result_t *result, lap_timeline_t *timeline,
                                    int *end_p)
@@ -188,9 +201,7 @@ lap_status_t lap_train_write_trace(const lap_train_t *train, lap_group_t *world,
         fprintf(stderr, "%s: no iteration was traced: no trace is written\n",
                 lap_train_command.name);
     else if (lap_group_rank(world) == 0)
-        written = (result->simulated.nrecords == 0 ||
-                   lap_timeline_predict(timeline, &result->simulated) == LAP_OK) &&
-                  write_file(train, result, timeline);
+        written = add_simulated(result, timeline) && write_file(train, result, timeline);
     void *all; /* ranks end alike */
     LAP_TRY(lap_group_collect(world, &written, sizeof(written), &all));
     if (!*(const bool *)all && *end_p == LAP_CLI_OK)

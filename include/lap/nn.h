@@ -246,7 +246,9 @@ LAP_API lap_nn_part_t lap_nn_output(const lap_nn_t *nn, size_t seq);
 
 /*
  * Computes y from x, and stores what backward needs.
- * Collective; every rank gives the same `seq`, the active tokens of each sequence: 1 to desc.seq.
+ * Collective, and over shard_group too if it is the first after a step of a shared optimizer, unless
+ * lap_nn_refresh was called; every rank gives the same `seq`, the active tokens of each sequence: 1 to
+ * desc.seq.
  * x and y are as lap_nn_input and lap_nn_output say, of desc.dtype, in the memory of the device. x
  * must not change until backward has ended, y until forward has; they do not overlap. Replaces the
  * state of the forward before.
@@ -397,15 +399,17 @@ LAP_API void lap_nn_accumulate(lap_nn_t *nn, int more);
  * `index` has been issued. Work that is issued to the streams of the world later, after a join of
  * them, sees the gradient. Parameters come in reverse order; those whose gradients the ranks must
  * add up come at the end. With replicas it may be on its way to them by then. A failure ends backward,
- * and backward returns it.
+ * and backward returns it. Set it when no backward is deferred (lap_nn_defer): lap_nn_wait before.
  */
 typedef lap_status_t (*lap_nn_ready_t)(void *context, size_t index);
 LAP_API void lap_nn_on_gradient(lap_nn_t *nn, lap_nn_ready_t ready, void *context);
 
 /*
  * Makes the copies of the weights that GEMMs read from their masters, after those have changed.
- * Collective with FP8, whose scales are those of all ranks, else local. It is issued, as a pass is: the
- * masters must not change until it has ended. Blocks and returns as lap_nn_forward.
+ * Where ranks share the optimizer (shards), gathers the weights that others have made, which the next
+ * forward does otherwise: until then those of lap_nn_param are of the step before, but for this rank's.
+ * Collective with FP8, whose scales are those of all ranks, and over shard_group with shards; else
+ * local. It is issued, as a pass is: the masters must not change until it has ended. Blocks and returns as lap_nn_forward.
  */
 LAP_API lap_status_t lap_nn_refresh(lap_nn_t *nn);
 
@@ -452,7 +456,8 @@ typedef struct lap_nn_not_finite {
  * Looks for the first parameter, activation or gradient that is not finite, in the order in which a
  * step makes them: x, then layer by layer the parameters and activations of forward, then the
  * gradients of lap_nn_gradients, from the last parameter to the first.
- * For use when a loss or a norm is not finite: it computes forward once more, from the x of that
+ * For use when a loss or a norm is not finite: it computes forward once more (which is collective as
+ * lap_nn_forward is), from the x of that
  * loss and to y. Passes cost nothing for it.
  * Collective. x and y are as in lap_nn_forward; of a model they are ignored, and the tokens are those
  * of its latest forward. Waits for all earlier passes and for itself. Writes

@@ -108,7 +108,8 @@ LAP_API lap_status_t lap_trainer_run(lap_trainer_t *trainer);
 
 /*
  * The layers of a training, for all calls of lap/nn.h and lap/model.h between two steps; the group that
- * shares them; and the steps made so far. Local. The trainer owns both.
+ * shares them; and the steps made so far. With distributed_optimizer, lap_nn_refresh on all ranks comes
+ * first: weights of other ranks are those of the step before until then. Local. The trainer owns both.
  */
 LAP_API lap_nn_t *lap_trainer_model(lap_trainer_t *trainer);
 LAP_API lap_group_t *lap_trainer_group(lap_trainer_t *trainer);

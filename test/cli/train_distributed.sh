@@ -81,13 +81,6 @@ for n in 2, 3, 4, 32:
     assert abs(plain - shared - 12 * count * (1 - 1 / n)) < allowed
 PY
 
-refuse() {
-    local words=$1
-    shift
-    lap train "$@"
-    is "'lap train $*' is refused in one line" "$status$out $(wc -l <"$work/err")" '2 1'
-    has '... that says why' "$err" "$words"
-}
 refuse '--distributed-optimizer is for gradients sent to other replicas; expected --num-replicas 2 or more' --tp 1 --distributed-optimizer
 refuse '--no-overlap-param-sync is for a shared optimizer; expected --distributed-optimizer' --tp 1 --dp 2 --no-overlap-param-sync
 refuse '--distributed-optimizer is not there yet for pipelines' --model gpt --layers 2 --tp 1 --pp 2 --dp 2 --distributed-optimizer

@@ -65,6 +65,17 @@ lap train --help
 has '--help tells about the status' "$(tr -s ' \n' ' ' <"$work/out")" '3 a loss, or the norm of the gradients, is not finite' \
     '--continue-on-nan'
 
+# One replica alone finds a number that is not finite, and looks for the first: the others do not compute with it.
+if [ -n "${WRONG_BLAS:-}" ]; then
+    export LAP_OPENBLAS=$WRONG_BLAS WRONG_BY=nan WRONG_RANK=1
+    for more in '' --distributed-optimizer; do
+        # shellcheck disable=SC2086
+        stops 'iteration 1: the loss is nan: the first tensor that is not finite is activation layer0.qkv.output, of rank 1' \
+            --tp 1 --dp 2 --no-trace --no-predict --timeout 20 $more
+    done
+    unset LAP_OPENBLAS WRONG_BY WRONG_RANK
+fi
+
 if [ -e "${FAKE_CUDA:-}/libcuda.so.1" ]; then
     export LD_LIBRARY_PATH=$FAKE_CUDA PATH=$LAP_SOURCE_DIR/test/fake:$PATH FAKE_RECORD=/dev/null LAP_GPU_TUNE=0
     stops "iteration 2: the loss is nan: $qkv" --device cuda --dtype fp32 --lr 1e30 --tp 2

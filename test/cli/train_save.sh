@@ -145,7 +145,7 @@ has 'no place' "$status $err" '2 ' '--save-every needs a place; expected --save 
 lap train "${small[@]}" --save dir --compare
 has 'two trainings' "$status $err" '2 ' '--save is for one training'
 lap train "${small[@]}" --adam-beta2 1
-has 'a moment that never changes' "$status $err" '2 ' "--adam-beta2 is '1'; expected less than 1"
+has 'a moment that never changes' "$status $err" '2 ' "--adam-beta2 is '1'; expected a number from 0 to less than 1"
 lap train --tp 1 --min-lr 0.1
 has 'a rate to fall to, and no fall' "$status $err" '2 ' '--min-lr needs a learning rate that falls'
 finish

@@ -151,6 +151,8 @@ only='expected 2 or more tensor-parallel ranks, and no others: they are what is 
 refused '--output is missing, expected the file to write' --tp 2
 refused "--tp is 1 of 1 ranks, $only" -o "$work/x" --tp 1
 refused "--tp is 2 of 4 ranks, $only" -o "$work/x" --tp 2 --num-replicas 2
+refused '--save is for a training; expected lap train with it' -o "$work/x" --tp 2 --save "$work/saved"
+refused '--trace is for a training; expected lap train with it' -o "$work/x" --tp 2 --trace "$work/x.json"
 lap tune -o "$work/x" --tp 2 --rounds 2
 has 'two rounds are too few' "$status $err" '2 ' "--rounds is '2'" '3 to 1000'
 lap tune -o "$work/none/x.yaml" --tp 2

@@ -386,6 +386,11 @@ static void try_replicas(const lap_target_t *target, tally_t *sums)
         desc.dtype = way % 2 ? LAP_BFLOAT16 : LAP_FLOAT32;
         for (int nranks = 1; nranks <= 2; nranks++)
             (void)prove(&desc, nranks, PASS_MORE, target, "replicas that share the optimizer");
+        if (way == 0) { /* a norm of all ranks would imply that a peer's scratch memory is free */
+            optimizer.clip_norm = 0;
+            mutate(&desc, 1, PASS_MORE, target, sums);
+            optimizer.clip_norm = 1;
+        }
         replication.ahead = true;
         (void)prove(&desc, 1 + way % 2, PASS_FIRST, target, "weights gathered behind forward");
         if (way == 0)

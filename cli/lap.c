@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -167,9 +168,23 @@ static void run_with_stack(int argc, char **argv)
     pthread_attr_destroy(&attributes);
 }
 
+/*
+ * malloc of the GNU C library reserves 64 MiB of addresses for each thread that allocates while
+ * another does. Where addresses are scarce OpenBLAS needs them more, and threads can share.
+ */
+static void share_arena(void)
+{
+#ifdef M_ARENA_MAX
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        mallopt(M_ARENA_MAX, 1);
+#endif
+}
+
 int main(int argc, char **argv)
 {
     take_standard_fds();
+    share_arena();
     signal(SIGXFSZ,
            SIG_IGN); /* a file that may not grow is an error of the write, with a sentence */
     run_with_stack(argc, argv);

@@ -7,6 +7,8 @@
  * seldom run at the same time, so that a timer also interrupts the writer, wherever it is, to
  * compare.
  */
+#include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -81,6 +83,7 @@ static volatile sig_atomic_t interrupts, differences;
 static void compare_inside(int signal)
 {
     (void)signal;
+    const int saved = errno;
     const uint32_t latest = atomic_load_explicit(&written, memory_order_relaxed);
     if (latest < LAP_CALL_NOTES || !interrupted_buffer)
         return;
@@ -89,6 +92,16 @@ static void compare_inside(int signal)
         .op = "test", .method = "none", .call = call, .op_index = op_of(call), .m = m_of(call)};
     interrupts++;
     differences += lap_buffer_compare(interrupted_buffer, 0, &reason) != LAP_OK;
+    errno = saved;
+}
+
+/* Whether SIGPROF interrupts this thread, and those that it starts from now on. */
+static void let_interrupt(bool yes)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGPROF);
+    pthread_sigmask(yes ? SIG_UNBLOCK : SIG_BLOCK, &set, NULL);
 }
 
 static void test_interrupted(lap_world_t *world, void *arg)
@@ -102,6 +115,7 @@ static void test_interrupted(lap_world_t *world, void *arg)
     atomic_store(&written, 0);
     interrupted_buffer = buffer;
     sigaction(SIGPROF, &action, NULL);
+    let_interrupt(true);
     setitimer(ITIMER_PROF, &often, NULL);
     for (uint32_t call = 1; interrupts < INTERRUPTS && !differences; call++) {
         lap_buffer_write_note(buffer->notes[0], call, op_of(call), m_of(call));
@@ -146,6 +160,7 @@ int main(void)
     for (int which = 0; which < 2; which++)
         tap_ranks(2, NULL, test_differences, &which);
     tap_ranks(2, NULL, test_stress, NULL);
+    let_interrupt(false); /* a signal of a process goes to any thread that lets it: to the writer */
     tap_ranks(1, NULL, test_interrupted, NULL);
     return tap_done();
 }

@@ -43,8 +43,29 @@ struct lap_pp {
     lap_clock_offset_t *clocks; /* of the ranks of the pipeline, at the latest traced step */
 };
 
+/* ---- stage_program.c ---- */
+
+/* The program for a number of active tokens, bound for the next step; the one before is forgotten. */
+lap_status_t lap_stage_get_program(lap_pp_t *pp, size_t seq);
+
+/*
+ * Proves a step of all ranks, with replicas where it sends to some, for this device and transport; methods
+ * that were chosen by trial are taken as serial.
+ */
+lap_status_t lap_stage_prove_own(const lap_pp_t *pp);
+
+/* What the next step sends to replicas; NULL: nothing. Of the latest, pp->background is. */
+const lap_nn_background_t *lap_stage_background(const lap_pp_t *pp);
+
 /* The operator that an item is a call of, and its arguments; NULL: none. */
 lap_op_t *lap_stage_op(const lap_pp_t *pp, const lap_stage_item_t *item, lap_op_args_t *args_p);
+
+/* ---- stage_run.c ---- */
+
+/* Waits for all of a step of a pipeline, lap_pp_t: sets of streams leave its buffers together. */
+lap_status_t lap_stage_end(void *pp);
+
+/* ---- stage_trace.c ---- */
 
 /*
  * Adds to the timeline of the layers what has ended of a step that was traced: what is in the background,

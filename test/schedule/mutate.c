@@ -61,13 +61,15 @@ static lap_status_t prove(const sequence_t *sequence)
 /* A range of the same shape that begins one row further; false when it has no row to move by. */
 static bool shift(lap_range_t *range)
 {
+    if (range->rows == 0 || range->row_bytes == 0)
+        return false;
     range->offset += range->stride;
-    return range->rows > 0 && range->row_bytes > 0;
+    return true;
 }
 
 /*
  * Changes a step of a schedule; `item` counts its dependencies or blocks. False: there is nothing
- * to change.
+ * to change, and nothing was changed.
  */
 static bool change_step(lap_schedule_t *schedule, uint32_t index, mutation_t mutation,
                         uint32_t item)
@@ -137,7 +139,10 @@ static bool change_block(lap_schedule_t *schedule, uint32_t index, mutation_t mu
     case DROP_BLOCK_RAISE:
         return drop_block_signal(&block->raise_signal);
     case LESS:
-        return block->wait_signal != LAP_NO_SIGNAL && --block->wait_count > 0;
+        if (block->wait_signal == LAP_NO_SIGNAL || block->wait_count < 2)
+            return false;
+        block->wait_count--;
+        return true;
     case SHIFT:
         return shift(&block->d);
     case DROP_WORK:
@@ -270,27 +275,25 @@ static bool is_equivalent(const sequence_t *original, uint32_t call, int rank, u
 }
 
 /* Changes one rank, or all (rank -1) in the same place, and sees whether the checker objects. */
-static bool try_mutant(sequence_t *sequence, const sequence_t *original, uint32_t call, int rank,
+static void try_mutant(sequence_t *sequence, const sequence_t *original, uint32_t call, int rank,
                        uint32_t index, mutation_t mutation, uint32_t item, tally_t *tally)
 {
     bool changed = false;
     for (int r = rank < 0 ? 0 : rank; r < (rank < 0 ? sequence->size : rank + 1); r++)
         changed = change(sequence, call, r, index, mutation, item) || changed;
-    if (changed) {
-        tally->mutants++;
-        if (prove(sequence) != LAP_ERR_CHECK &&
-            !is_equivalent(original, call, rank, index, mutation, item) &&
-            tally->survivors++ == 0) {
-            char text[256];
-            lap_step_describe(&original->schedules[call * (uint32_t)sequence->size +
-                                                   (uint32_t)(rank < 0 ? 0 : rank)],
-                              index, text, sizeof(text));
-            tap_note("survived: %s: call %u rank %d %s, item %u", mutation_names[mutation], call,
-                     rank, text, item);
-        }
+    if (!changed)
+        return;
+    tally->mutants++;
+    if (prove(sequence) != LAP_ERR_CHECK &&
+        !is_equivalent(original, call, rank, index, mutation, item) && tally->survivors++ == 0) {
+        char text[256];
+        lap_step_describe(
+            &original->schedules[call * (uint32_t)sequence->size + (uint32_t)(rank < 0 ? 0 : rank)],
+            index, text, sizeof(text));
+        tap_note("survived: %s: call %u rank %d %s, item %u", mutation_names[mutation], call, rank,
+                 text, item);
     }
     restore(sequence, original, call);
-    return changed;
 }
 
 static void try_step(sequence_t *sequence, const sequence_t *original, uint32_t call, int rank,

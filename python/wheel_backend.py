@@ -66,7 +66,9 @@ def _built(folder: str) -> Dict[str, bytes]:
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DLAP_BUILD_TESTS=OFF", "-DLAP_BUILD_EXAMPLES=OFF"]
     options += shlex.split(os.environ.get("LAPSTRAKE_CMAKE_ARGS", ""))
     _run(["cmake", "-S", str(ROOT), "-B", folder, *options])
-    _run(["cmake", "--build", folder, "--target", "lap_shared", "lap_cli", "--parallel"])
+    # Without a number make starts a compiler for every file at once.
+    jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
+    _run(["cmake", "--build", folder, "--target", "lap_shared", "lap_cli", "--parallel", jobs])
     return {f"lapstrake/{name}": (Path(folder) / name).read_bytes() for name in ("liblap.so", "lap")}
 
 

@@ -524,6 +524,15 @@ void lap_probe_clear(lap_probe_t *probe)
     lap_free(probe->buckets);
 }
 
+lap_status_t lap_probe_kernels(lap_probe_t *probe)
+{
+    const lap_nn_t *nn = probe->nn;
+    LAP_TRY(calibrate(probe, nn->group, nn->buffer, LAP_FLOAT32, 0, 0, &probe->costs[0]));
+    for (uint32_t i = 0; i < nn->list.nsteps; i++)
+        LAP_TRY(find_finish(probe, i));
+    return measure_kernels(probe);
+}
+
 lap_status_t lap_probe_measure(lap_probe_t *probe)
 {
     LAP_TRY(measure_operators(probe));

@@ -43,6 +43,9 @@ void lap_probe_clear(lap_probe_t *probe);
  */
 lap_status_t lap_probe_measure(lap_probe_t *probe);
 
+/* The same of kernels and epilogues alone. */
+lap_status_t lap_probe_kernels(lap_probe_t *probe);
+
 /* ---- for the files of the probe ---- */
 
 /* The replicas whose buckets are part of backward; NULL: there are none. */

@@ -9,6 +9,7 @@
 
 #include "core/status.h"
 #include "nn/program.h"
+#include "plan/kernels.h"
 #include "plan/plan.h"
 #include "schedule/range.h"
 #include "util/alloc.h"
@@ -73,22 +74,14 @@ static lap_status_t describe(const lap_plan_config_t *config, lap_tp_overlap_t *
 
 /* ---- kernels ---- */
 
+static double region_bytes(const lap_nn_region_t *region)
+{
+    return (double)region->rows * (double)region->cols * (double)lap_dtype_size(region->dtype);
+}
+
 static double memory_rate(const lap_machine_t *machine)
 {
     return machine->memory_bytes_per_s * machine->memory_efficiency;
-}
-
-static void add_bytes(void *context, const lap_range_t *range, bool write)
-{
-    (void)write;
-    *(double *)context += (double)range->rows * (double)range->row_bytes;
-}
-
-static double bytes_of(const coster_t *coster, uint32_t f)
-{
-    double bytes = 0;
-    lap_link_each(coster->linked, &coster->linked->fragments[f], 0, LAP_NO_STEP, add_bytes, &bytes);
-    return bytes;
 }
 
 /* Scores of a rank's heads and tokens, of which a causal mask leaves half. */
@@ -139,10 +132,24 @@ static double attention_s(const coster_t *coster, bool backward)
     return flops / (machine->peak[type] * lap_curve_at(curve, tokens));
 }
 
-/* A kernel of an entry. Embeddings read the rows of tokens, not the table. */
-static double kernel_s(const coster_t *coster, uint32_t f, const lap_nn_entry_t *entry)
+/* Bytes per second of a kernel. */
+static double kernel_rate(const lap_machine_t *machine, lap_plan_kernel_t kernel)
 {
-    const double bytes = bytes_of(coster, f);
+    const double rate = kernel < LAP_PLAN_KERNELS ? machine->kernels[kernel] : 0;
+    return rate > 0 ? rate : memory_rate(machine);
+}
+
+/* Seconds of an epilogue per byte of the result. */
+static double finish_of(const coster_t *coster, lap_epilogue_t epilogue)
+{
+    const lap_plan_kernel_t kernel = lap_plan_epilogue_of(epilogue);
+    const double rate = kernel < LAP_PLAN_KERNELS ? coster->machine->kernels[kernel] : 0;
+    return rate > 0 ? 1 / rate : 0;
+}
+
+/* A kernel of an entry. Embeddings read the rows of tokens, not the table. */
+static double kernel_s(const coster_t *coster, const lap_nn_entry_t *entry)
+{
     const lap_nn_region_t *regions = coster->list->regions;
     switch (entry->work) {
     case LAP_NN_ATTEND:
@@ -156,8 +163,12 @@ static double kernel_s(const coster_t *coster, uint32_t f, const lap_nn_entry_t 
         return 3.0 * (double)rows->rows * (double)rows->cols * (double)lap_dtype_size(rows->dtype) /
                memory_rate(coster->machine);
     }
+    case LAP_NN_ACTIVATE: /* a GELU that no GEMM ends with */
+        return lap_plan_kernel_bytes(coster->list, entry) / memory_rate(coster->machine) +
+               region_bytes(&regions[entry->writes[0]]) * finish_of(coster, LAP_EPILOGUE_GELU);
     default:
-        return bytes / memory_rate(coster->machine);
+        return lap_plan_kernel_bytes(coster->list, entry) /
+               kernel_rate(coster->machine, lap_plan_kernel_of(entry->work));
     }
 }
 
@@ -246,7 +257,8 @@ static void set_costs(coster_t *coster, bool fast)
         coster->costs[f] = cost_of(coster, f, fast);
         coster->fragments[f] = (lap_fragment_cost_t){
             .cost = &coster->costs[f],
-            .kernel_s = entry->work == LAP_NN_OPERATOR ? 0 : kernel_s(coster, f, entry)};
+            .kernel_s = entry->work == LAP_NN_OPERATOR ? 0 : kernel_s(coster, entry),
+            .finish = finish_of(coster, coster->linked->fragments[f].schedule.epilogue)};
     }
 }
 
@@ -341,11 +353,6 @@ static void add_ring(const coster_t *coster, lap_plan_layer_t *layer)
 }
 
 /* ---- memory ---- */
-
-static double region_bytes(const lap_nn_region_t *region)
-{
-    return (double)region->rows * (double)region->cols * (double)lap_dtype_size(region->dtype);
-}
 
 /* What forward makes and backward uses. */
 static bool is_saved(const lap_nn_list_t *list, const lap_nn_region_t *region)

@@ -29,6 +29,21 @@ typedef enum lap_plan_type {
 /* Their names, in their order; NULL at the end. */
 extern const char *const lap_plan_type_names[LAP_PLAN_TYPES + 1];
 
+/* Kernels that a device may compute more slowly than its memory is; the last three end a GEMM. */
+typedef enum lap_plan_kernel {
+    LAP_PLAN_NORM = 0,
+    LAP_PLAN_NORM_BACKWARD,
+    LAP_PLAN_SWIGLU,
+    LAP_PLAN_SWIGLU_BACKWARD,
+    LAP_PLAN_ROPE,
+    LAP_PLAN_LOGIT_STATS,
+    LAP_PLAN_CROSS_ENTROPY,
+    LAP_PLAN_BIAS,
+    LAP_PLAN_GELU,
+    LAP_PLAN_GELU_BACKWARD,
+    LAP_PLAN_KERNELS
+} lap_plan_kernel_t;
+
 /* A wire out of one GPU, in one direction. */
 typedef struct lap_plan_wire {
     double bytes_per_s, efficiency, latency_s;
@@ -48,6 +63,8 @@ typedef struct lap_machine {
     lap_curve_t attention_forward, attention_backward;
     lap_plan_wire_t nvlink, network;
     double kernel_s; /* from the end of a kernel to the beginning of the next */
+    /* Bytes per second, as kernels.h counts them; 0: that of memory, and nothing at the end of a GEMM. */
+    double kernels[LAP_PLAN_KERNELS];
 } lap_machine_t;
 
 /*

@@ -304,6 +304,8 @@ lap_status_t lap_machine_measure(lap_world_t *world, lap_machine_t *machine_p)
     take_facts(&measuring);
     LAP_TRY(measure_types(&measuring));
     LAP_TRY(measure_kernels(&measuring));
+    if (measuring.extent == &host)
+        LAP_TRY(lap_machine_measure_kernels(measuring.group, &machine));
     *machine_p = machine;
     return LAP_OK;
 }

@@ -12,6 +12,9 @@ text = open(sys.argv[1]).read()
 number = lambda key: float(re.search(rf"^ *{key}: ([0-9.e+-]+)$", text, re.M)[1])
 assert "name: 'two ranks'" in text and text.startswith("# Measured by lap calibrate: 2 ranks at once, device cpu")
 assert 0 < number("optimizer") <= 1
+kernels = text[text.index("kernels:"):text.index("nvlink:")].split("\n")[1:-1]
+assert len(kernels) == 10 and all(0.001 < float(line.split(":")[1]) < 1e5 for line in kernels), kernels
+assert number("gelu") < number("bias"), "an exponential for each element is no cheaper than a sum"
 assert number("gpus_per_node") == 2 and 1e-4 < number("fp32") < 1e3 and 0.01 < number("gb_per_s") < 1e5
 curves = re.findall(r"^  (\w+): \[(.*)\]$", text, re.M)
 assert len(curves) == 7, curves

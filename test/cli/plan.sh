@@ -99,6 +99,21 @@ ok 'recomputing a layer takes time' less "$plain" "$(step_of --recompute layer)"
 ok 'a B200 is faster than an H100' less "$(step_of --gpu b200)" "$plain"
 sed 's/^  gb_per_s: 450/  gb_per_s: 45/' "$machines/h100-sxm.yaml" >"$work/slow.yaml"
 ok 'a slower NVLink is slower' less "$plain" "$(step_of --gpu "$work/slow.yaml")"
+# slower KEY: seconds that a layer of a GPT takes longer when a kernel has 1 MB/s.
+slower() {
+    for rate in "" "kernels:\n  $1: 0.001\n"; do
+        { cat "$machines/h100-sxm.yaml"; printf "$rate"; } >"$work/kernels.yaml"
+        "$LAP" plan --model gpt --layers 1 --gpus 1 --tp 1 --pp 1 --cp 1 --global-batch 1 --micro-batch 1 --recompute none --precision fp32 \
+            --gpu "$work/kernels.yaml" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["plans"][0]["step_s"])'
+    done | python3 -c 'import sys; a, b = map(float, sys.stdin); print(f"{b - a:.3f}")'
+}
+# 256 tokens, hidden 128, ffn 512, vocab 256: bytes over 1e6
+is 'a slow GELU costs the bytes of its result' "$(slower gelu) $(slower gelu_backward)" "$(python3 -c 'print(*2 * [f"{256 * 512 * 4 / 1e6:.3f}"])')"
+is 'a norm what it reads and writes: x, y, scratch, two numbers of each row, gains and biases; three of them' "$(slower norm)" \
+    "$(python3 -c 'print(f"{3 * (4 * 256 * 128 + 2 * 256 + 2 * 128) * 4 / 1e6:.3f}")')"
+is 'a bias goes to the results of the three GEMMs of a layer that end with nothing else' "$(slower bias)" \
+    "$(python3 -c 'print(f"{256 * (3 * 128 + 128 + 128) * 4 / 1e6:.3f}")')"
+is 'a kernel that the model has not costs nothing' "$(slower swiglu)" 0.000
 # shellcheck disable=SC2086
 lap $grid --trace "$work/step.json" --json
 ok 'a trace: all actions, messages that release them, and the time of the step' python3 - "$work/step.json" "$work/out" <<'PY'
@@ -143,6 +158,8 @@ wrong 'a negative rate' 's/gb_per_s: 3350/gb_per_s: -3350/' \
     "wrong.yaml:$(line_of 'gb_per_s: 3350'): memory.gb_per_s is '-3350', expected a number from"
 wrong 'no number' 's/gb_per_s: 3350/gb_per_s: fast/' "memory.gb_per_s is 'fast', expected a number"
 wrong 'an unknown key' 's/latency_us: 2$/latency: 2/' "there is no key 'nvlink.latency'; did you mean nvlink.latency_us?"
+wrong 'an unknown kernel' 's/^nvlink:.*/kernels:\n  gelo: 3\n&/' "there is no key 'kernels.gelo'; did you mean kernels.gelu?"
+wrong 'a kernel that takes forever' 's/^nvlink:.*/kernels:\n  gelu: 0\n&/' "kernels.gelu is '0', expected a number from 1e-06"
 wrong 'a key that is missing' '/^sms/d' 'there is no sms, expected one'
 wrong 'a key twice' 's/^sms.*/&\nsms: 4/' 'sms is there twice, first in line'
 wrong 'an efficiency above 1' 's/efficiency: 0.8$/efficiency: 1.8/' "efficiency is '1.8', expected a number from 1e-06 to 1"

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Measuring kernels and epilogues: those of a layer of a GPT and of a Llama, as a prediction of
+ * lap_nn_predict measures them.
+ */
+#include <lap/model.h>
+
+#include "core/group.h"
+#include "nn/probe.h"
+#include "plan/kernels.h"
+#include "plan/measure.h"
+
+/* A layer of a model that any number of ranks can share, with matrices that no cache of a core holds. */
+static lap_status_t describe(const char *preset, size_t ranks, lap_nn_desc_t *desc_p)
+{
+    lap_nn_desc_t desc = LAP_NN_DESC_INIT;
+    const size_t heads = (8 + ranks - 1) / ranks * ranks;
+    LAP_TRY(lap_model_preset(preset, &desc));
+    desc.layers = 1;
+    desc.heads = desc.kv_heads = heads;
+    desc.head_dim = heads <= 64 ? 64 : 8;
+    desc.hidden = heads * desc.head_dim;
+    desc.ffn = 4 * desc.hidden;
+    desc.vocab = 2048;
+    desc.seq = 256;
+    desc.batch = 2;
+    *desc_p = desc;
+    return LAP_OK;
+}
+
+/* Each kernel has the rate of its first entry. */
+static void take_rates(const lap_probe_t *probe, lap_machine_t *machine)
+{
+    const lap_nn_list_t *list = &probe->nn->list;
+    double *rates = machine->kernels;
+    for (uint32_t i = 0; i < list->nentries; i++) {
+        const lap_plan_kernel_t kernel = lap_plan_kernel_of(list->entries[i].work);
+        const double seconds = probe->kernels[i].seconds;
+        if (kernel < LAP_PLAN_KERNELS && rates[kernel] == 0 && seconds > 0)
+            rates[kernel] = lap_plan_kernel_bytes(list, &list->entries[i]) / seconds;
+    }
+    for (uint32_t i = 0; i < list->nsteps; i++) {
+        const lap_plan_kernel_t kernel = lap_plan_epilogue_of(list->steps[i].desc.epilogue);
+        if (kernel < LAP_PLAN_KERNELS && rates[kernel] == 0 && probe->finishes[i] > 0)
+            rates[kernel] = 1 / probe->finishes[i];
+    }
+}
+
+static lap_status_t measure_layer(lap_group_t *group, const char *preset, lap_machine_t *machine)
+{
+    lap_nn_desc_t desc;
+    lap_probe_t probe;
+    lap_nn_t *nn;
+    LAP_TRY(describe(preset, (size_t)group->size, &desc));
+    LAP_TRY(lap_nn_create(group, &desc, &nn));
+    lap_status_t status = lap_probe_init(&probe, nn);
+    status = lap_probe_agree(&probe, status);
+    if (status == LAP_OK)
+        status = lap_probe_kernels(&probe);
+    if (status == LAP_OK)
+        take_rates(&probe, machine);
+    lap_probe_clear(&probe);
+    lap_nn_destroy(nn);
+    return status;
+}
+
+lap_status_t lap_machine_measure_kernels(lap_group_t *group, lap_machine_t *machine)
+{
+    LAP_TRY(measure_layer(group, "gpt", machine));
+    return measure_layer(group, "llama", machine);
+}

@@ -127,6 +127,8 @@ static CUresult tell_memory(size_t *free_p, size_t *total_p)
 static CUresult pin(void **memory_p, size_t bytes, unsigned flags)
 {
     (void)flags;
+    if (fake_failure("cuMemHostAlloc now")) /* from when the variable is set, not from the start */
+        return CUDA_ERROR_OUT_OF_MEMORY;
     void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;

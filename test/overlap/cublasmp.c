@@ -190,6 +190,20 @@ static void test_transport(lap_group_t *group)
     lap_buffer_destroy(buffer);
 }
 
+/* One rank that cannot make its part: all are told at once, and go on. Only the fake fails so. */
+static void test_local_failure(lap_group_t *group)
+{
+    lap_op_t *op = NULL;
+    const lap_op_desc_t desc = describe(LAP_AG_GEMM, lap_group_size(group));
+    if (lap_group_rank(group) == 1)
+        setenv("FAKE_FAILS", "cuMemHostAlloc now", 1);
+    tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_NO_MEMORY, "cuMemHostAlloc", NULL);
+    unsetenv("FAKE_FAILS");
+    if (tap_success(lap_op_create(group, &desc, &op), "one after that is made"))
+        tap_success(call(group, op, &desc, desc.m, 5), "... and right");
+    lap_op_destroy(op);
+}
+
 /*
  * auto may choose it when asked to, for calls of the capacity; others go on to methods of our own. The
  * GEMMs of cuBLASLt are slow here (FAKE_SLOW_MS), so that it is the fastest.
@@ -285,6 +299,8 @@ int main(int argc, char **argv)
     test_flavours(group);
     test_refusals(group);
     test_transport(group);
+    if (argc > 1)
+        test_local_failure(group);
     lap_world_destroy(world);
     return tap_done();
 }

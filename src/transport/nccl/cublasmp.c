@@ -369,14 +369,11 @@ static lap_status_t size_memory(multiplier_t *it)
                  "cublasMpMatmul_bufferSize");
 }
 
-/* The steps of making it, each of which all ranks take before the next. */
-static lap_status_t open(multiplier_t *it)
+/* The steps of making it, each of which all ranks take before the next. This one is local. */
+static lap_status_t take_stream(multiplier_t *it)
 {
     const lap_cuda_api_t *api = &it->nccl->device->api;
-    const int size = it->nccl->group->size;
-    ncclConfig_t config = LAP_NCCL_CONFIG;
     void *times;
-    config.blocking = 1;
     LAP_TRY(lap_cuda_check(api,
                            api->cuStreamCreateWithPriority(&it->stream, CU_STREAM_NON_BLOCKING,
                                                            it->nccl->device->share.urgent),
@@ -391,6 +388,14 @@ static lap_status_t open(multiplier_t *it)
     it->times = times;
     it->times[0] = 0;
     it->times[1] = 1; /* nothing runs */
+    return LAP_OK;
+}
+
+static lap_status_t open(multiplier_t *it)
+{
+    const int size = it->nccl->group->size;
+    ncclConfig_t config = LAP_NCCL_CONFIG;
+    config.blocking = 1;
     LAP_TRY(lap_nccl_check(&it->nccl->api,
                            it->nccl->api.ncclCommInitRankConfig(&it->comm, size, it->id,
                                                                 it->nccl->group->rank, &config),
@@ -524,14 +529,22 @@ static lap_status_t await(task_t *task)
     return LAP_OK;
 }
 
+/* This rank cannot begin a step in which others may wait for it: they learn it while they do. */
+static lap_status_t cannot_begin(lap_group_t *group, lap_status_t status)
+{
+    lap_group_fail_here(group, status, lap_last_error());
+    return status;
+}
+
 /* A thread that does not come back keeps what it works with, and the GPU is given up. */
 static lap_status_t run_task(task_t *task)
 {
+    lap_group_t *group = task->it->nccl->group;
     pthread_t thread;
     errno = lap_thread_start(&thread, "lap-cublasmp", task_main, task);
     if (errno != 0) {
         lap_free(task);
-        return lap_error_errno("cannot start the thread that calls cuBLASMp");
+        return cannot_begin(group, lap_error_errno("cannot start the thread that calls cuBLASMp"));
     }
     lap_status_t status = await(task);
     if (status != LAP_OK) {
@@ -551,8 +564,8 @@ static lap_status_t together(multiplier_t *it, lap_status_t (*step)(multiplier_t
 {
     task_t *task = lap_alloc(1, sizeof(*task));
     if (!task)
-        return lap_group_agree(it->nccl->group,
-                               lap_error(LAP_ERR_NO_MEMORY, "no memory to call cuBLASMp"));
+        return cannot_begin(it->nccl->group,
+                            lap_error(LAP_ERR_NO_MEMORY, "no memory to call cuBLASMp"));
     task->it = it;
     task->step = step;
     return lap_group_agree(it->nccl->group, run_task(task));
@@ -600,6 +613,7 @@ static lap_status_t make(multiplier_t *it)
     LAP_TRY(lap_group_collect(group, &it->id, sizeof(it->id), &ids));
     memcpy(&it->id, ids, sizeof(it->id)); /* that of rank 0 */
     lap_free(ids);
+    LAP_TRY(together(it, take_stream)); /* before anybody waits for peers */
     LAP_TRY(together(it, open));
     LAP_TRY(agree_on_bytes(it));
     it->host_memory = lap_alloc(it->host_bytes + 1, 1);

@@ -121,7 +121,12 @@ static lap_status_t try_it(search_t *search, const lap_plan_config_t *config)
         leave_out(search, config, LAP_PLAN_SLOW);
         return LAP_OK;
     }
-    LAP_TRY(lap_plan_step(config, search->machine, layer, &choice.result));
+    /* Replicas add time, and no memory: what cannot be among the best needs none of it. */
+    LAP_TRY(lap_plan_step_alone(config, search->machine, layer, &choice.result));
+    const bool full = found->count == found->most;
+    if (choice.result.fits &&
+        !(full && choice.result.seconds > found->best[found->count - 1].result.seconds))
+        LAP_TRY(lap_plan_step(config, search->machine, layer, &choice.result));
     add_choice(search, &choice);
     return LAP_OK;
 }
@@ -302,7 +307,9 @@ lap_status_t lap_plan_search(const lap_plan_config_t *given, const lap_machine_t
     LAP_TRY(lap_plan_check_sizes(given));
     LAP_TRY(lap_plan_check_type(given, machine));
     LAP_TRY(check_given(given));
-    const lap_status_t status = try_all(&search);
+    lap_status_t status = try_all(&search);
+    if (status == LAP_OK && found_p->count == 0 && found_p->any_nearest)
+        status = lap_plan_step(&found_p->nearest.config, machine, NULL, &found_p->nearest.result);
     lap_free(search.known);
     return status;
 }

@@ -167,21 +167,24 @@ size_t lap_plan_rank_of(const lap_plan_state_t *state, size_t stage)
     return stage % pp;
 }
 
-double lap_plan_rank_weights(const lap_plan_state_t *state, size_t rank)
+double lap_plan_stage_weights(const lap_plan_state_t *state, size_t stage)
 {
     const lap_plan_layer_t *layer = state->layer;
+    const bool last = stage + 1 == state->nstages;
+    double weights = (double)state->layers[stage] * layer->weights;
+    weights += stage == 0 ? layer->embedding_weights : 0;
+    weights += last ? layer->head_weights : 0;
+    /* Both ends have the table of a model that shares it. */
+    weights +=
+        last && state->nstages > 1 && state->config->model.tied ? layer->embedding_weights : 0;
+    return weights;
+}
+
+double lap_plan_rank_weights(const lap_plan_state_t *state, size_t rank)
+{
     double weights = 0;
-    for (size_t s = 0; s < state->nstages; s++) {
-        if (lap_plan_rank_of(state, s) != rank)
-            continue;
-        weights += (double)state->layers[s] * layer->weights;
-        weights += s == 0 ? layer->embedding_weights : 0;
-        weights += s + 1 == state->nstages ? layer->head_weights : 0;
-        /* Both ends have the table of a model that shares it. */
-        weights += s + 1 == state->nstages && state->nstages > 1 && state->config->model.tied
-                       ? layer->embedding_weights
-                       : 0;
-    }
+    for (size_t s = 0; s < state->nstages; s++)
+        weights += lap_plan_rank_of(state, s) == rank ? lap_plan_stage_weights(state, s) : 0;
     return weights;
 }
 
@@ -358,8 +361,10 @@ void lap_plan_state_clear(lap_plan_state_t *state)
     lap_free(state->costs);
 }
 
-lap_status_t lap_plan_step(const lap_plan_config_t *config, const lap_machine_t *machine,
-                           const lap_plan_layer_t *layer, lap_plan_result_t *result_p)
+/* `replicas`: with what replicas tell each other. */
+static lap_status_t plan_step(const lap_plan_config_t *config, const lap_machine_t *machine,
+                              const lap_plan_layer_t *layer, bool replicas,
+                              lap_plan_result_t *result_p)
 {
     lap_plan_layer_t own;
     lap_plan_state_t state;
@@ -370,13 +375,27 @@ lap_status_t lap_plan_step(const lap_plan_config_t *config, const lap_machine_t 
     lap_status_t status = lap_plan_state_init(&state, config, machine, layer ? layer : &own);
     if (status == LAP_OK)
         status = play_pipeline(&state);
+    if (status == LAP_OK && replicas)
+        status = lap_plan_add_replicas(&state, &result);
     if (status == LAP_OK) {
         add_passes(&state, &result);
-        lap_plan_add_replicas(&state, &result);
+        result.exposed[LAP_PLAN_OPTIMIZER] = lap_plan_optimizer_s(&state);
         add_memory(&state, &result);
         add_rates(&state, &result);
         *result_p = result;
     }
     lap_plan_state_clear(&state);
     return status;
+}
+
+lap_status_t lap_plan_step(const lap_plan_config_t *config, const lap_machine_t *machine,
+                           const lap_plan_layer_t *layer, lap_plan_result_t *result_p)
+{
+    return plan_step(config, machine, layer, true, result_p);
+}
+
+lap_status_t lap_plan_step_alone(const lap_plan_config_t *config, const lap_machine_t *machine,
+                                 const lap_plan_layer_t *layer, lap_plan_result_t *result_p)
+{
+    return plan_step(config, machine, layer, false, result_p);
 }

@@ -27,8 +27,9 @@ void lap_plan_state_clear(lap_plan_state_t *state);
 /* A pass of a micro-batch through a stage. */
 lap_plan_span_t lap_plan_stage_span(const lap_plan_state_t *state, size_t stage, int pass);
 
-/* The rank of the pipeline that has a stage, and the parameters of a rank. */
+/* The rank of the pipeline that has a stage, and the parameters of a stage and of a rank. */
 size_t lap_plan_rank_of(const lap_plan_state_t *state, size_t stage);
+double lap_plan_stage_weights(const lap_plan_state_t *state, size_t stage);
 double lap_plan_rank_weights(const lap_plan_state_t *state, size_t rank);
 
 /* ---- replicas.c ---- */
@@ -36,7 +37,10 @@ double lap_plan_rank_weights(const lap_plan_state_t *state, size_t rank);
 /* The ranks that have the same weights: replicas, and parts of sequences. */
 double lap_plan_group_size(const lap_plan_state_t *state);
 
-/* Adds what gradients and weights take on their way, and the optimizer. */
-void lap_plan_add_replicas(const lap_plan_state_t *state, lap_plan_result_t *result);
+/* The optimizer, on a rank's share. */
+double lap_plan_optimizer_s(const lap_plan_state_t *state);
+
+/* Adds what gradients and weights take on their way. */
+lap_status_t lap_plan_add_replicas(const lap_plan_state_t *state, lap_plan_result_t *result);
 
 #endif

@@ -99,6 +99,30 @@ ok 'recomputing a layer takes time' less "$plain" "$(step_of --recompute layer)"
 ok 'a B200 is faster than an H100' less "$(step_of --gpu b200)" "$plain"
 sed 's/^  gb_per_s: 450/  gb_per_s: 45/' "$machines/h100-sxm.yaml" >"$work/slow.yaml"
 ok 'a slower NVLink is slower' less "$plain" "$(step_of --gpu "$work/slow.yaml")"
+for options in "" --no-overlap --fsdp "--fsdp --global-batch 16"; do
+    # shellcheck disable=SC2086
+    "$LAP" plan --model llama-8b --gpus 8 --tp 1 --pp 1 --cp 1 --global-batch 8 --micro-batch 1 --recompute full --explain --json $options
+done >"$work/replicas.json"
+ok 'replicas: buckets of gradients and weights are linked and simulated' python3 - "$work/replicas.json" <<'PY'
+import json, math, sys
+overlap, serial, fsdp, twice = [json.loads(line)["plan"] for line in open(sys.argv[1])]
+dp = lambda plan: (plan["exposed_s"]["dp"], plan["hidden_s"]["dp"])
+# Llama 8B on 8 replicas inside a node: buckets of 40 million, over NVLink with the latencies of a tree
+params = 2 * 128256 * 4096 + 32 * (4096 * (4096 + 2 * 1024 + 4096 + 3 * 14336) + 2 * 4096) + 4096
+buckets = math.ceil(params / 40e6)
+def travel(params, size, count): return params * size * 7 / 8 / (450e9 * 0.8) + count * 8e-6 * 2 * 3
+assert abs(dp(serial)[0] / (travel(params, 4, buckets) + travel(params, 2, buckets)) - 1) < 0.001, dp(serial)
+assert dp(serial)[1] < 1e-6
+# The gradient of the embedding comes last and its weights are needed first: nothing hides those buckets but one.
+embedding = 128256 * 4096
+exposed, hidden = dp(overlap)
+assert travel(embedding - 40e6, 6, 0) < exposed < travel(embedding, 6, 30) + 0.2 * dp(serial)[0], (exposed, hidden)
+assert abs(exposed + hidden - dp(serial)[0]) < 0.01
+# Each layer is gathered twice and scattered once, in every micro-batch.
+layer = 4096 * (4096 + 2 * 1024 + 4096 + 3 * 14336) + 2 * 4096
+assert abs(sum(dp(fsdp)) / (32 * travel(layer, 8, 3)) - 1) < 0.001, dp(fsdp)
+assert all(abs(two / one - 2) < 1e-6 for one, two in zip(dp(fsdp), dp(twice)))
+PY
 # slower KEY: seconds that a layer of a GPT takes longer when a kernel has 1 MB/s.
 slower() {
     for rate in "" "kernels:\n  $1: 0.001\n"; do

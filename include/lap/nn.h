@@ -346,7 +346,7 @@ typedef struct lap_nn_param {
     int vector;          /* a bias, or of a norm; it has one column, as a matrix may have too */
     lap_tensor_t weight; /* what GEMMs read: of dtype, matrices perhaps FP8; the master where none
                             reads it, and where dtype is float32 */
-    lap_tensor_t master; /* fp32; where ranks share masters, and dtype is another: the weight */
+    lap_tensor_t master; /* fp32; where ranks share masters: the weight */
     lap_tensor_t grad;   /* fp32 */
 } lap_nn_param_t;
 
@@ -357,8 +357,8 @@ LAP_API const lap_nn_param_t *lap_nn_param(const lap_nn_t *nn, size_t index);
 /*
  * All masters, and all gradients, as one array of *count_p floats each: the parameters lie in it in
  * their order, each at a multiple of 16, with zeros between. Local. The memory is the device's.
- * Where ranks share masters (shards), those that GEMMs do not read lie before the others; and where
- * dtype is not float32 the masters are this rank's part only, bucket after bucket.
+ * Where ranks share masters (shards), those that GEMMs do not read lie before the others, and the masters
+ * are this rank's part only, bucket after bucket.
  */
 LAP_API float *lap_nn_masters(lap_nn_t *nn, size_t *count_p);
 LAP_API float *lap_nn_gradients(lap_nn_t *nn, size_t *count_p);

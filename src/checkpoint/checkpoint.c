@@ -83,8 +83,7 @@ static lap_status_t copy_shards(lap_checkpoint_t *checkpoint, size_t array, bool
     for (size_t i = 0; i < list->shards->count; i++) {
         size_t begin;
         const size_t count = lap_nn_bucket_shard(list->shards, i, list->shard, &begin);
-        const size_t at = array == 0 ? lap_nn_bucket_masters(list, list->shards, i)
-                                     : lap_nn_shard_begin(list->shards, i, list->shard);
+        const size_t at = lap_nn_shard_begin(list->shards, i, list->shard);
         LAP_TRY(copy(checkpoint, host + begin, device + at, count, to_host));
     }
     return LAP_OK;

@@ -136,16 +136,6 @@ size_t lap_nn_shard_count(const lap_nn_buckets_t *buckets, int replica)
     return lap_nn_shard_begin(buckets, buckets->count, replica);
 }
 
-size_t lap_nn_bucket_masters(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets,
-                             size_t index)
-{
-    size_t begin;
-    if (list->masters != list->whole)
-        return lap_nn_shard_begin(buckets, index, buckets->replica);
-    (void)lap_nn_bucket_shard(buckets, index, buckets->replica, &begin);
-    return begin;
-}
-
 uint32_t lap_nn_bucket_weights(const lap_nn_list_t *list, const lap_nn_bucket_t *bucket,
                                size_t *offset_p)
 {
@@ -288,10 +278,10 @@ static ends_t ends_of_shard(const lap_nn_list_t *list, const lap_nn_buckets_t *b
         ends.from = place_of(list, buckets, index, region_of(list, SUM));
         ends.to = own_place(bucket, list->grads, begin);
     } else {
-        ends.from =
-            which == LAP_NN_BUCKET_PACK
-                ? own_place(bucket, list->masters, lap_nn_bucket_masters(list, buckets, index))
-                : packed;
+        ends.from = which == LAP_NN_BUCKET_PACK
+                        ? own_place(bucket, list->masters,
+                                    lap_nn_shard_begin(buckets, index, buckets->replica))
+                        : packed;
         ends.to = which == LAP_NN_BUCKET_PACK ? packed : weights;
     }
     return ends;

@@ -69,9 +69,7 @@ size_t lap_nn_bucket_shard(const lap_nn_buckets_t *buckets, size_t index, int re
 size_t lap_nn_shard_count(const lap_nn_buckets_t *buckets, int replica);
 size_t lap_nn_shard_begin(const lap_nn_buckets_t *buckets, size_t index, int replica);
 
-/* ... and the own rows among the masters: floats; the weights of a bucket: bytes in their region. */
-size_t lap_nn_bucket_masters(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets,
-                             size_t index);
+/* ... and the weights of a bucket: bytes in their region. */
 uint32_t lap_nn_bucket_weights(const lap_nn_list_t *list, const lap_nn_bucket_t *bucket,
                                size_t *offset_p);
 

@@ -223,7 +223,8 @@ typedef struct lap_nn_list {
     uint32_t masters, grads;                /* of all parameters, as one array each */
     /*
      * Where ranks share masters, the weights of all parameters: in float32, and those in the type of GEMMs,
-     * which are those from `narrow` on. With float32 the first are the masters, and all of them.
+     * which are those from `narrow` on. Of one type, the first are all of them, and LAP_NN_NONE the others.
+     * Else the first are the masters.
      */
     uint32_t whole, narrowed;
     size_t narrow;                   /* floats before */

@@ -232,10 +232,15 @@ static size_t count_floats(lap_nn_list_t *list)
     return count;
 }
 
-/* What ranks share: their parts of the masters, and all weights in the types that they are read in. */
+/*
+ * What ranks share: their parts of the masters, and all weights in the types that they are read in. The
+ * weights have regions of their own, also where their type is that of the masters: nobody may read them
+ * before they are gathered, and the proof finds who does.
+ */
 static void add_shards(lap_nn_list_t *list, size_t count)
 {
     const lap_nn_desc_t *desc = &list->plan.desc;
+    const bool one_type = desc->dtype == LAP_FLOAT32;
     list->shards = lap_alloc(1, sizeof(*list->shards));
     if (!list->shards)
         list->status = lap_error(LAP_ERR_NO_MEMORY, "no memory for shards of %u parameters",
@@ -243,12 +248,13 @@ static void add_shards(lap_nn_list_t *list, size_t count)
     if (list->status == LAP_OK)
         list->status = lap_nn_buckets_init(list->shards, list, desc->shard_bucket, LAP_FLOAT32,
                                            (int)desc->shards, list->shard);
-    if (list->status != LAP_OK || desc->dtype == LAP_FLOAT32)
+    if (list->status != LAP_OK)
         return;
     list->masters =
         lasting(list, "masters", LAP_FLOAT32, 1, lap_nn_shard_count(list->shards, list->shard));
-    list->whole = made(list, "plain_weights", LAP_FLOAT32, 1, list->narrow);
-    list->narrowed = made(list, "weights", desc->dtype, 1, count - list->narrow);
+    list->whole = made(list, one_type ? "weights" : "plain_weights", LAP_FLOAT32, 1, list->narrow);
+    list->narrowed =
+        one_type ? LAP_NN_NONE : made(list, "weights", desc->dtype, 1, count - list->narrow);
 }
 
 /* All masters lie together, and all gradients. */
@@ -256,9 +262,9 @@ static void add_arrays(lap_nn_list_t *list)
 {
     order_weights(list);
     const size_t count = count_floats(list);
-    const bool apart = list->plan.desc.shards > 1 && list->plan.desc.dtype != LAP_FLOAT32;
+    const bool shared = list->plan.desc.shards > 1;
     size_t at = 0;
-    if (!apart)
+    if (!shared)
         list->masters = list->whole = lasting(list, "masters", LAP_FLOAT32, 1, count);
     list->grads = lasting(list, "gradients", LAP_FLOAT32, 1, count);
     for (uint32_t place = 0; place < list->nweights; place++) {
@@ -268,13 +274,13 @@ static void add_arrays(lap_nn_list_t *list)
             lap_nn_add_part(list, weight->name, list->grads, at * sizeof(float), rows, cols, cols);
         at += padded(rows * cols);
     }
-    if (list->plan.desc.shards > 1)
+    if (shared)
         add_shards(list, count);
     at = 0;
     for (uint32_t place = 0; place < list->nweights; place++) {
         lap_nn_weight_t *weight = &list->weights[list->order[place]];
         const size_t rows = weight->rows, cols = weight->param.cols;
-        const bool narrow = apart && is_narrow(list, weight);
+        const bool narrow = shared && is_narrow(list, weight);
         const size_t offset = (at - (narrow ? list->narrow : 0)) *
                               lap_dtype_size(narrow ? list->plan.desc.dtype : LAP_FLOAT32);
         weight->master = lap_nn_add_part(list, weight->name, narrow ? list->narrowed : list->whole,
@@ -285,8 +291,7 @@ static void add_arrays(lap_nn_list_t *list)
 
 size_t lap_nn_optimized(const lap_nn_list_t *list)
 {
-    return list->shards ? lap_nn_shard_count(list->shards, list->shard)
-                        : list->regions[list->masters].cols;
+    return list->regions[list->masters].cols;
 }
 
 /* Copies in the type of GEMMs, where that is another. */
@@ -295,7 +300,7 @@ static void add_copy(lap_nn_list_t *list, lap_nn_weight_t *weight)
     const lap_nn_param_t *param = &weight->param;
     const lap_dtype_t dtype = list->plan.desc.dtype;
     weight->copy = weight->turned = weight->master;
-    if (list->masters != list->whole && is_narrow(list, weight))
+    if (list->shards && is_narrow(list, weight))
         return;
     if (lap_nn_list_fp8(list) && !param->vector && !weight->wide) {
         weight->copy = made(list, weight->name, LAP_FLOAT8_E4M3, param->rows, param->cols);
@@ -459,7 +464,7 @@ static lap_status_t fill_masters(lap_nn_t *nn, const lap_nn_weight_t *weight)
     size_t at, bucket = 0, begin;
     (void)lap_nn_region_root(list, weight->grad, &at);
     at /= sizeof(float);
-    if (list->masters == list->whole)
+    if (!list->shards)
         return fill_weight(nn, weight, 0, count, masters + at);
     while (weight->place < list->shards->list[bucket].first)
         bucket++;
@@ -469,7 +474,8 @@ static lap_status_t fill_masters(lap_nn_t *nn, const lap_nn_weight_t *weight)
     if (from >= to)
         return LAP_OK;
     return fill_weight(nn, weight, from - at, to - at,
-                       masters + lap_nn_bucket_masters(list, list->shards, bucket) + from - begin);
+                       masters + lap_nn_shard_begin(list->shards, bucket, list->shard) + from -
+                           begin);
 }
 
 lap_status_t lap_nn_fill_params(lap_nn_t *nn)

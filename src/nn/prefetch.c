@@ -30,7 +30,7 @@ static size_t buckets_until(const walk_t *walk, uint32_t region)
     if (region == LAP_NN_NONE)
         return 0;
     const uint32_t root = lap_nn_region_root(list, region, &offset);
-    const bool narrow = list->masters != list->whole && root == list->narrowed;
+    const bool narrow = root == list->narrowed;
     if (!narrow && root != list->whole)
         return 0;
     const size_t at =
@@ -77,6 +77,18 @@ static lap_status_t refresh(walk_t *walk, const lap_nn_entry_t *reader)
     return LAP_OK;
 }
 
+/* What weights and their copies have of a step before is not to be read: the proof takes it for nothing. */
+static void forget_weights(const lap_nn_list_t *list, lap_linked_t *linked)
+{
+    for (uint32_t i = 0; i < list->nweights && linked->status == LAP_OK; i++) {
+        const lap_nn_weight_t *weight = &list->weights[i];
+        const uint32_t regions[] = {weight->master, weight->copy, weight->turned};
+        size_t offset;
+        for (size_t r = 0; r < sizeof(regions) / sizeof(regions[0]); r++)
+            linked->regions[lap_nn_region_root(list, regions[r], &offset)].filled = false;
+    }
+}
+
 lap_status_t lap_nn_link_prefetch(const lap_nn_list_t *list, size_t seq, lap_nn_mode_t mode,
                                   const lap_nn_source_t *source, lap_linked_t *linked)
 {
@@ -86,6 +98,7 @@ lap_status_t lap_nn_link_prefetch(const lap_nn_list_t *list, size_t seq, lap_nn_
                    .linked = linked,
                    .seq = seq,
                    .refreshed = list->parts[LAP_NN_REFRESH]};
+    forget_weights(list, linked);
     for (uint32_t i = list->parts[LAP_NN_FORWARD]; i < list->parts[LAP_NN_FORWARD + 1]; i++) {
         if (!lap_nn_entry_runs(&list->entries[i], mode))
             continue;

@@ -133,16 +133,15 @@ static uint32_t list_norm(lap_nn_list_t *list, int nranks)
 /* ---- updates ---- */
 
 /*
- * Of a piece of the gradients: masters and moments lie as `masters` and `moments` say. It may be empty: all
- * ranks have as many entries.
+ * Of a piece of the gradients: masters and moments lie from `at` on. It may be empty: all ranks have as many
+ * entries.
  */
-static void list_update(lap_nn_list_t *list, piece_t piece, size_t masters, size_t moments,
-                        bool decays)
+static void list_update(lap_nn_list_t *list, piece_t piece, size_t at, bool decays)
 {
     const uint32_t grad = part_of(list, list->grads, piece.begin, piece.count),
-                   master = part_of(list, list->masters, masters, piece.count),
-                   first = part_of(list, list->moments[0], moments, piece.count),
-                   second = part_of(list, list->moments[1], moments, piece.count);
+                   master = part_of(list, list->masters, at, piece.count),
+                   first = part_of(list, list->moments[0], at, piece.count),
+                   second = part_of(list, list->moments[1], at, piece.count);
     lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_UPDATE, "update", LAP_NN_NONE);
     entry->index = decays;
     entry->reads[0] = grad;
@@ -154,10 +153,9 @@ static void list_update(lap_nn_list_t *list, piece_t piece, size_t masters, size
 
 /*
  * Parameters that lie one after the other and are treated alike are one, with the zeros between. `own`: what
- * of them this rank has, of which masters and moments lie from there on.
+ * of them this rank has, of which masters and moments lie from `at` on.
  */
-static void list_updates(lap_nn_list_t *list, uint32_t first, uint32_t last, piece_t own,
-                         size_t masters, size_t moments)
+static void list_updates(lap_nn_list_t *list, uint32_t first, uint32_t last, piece_t own, size_t at)
 {
     piece_t run = weight_piece(list, first);
     for (uint32_t place = first; place <= last && list->status == LAP_OK; place++) {
@@ -168,7 +166,7 @@ static void list_updates(lap_nn_list_t *list, uint32_t first, uint32_t last, pie
             continue;
         const piece_t mine = common(run, own);
         const size_t before = mine.count > 0 ? mine.begin - own.begin : 0;
-        list_update(list, mine, masters + before, moments + before, !vector);
+        list_update(list, mine, at + before, !vector);
         if (place < last)
             run = weight_piece(list, place + 1);
     }
@@ -180,7 +178,6 @@ static void list_shards(lap_nn_list_t *list)
     const lap_nn_buckets_t *shards = list->shards;
     for (size_t i = shards->count; i-- > 0;)
         list_updates(list, shards->list[i].first, shards->list[i].last, own_piece(list, i),
-                     lap_nn_bucket_masters(list, shards, i),
                      lap_nn_shard_begin(shards, i, list->shard));
 }
 
@@ -205,7 +202,7 @@ lap_status_t lap_nn_list_step(lap_nn_list_t *list, const lap_optimizer_desc_t *d
     if (list->shards)
         list_shards(list);
     else
-        list_updates(list, 0, list->nweights - 1, (piece_t){0, count}, 0, 0);
+        list_updates(list, 0, list->nweights - 1, (piece_t){0, count}, 0);
     LAP_TRY(list->status);
     list->parts[LAP_NN_LIST_PARTS] = list->nentries;
     lap_nn_lay_out_state(list);

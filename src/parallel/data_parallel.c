@@ -119,7 +119,7 @@ static void set_shard(lap_dp_t *dp, size_t index)
     bucket->uncast.rows = lap_nn_bucket_rows(&dp->cut, index);
     bucket->uncast.dst = lap_nn_gradients(dp->nn, &count) + begin;
     bucket->sources[1] = dp->sum;
-    bucket->sources[2] = masters + lap_nn_bucket_masters(&dp->nn->list, &dp->cut, index);
+    bucket->sources[2] = masters + lap_nn_shard_begin(&dp->cut, index, dp->cut.replica);
     bucket->source_strides[2] = cut->cols * sizeof(float);
     bucket->pack = (lap_reduce_t){.from = LAP_FLOAT32,
                                   .to = cut->weights,

@@ -133,9 +133,7 @@ static float *fetch(rank_t *it, size_t array, size_t all, bool **mine_p)
     for (size_t i = 0; whole && mine && i < (shards ? shards->count : 1); i++) {
         size_t begin = 0;
         const size_t own = shards ? lap_nn_bucket_shard(shards, i, list->shard, &begin) : all;
-        const size_t at = !shards ? 0
-                          : array ? lap_nn_shard_begin(shards, i, list->shard)
-                                  : lap_nn_bucket_masters(list, shards, i);
+        const size_t at = shards ? lap_nn_shard_begin(shards, i, list->shard) : 0;
         if (at + own > count)
             break;
         memcpy(whole + begin, part + at, own * sizeof(float));

@@ -6,7 +6,8 @@
  * nothing, and linking adds no link that is not needed. Lowering may leave a dependency that others
  * imply, and linking one to what was sent from scratch memory; then that is shown. Of the first pass each
  * kernel that makes a scale or a copy of a weight is taken out, too, and of later ones each that makes the
- * rates of the optimizer's step: what it would have written is read.
+ * rates of the optimizer's step: what it would have written is read. Of a forward that gathers its weights each
+ * gather is moved behind all readers: they would read those of the step before.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -368,6 +369,52 @@ static void mutate(const lap_nn_desc_t *desc, int nranks, variant_t variant,
            all.implied);
 }
 
+/* Fragment f of a program becomes the last one; what it comes after, and who after it, is found anew. */
+static lap_status_t move_last(lap_linked_t *linked, uint32_t f)
+{
+    const lap_fragment_t moved = linked->fragments[f];
+    memmove(&linked->fragments[f], &linked->fragments[f + 1],
+            (linked->nfragments - f - 1) * sizeof(moved));
+    linked->fragments[linked->nfragments - 1] = moved;
+    for (uint32_t i = 0; i < linked->nfragments; i++)
+        linked->fragments[i].nlinks = 0;
+    return lap_link(linked);
+}
+
+static bool is_of_weights(const lap_linked_t *linked, uint32_t f, int fragment)
+{
+    size_t index;
+    int which;
+    return lap_nn_bucket_of(linked->fragments[f].origin, &index, &which) && which == fragment;
+}
+
+/* Each gather of weights, with what packs them, is moved behind all that reads them. */
+static void gather_late(const lap_nn_desc_t *desc, variant_t variant, const lap_target_t *target)
+{
+    const lap_nn_linking_t linking = linking_of(target, variant);
+    uint32_t tried = 0, found = 0, count = 2; /* until it is known */
+    for (uint32_t f = 1; f < count; f++) {
+        lap_nn_plan_t plan;
+        lap_nn_programs_t programs = {.size = 0};
+        bool good = lap_nn_plan_init(desc, 1, &plan) == LAP_OK &&
+                    lap_nn_programs_init(&programs, &plan, &linking) == LAP_OK;
+        count = good ? programs.programs[0].nfragments : 0;
+        if (good && is_of_weights(&programs.programs[0], f, LAP_NN_BUCKET_GATHER)) {
+            tried++;
+            for (int r = 0; r < 2 * programs.size; r++)
+                good = move_last(&programs.programs[r / 2], f - 1) == LAP_OK && good;
+            found +=
+                good &&
+                lap_linked_check(programs.list, programs.size, in_line(target)) == LAP_ERR_CHECK &&
+                strstr(lap_last_error(), "a read of unwritten memory");
+        }
+        lap_nn_programs_clear(&programs);
+    }
+    tap_ok(tried > 1 && found == tried,
+           "weights of %s that are read before they are gathered, on %s: %u of %u found",
+           lap_dtype_name(desc->dtype), target->name, (unsigned)found, (unsigned)tried);
+}
+
 /* Gradients go to replicas in the background of backward, in buckets of several sizes. */
 static void try_replicas(const lap_target_t *target, tally_t *sums)
 {
@@ -393,8 +440,12 @@ static void try_replicas(const lap_target_t *target, tally_t *sums)
         }
         replication.ahead = true;
         (void)prove(&desc, 1 + way % 2, PASS_FIRST, target, "weights gathered behind forward");
-        if (way == 0)
+        for (int type = 0; way == 0 && type < 2; type++) {
+            desc.dtype = type ? LAP_BFLOAT16 : LAP_FLOAT32;
             mutate(&desc, 1, PASS, target, sums);
+            gather_late(&desc, PASS, target);
+            gather_late(&desc, PASS_FIRST, target);
+        }
     }
     replication = (lap_nn_replication_t){.replicas = 0};
 }

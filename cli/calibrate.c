@@ -107,7 +107,7 @@ static lap_status_t write_machine(const request_t *request, const lap_machine_t 
     }
     LAP_TRY(lap_output_open("the machine description", request->output, &output));
     lap_machine_write(machine, comment, output.file);
-    return lap_output_close(&output, true);
+    return lap_output_close(&output, LAP_OK);
 }
 
 static int run_rank(const void *context, lap_world_t *world)

@@ -122,7 +122,8 @@ typedef struct lap_args {
 /*
  * Sorts argv[1..argc) into options and positionals. Understands `--opt value`, `--opt=value`,
  * `-o value`, `-ovalue`, and `--`, after which all is positional. A negative number is positional,
- * so that the caller can say what is wrong with it. Returns LAP_CLI_GO, or the exit status after
+ * so that the caller can say what is wrong with it. Of two values of an option the last counts; a LIST
+ * is refused the second time. Returns LAP_CLI_GO, or the exit status after
  * printing the help (0) or a sentence (2).
  */
 int lap_args_parse(const lap_command_t *command, int argc, char **argv, lap_args_t *args_p);

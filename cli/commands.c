@@ -248,6 +248,8 @@ const lap_variable_t lap_variables[] = {
      "bench train tune calibrate"},
     {"LAP_OPENBLAS, LAP_MPI, LAP_CUBLASLT, LAP_NCCL, LAP_CUBLASMP",
      "the file of that library, and no other", "bench train tune info calibrate"},
+    {"LAP_ZLIB", "the file of zlib, and no other; files that end in .gz, and pages, need it",
+     "bench train report"},
     {"LAP_NCCL_ADDRESSES",
      "0: NCCL reaches all ranks as it reaches those of other hosts; for tests",
      "bench train tune calibrate"},

@@ -115,13 +115,7 @@ static lap_status_t tokenize(const lap_args_t *args)
     uint64_t count = 0;
     LAP_TRY(lap_output_open("the tokens", args->values[OUTPUT], &output));
     lap_status_t status = write_tokens(args->positionals + 1, &output, &count);
-    lap_saved_error_t saved;
-    lap_error_save(&saved);
-    const lap_status_t closed = lap_output_close(&output, status == LAP_OK);
-    if (status != LAP_OK)
-        lap_error_restore(&saved);
-    else
-        status = closed;
+    status = lap_output_close(&output, status);
     if (status == LAP_OK)
         printf("%s: %" PRIu64 " tokens of a vocabulary of 256\n", args->values[OUTPUT], count);
     return status;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of gzip, RFC 1951 and 1952: so that a trace is a tenth as long, and the command needs no
- * library for it.
+ * Files of gzip, so that a trace is a tenth as long. zlib is loaded when the first one is read or
+ * written: LAP_ERR_UNSUPPORTED where there is none.
  */
 #ifndef LAP_CLI_GZIP_H
 #define LAP_CLI_GZIP_H
@@ -21,9 +21,8 @@ lap_status_t lap_gzip(const void *data, size_t bytes, FILE *file);
 
 /*
  * What such a file holds, in memory that the caller frees with lap_free; one more byte, 0, follows it.
- * `path` is for sentences. LAP_ERR_INVALID: it is damaged, or holds more than `most` bytes. LAP_ERR_NO_MEMORY.
+ * LAP_ERR_INVALID: it is damaged, or holds more than `most` bytes. LAP_ERR_NO_MEMORY.
  */
-lap_status_t lap_gunzip(const char *path, const void *data, size_t bytes, size_t most,
-                        char **text_p, size_t *length_p);
+lap_status_t lap_gunzip(const char *path, size_t most, char **text_p, size_t *length_p);
 
 #endif

@@ -127,6 +127,13 @@ static int take_option(const lap_command_t *command, char **argv, int *i_p, lap_
     if (needed && !value)
         return lap_args_fail(command, "option '--%s' needs a value: --%s %s", option->name,
                              option->name, option->value);
+    /* A value that comes again takes the place of an earlier one; who names a list twice wants both. */
+    if (args->given[o] && option->value && strcmp(option->value, "LIST") == 0)
+        return lap_args_fail(command,
+                             "option '--%s' is given twice, as '%s' and as '%s'; expected it once, "
+                             "with commas: --%s %s,%s",
+                             option->name, args->values[o], value, option->name, args->values[o],
+                             value);
     args->open = lap_option_is_optional(option) && !value ? option->name : NULL;
     args->values[o] = value ? value : "";
     args->given[o] = true;

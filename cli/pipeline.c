@@ -296,14 +296,12 @@ static lap_status_t write_files(const request_t *request, const lap_pipeline_t *
     lap_output_t output;
     if (request->csv) {
         LAP_TRY(lap_output_open("the table", request->csv, &output));
-        const lap_status_t written = lap_pipeline_write(pipeline, output.file);
-        const lap_status_t closed = lap_output_close(&output, written == LAP_OK);
-        LAP_TRY(written == LAP_OK ? closed : written);
+        LAP_TRY(lap_output_close(&output, lap_pipeline_write(pipeline, output.file)));
     }
     if (request->svg) {
         LAP_TRY(lap_output_open("the picture", request->svg, &output));
         draw(output.file, request, pipeline, times);
-        LAP_TRY(lap_output_close(&output, true));
+        LAP_TRY(lap_output_close(&output, LAP_OK));
     }
     return LAP_OK;
 }

@@ -73,7 +73,7 @@ static lap_status_t read_trace(const char *path, char **data_p, size_t *bytes_p)
     LAP_TRY(read_file(path, data_p, bytes_p));
     if (!lap_is_gzip(*data_p, *bytes_p))
         return lap_report_judge(path, *data_p, *bytes_p);
-    LAP_TRY(lap_gunzip(path, *data_p, *bytes_p, TRACE_MOST, &text, &length));
+    LAP_TRY(lap_gunzip(path, TRACE_MOST, &text, &length));
     const lap_status_t judged = lap_report_judge(path, text, length);
     lap_free(text);
     return judged;

@@ -70,8 +70,7 @@ lap_status_t lap_report_write(const char *path, const lap_report_trace_t *traces
     for (size_t i = 0; i < count && status == LAP_OK; i++)
         status = put_trace(output.file, &traces[i]);
     fputs(at + strlen(marker), output.file);
-    const lap_status_t closed = lap_output_close(&output, status == LAP_OK);
-    return status == LAP_OK ? closed : status;
+    return lap_output_close(&output, status);
 }
 
 /* A trace has a list of events, and what we add to it. */

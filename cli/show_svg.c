@@ -327,6 +327,6 @@ lap_status_t lap_show_svg(const lap_show_t *show, const char *path)
     lap_free(drawing.columns);
     lap_free(drawing.raises);
     lap_free(drawing.levels);
-    const lap_status_t status = lap_output_close(&output, room);
-    return room ? status : lap_error(LAP_ERR_NO_MEMORY, "no memory for the picture");
+    return lap_output_close(
+        &output, room ? LAP_OK : lap_error(LAP_ERR_NO_MEMORY, "no memory for the picture"));
 }

@@ -251,5 +251,5 @@ lap_status_t lap_show_train_svg(const lap_show_train_t *show, const char *path)
         for (int s = 0; s < LAP_STREAMS; s++)
             draw_box(&drawing, f, s);
     fprintf(drawing.file, "</svg>\n");
-    return lap_output_close(&output, true);
+    return lap_output_close(&output, LAP_OK);
 }

@@ -43,8 +43,7 @@ lap_status_t lap_trace_put(const char *path, const char *text, size_t bytes)
         status = lap_gzip(text, bytes, output.file);
     else
         fwrite(text, 1, bytes, output.file);
-    const lap_status_t closed = lap_output_close(&output, status == LAP_OK);
-    return status == LAP_OK ? closed : status;
+    return lap_output_close(&output, status);
 }
 
 /* ---- a run ---- */

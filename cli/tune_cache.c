@@ -206,7 +206,7 @@ static lap_status_t write_text(const char *path, const lap_tune_key_t *key,
     if (status == LAP_OK) {
         fwrite(text, 1, bytes, output.file);
         fprintf(output.file, CHECKSUM "%016" PRIx64 "\n", lap_digest(LAP_DIGEST_INIT, text, bytes));
-        status = lap_output_close(&output, true);
+        status = lap_output_close(&output, LAP_OK);
     }
     free(text); /* of open_memstream */
     return status;

@@ -91,7 +91,7 @@ lap_status_t lap_tune_keep(const lap_tune_t *tune)
     memcpy(entry.choices, tune->choices, sizeof(entry.choices));
     LAP_TRY(lap_output_open("what was found so far", path, &output));
     lap_tune_entry_write(output.file, &key, &entry);
-    return lap_output_close(&output, true);
+    return lap_output_close(&output, LAP_OK);
 }
 
 /* ---- the rules ---- */
@@ -157,7 +157,7 @@ lap_status_t lap_tune_write(const lap_tune_t *tune, const lap_tune_entry_t *entr
     for (int u = 0; u < LAP_TUNE_UNITS; u++)
         if (tune->has[u])
             write_unit(output.file, tune, u, &entry->rules, end->best == LAP_TUNE_TUNED);
-    LAP_TRY(lap_output_close(&output, true));
+    LAP_TRY(lap_output_close(&output, LAP_OK));
     if (unlink(path) != 0 && errno != ENOENT)
         return lap_error(LAP_ERR_SYSTEM, "%s cannot be removed: %s", path, strerror(errno));
     return LAP_OK;

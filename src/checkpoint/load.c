@@ -315,7 +315,7 @@ static lap_status_t add_file(file_list_t *list, const char *dir, const char *nam
 }
 
 /* Opens a file, or all such files of a folder. */
-static lap_status_t open_foreign(const char *path, file_list_t *list)
+static lap_status_t open_weights(const char *path, file_list_t *list)
 {
     struct stat about;
     if (stat(path, &about) == 0 && !S_ISDIR(about.st_mode))
@@ -353,12 +353,12 @@ static lap_status_t check_beside(const lap_checkpoint_t *checkpoint, const char 
 }
 
 /* Weights only: moments begin with zeros. */
-static lap_status_t read_foreign(lap_checkpoint_t *checkpoint, const char *path)
+static lap_status_t read_weights(lap_checkpoint_t *checkpoint, const char *path)
 {
     const lap_ckpt_layout_t *layout = &checkpoint->layout;
     file_list_t list = {.files = NULL};
     uint64_t sum;
-    lap_status_t status = open_foreign(path, &list);
+    lap_status_t status = open_weights(path, &list);
     if (status == LAP_OK)
         status =
             read_pieces(checkpoint, &layout->files[LAP_CKPT_MODEL], list.files, list.count, &sum);
@@ -397,7 +397,7 @@ static void leave_out(search_t *search, const char *path)
 }
 
 /* Whether there are files of safetensors. */
-static bool has_foreign(const char *dir)
+static bool has_weights(const char *dir)
 {
     bool found = false;
     DIR *folder = opendir(dir);
@@ -422,7 +422,7 @@ static lap_status_t begin_search(search_t *search, choice_t *choice)
         choice->kind = CHECKPOINT;
     } else {
         LAP_TRY(lap_ckpt_folder_list(search->dir, &search->names, &search->count));
-        if (search->count == 0 && has_foreign(search->dir))
+        if (search->count == 0 && has_weights(search->dir))
             choice->kind = FOREIGN;
     }
     if (choice->kind != NOTHING)
@@ -484,7 +484,7 @@ static lap_status_t read_newest(lap_checkpoint_t *checkpoint, search_t *search, 
                      "positions: expected to be those of these layers",
                      choice->path);
         if (choice->kind == FOREIGN)
-            return lap_group_agree(checkpoint->group, read_foreign(checkpoint, choice->path));
+            return lap_group_agree(checkpoint->group, read_weights(checkpoint, choice->path));
         const lap_status_t status =
             read_checkpoint(checkpoint, choice->path, &choice->manifest, &damaged);
         if (!damaged)

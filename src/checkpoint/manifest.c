@@ -67,15 +67,9 @@ lap_status_t lap_ckpt_manifest_write(const char *dir, const lap_ckpt_manifest_t 
     LAP_TRY(lap_output_open("the manifest", path, &output));
     lap_status_t status = LAP_OK;
     if (fwrite(text, 1, bytes, output.file) != bytes || fflush(output.file) != 0 ||
-        fsync(fileno(output.file)) != 0)
+        fsync(output.fd) != 0)
         status = lap_error_errno("cannot write the manifest %s", path);
-    lap_saved_error_t saved;
-    lap_error_save(&saved);
-    const lap_status_t closed = lap_output_close(&output, status == LAP_OK);
-    if (status == LAP_OK)
-        return closed;
-    lap_error_restore(&saved);
-    return status;
+    return lap_output_close(&output, status);
 }
 
 /* ---- read ---- */

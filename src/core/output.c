@@ -85,8 +85,8 @@ static void take_mode(int fd, const struct stat *old)
     fchmod(fd, mode);
 }
 
-/* Opens a new file beside the place. */
-static lap_status_t open_beside(lap_output_t *output, const struct stat *old, int *fd_p)
+/* Opens a new file in the directory of the place. */
+static lap_status_t open_new(lap_output_t *output, const struct stat *old)
 {
     int fd = -1, error = EEXIST;
     for (unsigned i = 0; i < 100 && error == EEXIST; i++) {
@@ -101,16 +101,47 @@ static lap_status_t open_beside(lap_output_t *output, const struct stat *old, in
         return refuse(output, error);
     if (old)
         take_mode(fd, old);
-    *fd_p = fd;
+    output->fd = fd;
     return LAP_OK;
+}
+
+/* The first failure is the one that the sentence is about: what follows may be its consequence. */
+static void note_error(lap_output_t *output)
+{
+    if (output->error == 0)
+        output->error = errno;
+}
+
+/* A stream only tells that a write failed; so the writes of ours are made here. */
+static ssize_t write_all(void *cookie, const char *data, size_t bytes)
+{
+    lap_output_t *output = cookie;
+    size_t written = 0;
+    while (written < bytes) {
+        const ssize_t count = write(output->fd, data + written, bytes - written);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count < 0) {
+            note_error(output);
+            break;
+        }
+        written += (size_t)count;
+    }
+    return (ssize_t)written;
+}
+
+static int seek_to(void *cookie, off64_t *offset, int whence)
+{
+    lap_output_t *output = cookie;
+    *offset = lseek(output->fd, *offset, whence);
+    return *offset < 0 ? -1 : 0;
 }
 
 lap_status_t lap_output_open(const char *what, const char *path, lap_output_t *output_p)
 {
     lap_output_t *output = output_p;
     struct stat about;
-    int fd = -1;
-    output->file = NULL;
+    output->error = 0;
     output->what = what;
     output->path = path;
     if (strlen(path) >= sizeof(output->place))
@@ -126,28 +157,26 @@ lap_status_t lap_output_open(const char *what, const char *path, lap_output_t *o
         return refuse(output, errno);
     if (there && !may_replace(output, &about))
         return refuse(output, EPERM);
-    LAP_TRY(open_beside(output, there ? &about : NULL, &fd));
-    output->file = fdopen(fd, "w");
+    LAP_TRY(open_new(output, there ? &about : NULL));
+    output->file =
+        fopencookie(output, "w", (cookie_io_functions_t){.write = write_all, .seek = seek_to});
     if (output->file)
         return LAP_OK;
     const lap_status_t status = refuse(output, errno);
-    close(fd);
+    close(output->fd);
     unlink(output->temporary);
     return status;
 }
 
-lap_status_t lap_output_close(lap_output_t *output, bool keep)
+lap_status_t lap_output_close(lap_output_t *output, lap_status_t status)
 {
-    lap_status_t status = LAP_OK;
-    const bool incomplete = ferror(output->file) != 0; /* of what, nobody has kept */
-    if (fclose(output->file) != 0 && keep)
-        status = refuse(output, errno);
-    else if (incomplete && keep)
-        status = lap_error(LAP_ERR_SYSTEM, "cannot write %s %s: a part of it could not be written",
-                           output->what, output->path);
-    else if (keep && rename(output->temporary, output->place) != 0)
-        status = refuse(output, errno);
-    if (!keep || status != LAP_OK)
+    /* What the stream still holds is written here; some file systems tell of a full disk at last. */
+    fclose(output->file);
+    if (close(output->fd) != 0)
+        note_error(output);
+    if (status == LAP_OK && (output->error != 0 || rename(output->temporary, output->place) != 0))
+        status = refuse(output, output->error ? output->error : errno);
+    if (status != LAP_OK)
         unlink(output->temporary);
     output->file = NULL;
     return status;
@@ -157,7 +186,8 @@ lap_status_t lap_output_check(const char *what, const char *path)
 {
     lap_output_t output;
     LAP_TRY(lap_output_open(what, path, &output));
-    return lap_output_close(&output, false);
+    lap_output_close(&output, LAP_IN_PROGRESS); /* it stays as it is */
+    return LAP_OK;
 }
 
 static bool are_one(const char *path, const char *other)

@@ -14,7 +14,9 @@
 #include "core/status.h"
 
 typedef struct lap_output {
-    FILE *file;
+    FILE *file; /* without a descriptor of its own: that is fd */
+    int fd;
+    int error;               /* errno of the first write that failed; 0: none did */
     const char *what, *path; /* for sentences */
     char place[PATH_MAX];    /* where the links have led to */
     char temporary[PATH_MAX];
@@ -23,12 +25,15 @@ typedef struct lap_output {
 /*
  * Opens a file for writing. `what` says what it is: "the timeline". What is there already must be a
  * regular file that this user may write; the new one gets its mode. `what` and `path` must live
- * until lap_output_close.
+ * until lap_output_close, and the output itself stay where it is.
  */
 lap_status_t lap_output_open(const char *what, const char *path, lap_output_t *output_p);
 
-/* Ends it: puts the file in its place, if `keep`, and if all of it could be written. */
-lap_status_t lap_output_close(lap_output_t *output, bool keep);
+/*
+ * Ends it, when what was to be written came to `status`: puts the file in its place if that is LAP_OK and all
+ * of it could be written. Returns the first failure, with its sentence.
+ */
+lap_status_t lap_output_close(lap_output_t *output, lap_status_t status);
 
 /* Whether it could be written; nothing is changed. */
 lap_status_t lap_output_check(const char *what, const char *path);

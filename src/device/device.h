@@ -221,7 +221,7 @@ struct lap_device_ops {
 
     /* Streams wait for signals by themselves, in words of the device. */
     bool waits_by_itself;
-    /* Takes streams of the caller's, by their handles: the slots foreign_... are there. */
+    /* Takes streams of the caller's, by their handles: the slots caller_... are there. */
     bool takes_streams;
 
     /*
@@ -349,14 +349,14 @@ struct lap_device_ops {
      * (where it takes_streams) Streams of the device that are the caller's, by their handles. What
      * the calling thread does with one is between begin and end. begin writes whether the caller
      * is keeping what it gives that stream as a graph of its own: then what streams are given that
-     * wait for an event of `foreign_record` becomes part of it, until the caller ends it.
+     * wait for an event of `caller_record` becomes part of it, until the caller ends it.
      */
-    lap_status_t (*foreign_begin)(lap_device_t *device, void *foreign, bool *keeps_p);
-    void (*foreign_end)(lap_device_t *device);
+    lap_status_t (*caller_begin)(lap_device_t *device, void *caller, bool *keeps_p);
+    void (*caller_end)(lap_device_t *device);
     /* An event of the device's own that happens when the stream gets here; good until the next. */
-    lap_status_t (*foreign_record)(lap_device_t *device, void *foreign, lap_event_t **event_p);
+    lap_status_t (*caller_record)(lap_device_t *device, void *caller, lap_event_t **event_p);
     /* The caller's stream goes on when the event has happened. */
-    lap_status_t (*foreign_wait_event)(void *foreign, lap_event_t *event);
+    lap_status_t (*caller_wait_event)(void *caller, lap_event_t *event);
     /* Whether what the stream is given now is part of a graph that the caller is keeping. */
     bool (*is_capturing)(lap_stream_t *stream);
 };

@@ -82,9 +82,9 @@ lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *given, struct CUs
     }
     lap_device_t *device = op->engine->device;
     bool capturing;
-    LAP_TRY(device->ops->foreign_begin(device, stream, &capturing));
+    LAP_TRY(device->ops->caller_begin(device, stream, &capturing));
     const lap_status_t status = capturing ? capture(op, &args, stream) : run(op, &args, stream);
-    device->ops->foreign_end(device);
+    device->ops->caller_end(device);
     return status;
 }
 

@@ -632,7 +632,7 @@ static lap_status_t write_page(picture_t *picture, const char *title, const char
     LAP_TRY(lap_output_open("the timeline", path, &output));
     picture->file = output.file;
     put_page(picture, title);
-    return lap_output_close(&output, true);
+    return lap_output_close(&output, LAP_OK);
 }
 
 lap_status_t lap_trace_draw(const lap_trace_t *trace, const char *title, const char *path)

@@ -422,16 +422,16 @@ lap_status_t lap_engine_settle(lap_engine_t *engine)
     return status;
 }
 
-lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *foreign)
+lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *caller)
 {
     lap_device_t *device = engine->device;
     lap_event_t *here;
     bool keeps;
-    LAP_TRY(device->ops->foreign_begin(device, foreign, &keeps));
-    device->ops->foreign_end(device);
+    LAP_TRY(device->ops->caller_begin(device, caller, &keeps));
+    device->ops->caller_end(device);
     if (keeps)
         return lap_error(LAP_ERR_INVALID, "the stream is being captured: nothing runs in it");
-    LAP_TRY(device->ops->foreign_record(device, foreign, &here));
+    LAP_TRY(device->ops->caller_record(device, caller, &here));
     return await_in_flight(engine, here);
 }
 

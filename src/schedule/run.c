@@ -381,19 +381,19 @@ lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *bind
 /* ---- in the order of a caller's stream ---- */
 
 /* The streams go on when the caller's is here. */
-static lap_status_t fork_streams(const lap_engine_t *engine, void *foreign,
+static lap_status_t fork_streams(const lap_engine_t *engine, void *caller,
                                  lap_stream_t *const *streams, size_t count)
 {
     const lap_device_ops_t *ops = engine->device->ops;
     lap_event_t *here;
-    LAP_TRY(ops->foreign_record(engine->device, foreign, &here));
+    LAP_TRY(ops->caller_record(engine->device, caller, &here));
     for (size_t i = 0; i < count; i++)
         LAP_TRY(ops->stream_wait_event(streams[i], here));
     return LAP_OK;
 }
 
 /* All of a call is behind its first stream when that has ended: see end_call in issue.c. */
-static lap_status_t enqueue(lap_program_t *program, const lap_binding_t *binding, void *foreign)
+static lap_status_t enqueue(lap_program_t *program, const lap_binding_t *binding, void *caller)
 {
     lap_engine_t *engine = program->engine;
     const lap_device_ops_t *ops = engine->device->ops;
@@ -408,26 +408,25 @@ static lap_status_t enqueue(lap_program_t *program, const lap_binding_t *binding
         LAP_TRY(lap_engine_join(engine, lap_program_set(program)));
     LAP_TRY(take_streams(program, launched));
     lap_program_announce(program, binding, false);
-    LAP_TRY(fork_streams(engine, foreign, streams, launched ? 1 : count));
+    LAP_TRY(fork_streams(engine, caller, streams, launched ? 1 : count));
     LAP_TRY(launched ? launch(program) : lap_program_issue_steps(program, binding));
     lap_event_t *end = engine->enqueued_end[lap_program_set(program)];
     LAP_TRY(ops->event_record(end, streams[0]));
     lap_engine_enqueued(engine, first);
     lap_program_count_signals(program, binding->buffer);
-    return ops->foreign_wait_event(foreign, end);
+    return ops->caller_wait_event(caller, end);
 }
 
-lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *binding,
-                                 void *foreign)
+lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *binding, void *caller)
 {
     LAP_TRY(lap_engine_check_free(program->engine));
     LAP_TRY(open_call(program));
-    return close_call(program, enqueue(program, binding, foreign));
+    return close_call(program, enqueue(program, binding, caller));
 }
 
 /* With nothing that happens outside of the graph: there is only its own order in it. */
 static lap_status_t enqueue_captured(lap_program_t *program, const lap_binding_t *binding,
-                                     void *foreign)
+                                     void *caller)
 {
     lap_engine_t *engine = program->engine;
     const lap_device_ops_t *ops = engine->device->ops;
@@ -438,15 +437,15 @@ static lap_status_t enqueue_captured(lap_program_t *program, const lap_binding_t
         return LAP_OK;
     lap_program_announce(program, binding, true);
     engine->capturing = true;
-    LAP_TRY(fork_streams(engine, foreign, streams, count));
+    LAP_TRY(fork_streams(engine, caller, streams, count));
     LAP_TRY(lap_program_issue_steps(program, binding));
     lap_event_t *end = engine->captured_end[lap_program_set(program)];
     LAP_TRY(ops->event_record(end, streams[0]));
-    return ops->foreign_wait_event(foreign, end);
+    return ops->caller_wait_event(caller, end);
 }
 
 lap_status_t lap_program_enqueue_captured(lap_program_t *program, const lap_binding_t *binding,
-                                          void *foreign)
+                                          void *caller)
 {
     if (!program->schedule.graph)
         return lap_error(
@@ -455,7 +454,7 @@ lap_status_t lap_program_enqueue_captured(lap_program_t *program, const lap_bind
             "where "
             "NCCL puts to other hosts: there each put of a graph would wait for its receiver");
     LAP_TRY(open_call(program));
-    return close_call(program, enqueue_captured(program, binding, foreign));
+    return close_call(program, enqueue_captured(program, binding, caller));
 }
 
 lap_status_t lap_program_wait(lap_program_t *program)

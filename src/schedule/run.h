@@ -113,7 +113,7 @@ lap_status_t lap_engine_settle(lap_engine_t *engine);
  * Waits until a caller's stream has all behind it that it was given, and watches meanwhile. Returns
  * what calls in flight failed of.
  */
-lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *foreign);
+lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *caller);
 
 /*
  * Ranks that share a GPU share its failures: where one dies, the driver may fail the others. Then
@@ -200,12 +200,12 @@ lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *bi
 lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding);
 
 /*
- * The same in the order of a caller's stream, between foreign_begin and foreign_end of the device:
+ * The same in the order of a caller's stream, between caller_begin and caller_end of the device:
  * the stream has all of it behind it when it goes on, and nobody waits for it. The program may be
  * issued so again at once. LAP_ERR_BUSY: nothing was issued.
  */
 lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *binding,
-                                 void *foreign);
+                                 void *caller);
 
 /*
  * The same while the caller captures the stream: the call does not run but becomes part
@@ -213,7 +213,7 @@ lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *bi
  * before the caller has ended it: see lap_engine_check_free.
  */
 lap_status_t lap_program_enqueue_captured(lap_program_t *program, const lap_binding_t *binding,
-                                          void *foreign);
+                                          void *caller);
 
 /*
  * Waits until all steps of the latest issue have run, or one has failed. Returns its failure; what

@@ -54,6 +54,9 @@ wrong 'unknown option with a value' "'--garce'" "'--grace'" -- run -n 2 --garce=
 wrong 'unknown letter' "'-q'" 'lap run --help' -- run -q 2 true
 wrong 'a value is missing' '--ranks' 'needs a value' -- run -n
 wrong 'a value too many' '--no-prefix' "'yes'" -- run -n 2 --no-prefix=yes true
+wrong 'a list twice' "'--method' is given twice, as 'ring' and as 'pull'; expected it once, with commas: --method ring,pull" -- \
+    bench ag 8 8 8 --method ring --method pull
+wrong '... the same one, too' "'--epilogue' is given twice" -- show ag 8 8 8 --epilogue bias --epilogue=bias
 wrong 'no ranks' '-n is missing, expected the number of ranks' '-n N' -- run true
 wrong 'no program' 'PROGRAM' -- run -n 2
 wrong 'an argument too many' "'extra'" 'lap info' -- info extra

@@ -33,8 +33,8 @@ static void check_device(const lap_device_ops_t *ops)
         if (i >= SLOT(lap_device_ops_t, probe, graph_begin) &&
             i <= SLOT(lap_device_ops_t, probe, graph_destroy))
             expected = ops->facts.graphs;
-        if (i >= SLOT(lap_device_ops_t, probe, foreign_begin) &&
-            i <= SLOT(lap_device_ops_t, probe, foreign_wait_event))
+        if (i >= SLOT(lap_device_ops_t, probe, caller_begin) &&
+            i <= SLOT(lap_device_ops_t, probe, caller_wait_event))
             expected = ops->takes_streams;
         tap_ok(is_there(&ops->probe, i) == expected, "device %s: slot %zu of %zu is %s", ops->name,
                i, count, expected ? "there" : "not there, as its facts say");

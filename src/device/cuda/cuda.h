@@ -150,11 +150,11 @@ typedef struct lap_cuda_share {
     int urgent, lazy; /* priorities */
 } lap_cuda_share_t;
 
-/* The caller's stream that is being worked with: see cuda_foreign.c. */
-typedef struct lap_cuda_foreign {
+/* The caller's stream that is being worked with: see cuda_caller.c. */
+typedef struct lap_cuda_caller {
     CUcontext context;
     lap_event_t event; /* in that context; no event yet: NULL */
-} lap_cuda_foreign_t;
+} lap_cuda_caller_t;
 
 typedef struct lap_cuda_device {
     lap_device_t base;
@@ -186,7 +186,7 @@ typedef struct lap_cuda_device {
     lap_cuda_held_t held;
     lap_cuda_blas_t blas;
     lap_cuda_clock_t clock;
-    lap_cuda_foreign_t foreign;
+    lap_cuda_caller_t caller;
     lap_cuda_client_t *clients;
     /* Of the transport over this memory: what it still has to free, and how. */
     struct lap_cuda_deferred_free *deferred_frees;
@@ -303,7 +303,7 @@ void lap_cuda_client_detach(lap_cuda_device_t *device, lap_cuda_client_t *client
 lap_status_t lap_cuda_copy_now(lap_cuda_device_t *device, const lap_copy_t *copy);
 
 /* Destroys the event on the caller's stream, if there is one. */
-void lap_cuda_foreign_close(lap_cuda_device_t *device);
+void lap_cuda_caller_close(lap_cuda_device_t *device);
 
 /* Writes the GPU's time, in the order of the stream, into memory that the GPU reaches. */
 lap_status_t lap_cuda_note(lap_stream_t *stream, uint64_t *at);
@@ -377,10 +377,10 @@ lap_status_t lap_cuda_graph_begin(lap_stream_t *const *streams, size_t count);
 lap_status_t lap_cuda_graph_end(lap_stream_t *const *streams, size_t count, lap_graph_t **graph_p);
 lap_status_t lap_cuda_graph_launch(lap_graph_t *graph, lap_stream_t *stream);
 void lap_cuda_graph_destroy(lap_graph_t *graph);
-lap_status_t lap_cuda_foreign_begin(lap_device_t *device, void *foreign, bool *keeps_p);
-void lap_cuda_foreign_end(lap_device_t *device);
-lap_status_t lap_cuda_foreign_record(lap_device_t *device, void *foreign, lap_event_t **event_p);
-lap_status_t lap_cuda_foreign_wait_event(void *foreign, lap_event_t *event);
+lap_status_t lap_cuda_caller_begin(lap_device_t *device, void *caller, bool *keeps_p);
+void lap_cuda_caller_end(lap_device_t *device);
+lap_status_t lap_cuda_caller_record(lap_device_t *device, void *caller, lap_event_t **event_p);
+lap_status_t lap_cuda_caller_wait_event(void *caller, lap_event_t *event);
 bool lap_cuda_is_capturing(lap_stream_t *stream);
 
 /* Between enter and leave: see cuda_clear.c. Changes a graph that has not been made executable yet. */

@@ -416,7 +416,7 @@ static void close_inside(lap_cuda_device_t *device)
     lap_cuda_plans_free(device);
     if (device->blas.handle)
         (void)api->cublasLtDestroy(device->blas.handle);
-    lap_cuda_foreign_close(device);
+    lap_cuda_caller_close(device);
     if (device->joint)
         (void)api->cuEventDestroy(device->joint);
     if (device->side)
@@ -658,9 +658,9 @@ const lap_device_ops_t lap_cuda_ops = {
     .graph_end = lap_cuda_graph_end,
     .graph_launch = lap_cuda_graph_launch,
     .graph_destroy = lap_cuda_graph_destroy,
-    .foreign_begin = lap_cuda_foreign_begin,
-    .foreign_end = lap_cuda_foreign_end,
-    .foreign_record = lap_cuda_foreign_record,
-    .foreign_wait_event = lap_cuda_foreign_wait_event,
+    .caller_begin = lap_cuda_caller_begin,
+    .caller_end = lap_cuda_caller_end,
+    .caller_record = lap_cuda_caller_record,
+    .caller_wait_event = lap_cuda_caller_wait_event,
     .is_capturing = lap_cuda_is_capturing,
 };

@@ -28,15 +28,15 @@ static lap_status_t context_of(const lap_cuda_device_t *device, CUstream stream,
 /* Between enter and leave nothing else of the device is called: its context need not be current. */
 static lap_status_t enter(lap_cuda_device_t *device)
 {
-    return device->foreign.context == device->context
+    return device->caller.context == device->context
                ? lap_cuda_enter(device)
-               : lap_cuda_push(device, device->foreign.context);
+               : lap_cuda_push(device, device->caller.context);
 }
 
 static lap_status_t leave(lap_cuda_device_t *device, lap_status_t status)
 {
-    return device->foreign.context == device->context ? lap_cuda_leave(device, status)
-                                                      : lap_cuda_pop(device, status);
+    return device->caller.context == device->context ? lap_cuda_leave(device, status)
+                                                     : lap_cuda_pop(device, status);
 }
 
 static lap_status_t make_event(lap_cuda_device_t *device)
@@ -48,28 +48,28 @@ static lap_status_t make_event(lap_cuda_device_t *device)
         return lap_error(LAP_ERR_INVALID, "the stream is of GPU %d, expected GPU %d of this rank",
                          (int)gpu, (int)device->gpu);
     return lap_cuda_check(api,
-                          api->cuEventCreate(&device->foreign.event.event, CU_EVENT_DISABLE_TIMING),
+                          api->cuEventCreate(&device->caller.event.event, CU_EVENT_DISABLE_TIMING),
                           "cuEventCreate");
 }
 
 /* From one context to the next the event is made anew. */
 static lap_status_t take_context(lap_cuda_device_t *device, CUcontext context)
 {
-    if (device->foreign.context == context && device->foreign.event.event)
+    if (device->caller.context == context && device->caller.event.event)
         return LAP_OK;
-    lap_cuda_foreign_close(device);
-    device->foreign.context = context;
-    device->foreign.event.ops = device->base.ops;
-    device->foreign.event.device = device;
+    lap_cuda_caller_close(device);
+    device->caller.context = context;
+    device->caller.event.ops = device->base.ops;
+    device->caller.event.device = device;
     LAP_TRY(enter(device));
     return leave(device, make_event(device));
 }
 
-void lap_cuda_foreign_close(lap_cuda_device_t *device)
+void lap_cuda_caller_close(lap_cuda_device_t *device)
 {
-    if (device->foreign.event.event)
-        (void)device->api.cuEventDestroy(device->foreign.event.event);
-    device->foreign.event.event = NULL;
+    if (device->caller.event.event)
+        (void)device->api.cuEventDestroy(device->caller.event.event);
+    device->caller.event.event = NULL;
 }
 
 /* Whether a graph is captured from it. */
@@ -93,39 +93,39 @@ static lap_status_t take_stream(lap_cuda_device_t *device, CUcontext context, CU
     return leave(device, ask_stream(device, stream, keeps_p));
 }
 
-lap_status_t lap_cuda_foreign_begin(lap_device_t *handle, void *foreign, bool *keeps_p)
+lap_status_t lap_cuda_caller_begin(lap_device_t *handle, void *caller, bool *keeps_p)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
     CUcontext context;
-    LAP_TRY(context_of(device, foreign, &context));
+    LAP_TRY(context_of(device, caller, &context));
     LAP_TRY(lap_cuda_enter(device));
-    const lap_status_t status = take_stream(device, context, foreign, keeps_p);
+    const lap_status_t status = take_stream(device, context, caller, keeps_p);
     return status == LAP_OK ? LAP_OK : lap_cuda_leave(device, status);
 }
 
-void lap_cuda_foreign_end(lap_device_t *handle)
+void lap_cuda_caller_end(lap_device_t *handle)
 {
     (void)lap_cuda_leave((lap_cuda_device_t *)handle, LAP_OK);
 }
 
-lap_status_t lap_cuda_foreign_record(lap_device_t *handle, void *foreign, lap_event_t **event_p)
+lap_status_t lap_cuda_caller_record(lap_device_t *handle, void *caller, lap_event_t **event_p)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
     const lap_cuda_api_t *api = &device->api;
     LAP_TRY(enter(device));
     LAP_TRY(
-        leave(device, lap_cuda_check(api, api->cuEventRecord(device->foreign.event.event, foreign),
+        leave(device, lap_cuda_check(api, api->cuEventRecord(device->caller.event.event, caller),
                                      "cuEventRecord on the caller's stream")));
-    *event_p = &device->foreign.event;
+    *event_p = &device->caller.event;
     return LAP_OK;
 }
 
-lap_status_t lap_cuda_foreign_wait_event(void *foreign, lap_event_t *event)
+lap_status_t lap_cuda_caller_wait_event(void *caller, lap_event_t *event)
 {
     lap_cuda_device_t *device = event->device;
     const lap_cuda_api_t *api = &device->api;
     LAP_TRY(enter(device));
-    return leave(device, lap_cuda_check(api, api->cuStreamWaitEvent(foreign, event->event, 0),
+    return leave(device, lap_cuda_check(api, api->cuStreamWaitEvent(caller, event->event, 0),
                                         "cuStreamWaitEvent on the caller's stream"));
 }
 

@@ -2,25 +2,19 @@
 /* Reads settings in YAML, event by event, so that every entry has its line: see yaml.h. */
 #include "core/yaml.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
-#include <yaml.h>
 
-#include "core/file.h"
+#include "core/yaml_reader.h"
 
 #define DEPTH 16
 
-typedef struct reader {
-    yaml_parser_t parser;
-    yaml_event_t event;
-    const char *path;
-    lap_yaml_each_t each;
-    void *context;
-    lap_yaml_entry_t entry;
-} reader_t;
+/* ---- events ---- */
 
-static lap_status_t next(reader_t *reader)
+lap_status_t lap_yaml_next(lap_yaml_reader_t *reader)
 {
     const yaml_parser_t *parser = &reader->parser;
     yaml_event_delete(&reader->event);
@@ -36,13 +30,12 @@ static lap_status_t next(reader_t *reader)
                      parser->problem ? parser->problem : "it cannot be read");
 }
 
-static size_t line_of(const reader_t *reader)
+size_t lap_yaml_line(const lap_yaml_reader_t *reader)
 {
     return reader->event.start_mark.line + 1;
 }
 
-/* Adds the scalar at hand to a text of `room` bytes; false: it is cut, or not printable. */
-static bool add_scalar(const reader_t *reader, char *text, size_t room)
+bool lap_yaml_add_scalar(const lap_yaml_reader_t *reader, char *text, size_t room)
 {
     const size_t used = strlen(text), length = reader->event.data.scalar.length;
     bool whole = used + length < room;
@@ -57,21 +50,115 @@ static bool add_scalar(const reader_t *reader, char *text, size_t room)
     return whole;
 }
 
-/* What null is in YAML 1.1. */
-static bool is_null(const reader_t *reader)
+bool lap_yaml_is_plain(const lap_yaml_reader_t *reader)
+{
+    return reader->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+}
+
+bool lap_yaml_is_null(const char *word)
 {
     static const char *const nulls[] = {"", "~", "null", "Null", "NULL"};
-    const char *value = (const char *)reader->event.data.scalar.value;
-    if (reader->event.data.scalar.style != YAML_PLAIN_SCALAR_STYLE)
-        return false;
     for (size_t i = 0; i < sizeof(nulls) / sizeof(nulls[0]); i++)
-        if (strcmp(value, nulls[i]) == 0)
+        if (strcmp(word, nulls[i]) == 0)
             return true;
     return false;
 }
 
+/* ---- documents ---- */
+
+/* One document, which is a mapping. */
+static lap_status_t read_stream(lap_yaml_reader_t *reader)
+{
+    LAP_TRY(lap_yaml_next(reader)); /* the start of the stream */
+    LAP_TRY(lap_yaml_next(reader));
+    if (reader->event.type == YAML_STREAM_END_EVENT)
+        return reader->may_be_empty
+                   ? LAP_OK
+                   : lap_error(LAP_ERR_INVALID, "%s:1: the file is empty, expected %s",
+                               reader->path, reader->expected);
+    LAP_TRY(lap_yaml_next(reader));
+    if (reader->event.type != YAML_MAPPING_START_EVENT)
+        return lap_error(LAP_ERR_INVALID, "%s:%zu: this is not a mapping, expected %s",
+                         reader->path, lap_yaml_line(reader), reader->expected);
+    LAP_TRY(reader->body(reader));
+    LAP_TRY(lap_yaml_next(reader)); /* the end of the document */
+    LAP_TRY(lap_yaml_next(reader));
+    if (reader->event.type == YAML_STREAM_END_EVENT)
+        return LAP_OK;
+    return lap_error(LAP_ERR_INVALID,
+                     "%s:%zu: a second YAML document begins, expected one document", reader->path,
+                     lap_yaml_line(reader));
+}
+
+/* Reads a file, or a text where there is none. */
+static lap_status_t read_input(lap_yaml_reader_t *reader, const char *path, FILE *file,
+                               const char *text, size_t bytes)
+{
+    reader->path = path;
+    if (!yaml_parser_initialize(&reader->parser))
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to read '%s'", path);
+    if (file)
+        yaml_parser_set_input_file(&reader->parser, file);
+    else
+        yaml_parser_set_input_string(&reader->parser, (const yaml_char_t *)text, bytes);
+    const lap_status_t status = read_stream(reader);
+    yaml_event_delete(&reader->event);
+    yaml_parser_delete(&reader->parser);
+    return status;
+}
+
+/* Opens a regular file. Not a pipe: each rank reads it again, and one would wait for ever. */
+static lap_status_t open_file(const char *path, FILE **file_p)
+{
+    struct stat about = {0};
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return lap_error_errno("'%s' cannot be opened", path);
+    if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
+        close(fd);
+        return lap_error(LAP_ERR_INVALID, "'%s' is %s, expected a YAML file", path,
+                         S_ISDIR(about.st_mode) ? "a directory" : "not a regular file");
+    }
+    FILE *file = fdopen(fd, "r");
+    if (!file) {
+        close(fd);
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to read '%s'", path);
+    }
+    *file_p = file;
+    return LAP_OK;
+}
+
+lap_status_t lap_yaml_read_file(lap_yaml_reader_t *reader, const char *path)
+{
+    FILE *file;
+    LAP_TRY(open_file(path, &file));
+    const lap_status_t status = read_input(reader, path, file, NULL, 0);
+    fclose(file);
+    return status;
+}
+
+lap_status_t lap_yaml_read_text(lap_yaml_reader_t *reader, const char *name, const char *text,
+                                size_t bytes)
+{
+    return read_input(reader, name, NULL, text, bytes);
+}
+
+/* ---- a flat list of entries ---- */
+
+typedef struct list {
+    lap_yaml_each_t each;
+    void *context;
+    lap_yaml_entry_t entry;
+} list_t;
+
+static lap_yaml_entry_t *entry_of(const lap_yaml_reader_t *reader)
+{
+    list_t *list = reader->context;
+    return &list->entry;
+}
+
 /* Reads past what the event at hand begins; it ends with its end. */
-static lap_status_t skip(reader_t *reader)
+static lap_status_t skip(lap_yaml_reader_t *reader)
 {
     size_t depth = 0;
     for (;;) {
@@ -82,121 +169,93 @@ static lap_status_t skip(reader_t *reader)
             depth--;
         if (depth == 0)
             return LAP_OK;
-        LAP_TRY(next(reader));
+        LAP_TRY(lap_yaml_next(reader));
     }
 }
 
-static lap_status_t read_list(reader_t *reader)
+static lap_status_t read_list(lap_yaml_reader_t *reader)
 {
-    lap_yaml_entry_t *entry = &reader->entry;
+    lap_yaml_entry_t *entry = entry_of(reader);
     entry->kind = LAP_YAML_LIST;
     entry->whole = true;
-    LAP_TRY(next(reader));
+    LAP_TRY(lap_yaml_next(reader));
     while (reader->event.type != YAML_SEQUENCE_END_EVENT) {
         const size_t used = strlen(entry->value);
         if (used > 0 && used + 1 < sizeof(entry->value))
             memcpy(entry->value + used, ",", 2);
         if (reader->event.type == YAML_SCALAR_EVENT)
-            entry->whole = add_scalar(reader, entry->value, sizeof(entry->value)) && entry->whole;
+            entry->whole =
+                lap_yaml_add_scalar(reader, entry->value, sizeof(entry->value)) && entry->whole;
         else
             entry->kind = LAP_YAML_OTHER;
         LAP_TRY(skip(reader));
-        LAP_TRY(next(reader));
+        LAP_TRY(lap_yaml_next(reader));
     }
     return LAP_OK;
 }
 
 /* The event at hand is the value of an entry, which is no mapping. */
-static lap_status_t read_value(reader_t *reader)
+static lap_status_t read_value(lap_yaml_reader_t *reader)
 {
-    lap_yaml_entry_t *entry = &reader->entry;
+    lap_yaml_entry_t *entry = entry_of(reader);
     entry->value[0] = '\0';
     entry->whole = false;
     entry->kind = LAP_YAML_OTHER;
     if (reader->event.type == YAML_SCALAR_EVENT) {
-        entry->kind = is_null(reader) ? LAP_YAML_NULL : LAP_YAML_SCALAR;
-        entry->whole = add_scalar(reader, entry->value, sizeof(entry->value));
+        entry->whole = lap_yaml_add_scalar(reader, entry->value, sizeof(entry->value));
+        const bool null =
+            lap_yaml_is_plain(reader) && entry->whole && lap_yaml_is_null(entry->value);
+        entry->kind = null ? LAP_YAML_NULL : LAP_YAML_SCALAR;
     } else if (reader->event.type == YAML_SEQUENCE_START_EVENT) {
         LAP_TRY(read_list(reader));
     }
-    return reader->each(reader->context, entry);
+    const list_t *list = reader->context;
+    return list->each(list->context, entry);
 }
 
-/* The entries of all mappings. The event at hand is the first within the outermost. */
-static lap_status_t read_entries(reader_t *reader)
+/* The entries of all mappings. The event at hand begins the outermost. */
+static lap_status_t read_entries(lap_yaml_reader_t *reader)
 {
     size_t lengths[DEPTH] = {0}, depth = 0; /* of the paths of mappings that are open */
-    lap_yaml_entry_t *entry = &reader->entry;
+    lap_yaml_entry_t *entry = entry_of(reader);
+    LAP_TRY(lap_yaml_next(reader));
     for (;;) {
         if (reader->event.type == YAML_MAPPING_END_EVENT) {
             if (depth-- == 0)
                 return LAP_OK;
-            LAP_TRY(next(reader));
+            LAP_TRY(lap_yaml_next(reader));
             continue;
         }
         if (reader->event.type != YAML_SCALAR_EVENT)
             return lap_error(LAP_ERR_INVALID, "%s:%zu: this key is no word", reader->path,
-                             line_of(reader));
+                             lap_yaml_line(reader));
         const size_t begin = lengths[depth];
         entry->path[begin] = '\0';
-        add_scalar(reader, entry->path, sizeof(entry->path));
+        lap_yaml_add_scalar(reader, entry->path, sizeof(entry->path));
         entry->key = entry->path + begin;
-        entry->line = line_of(reader);
-        LAP_TRY(next(reader));
+        entry->line = lap_yaml_line(reader);
+        LAP_TRY(lap_yaml_next(reader));
         if (reader->event.type != YAML_MAPPING_START_EVENT) {
             LAP_TRY(read_value(reader));
         } else if (depth + 1 == DEPTH || strlen(entry->path) + 2 > sizeof(entry->path)) {
             return lap_error(LAP_ERR_INVALID,
                              "%s:%zu: mappings lie too deep in each other, expected at most %d",
-                             reader->path, line_of(reader), DEPTH);
+                             reader->path, lap_yaml_line(reader), DEPTH);
         } else {
             const size_t length = strlen(entry->path);
             memcpy(entry->path + length, ".", 2);
             lengths[++depth] = length + 1;
         }
-        LAP_TRY(next(reader));
+        LAP_TRY(lap_yaml_next(reader));
     }
-}
-
-static lap_status_t read_stream(reader_t *reader)
-{
-    LAP_TRY(next(reader)); /* the start of the stream */
-    LAP_TRY(next(reader));
-    if (reader->event.type == YAML_STREAM_END_EVENT)
-        return LAP_OK;
-    LAP_TRY(next(reader));
-    if (reader->event.type != YAML_MAPPING_START_EVENT)
-        return lap_error(LAP_ERR_INVALID,
-                         "%s:%zu: this is not a mapping, expected names and values", reader->path,
-                         line_of(reader));
-    LAP_TRY(next(reader));
-    LAP_TRY(read_entries(reader));
-    LAP_TRY(next(reader)); /* the end of the document */
-    LAP_TRY(next(reader));
-    if (reader->event.type == YAML_STREAM_END_EVENT)
-        return LAP_OK;
-    return lap_error(LAP_ERR_INVALID, "%s:%zu: a second YAML document begins, expected one",
-                     reader->path, line_of(reader));
 }
 
 lap_status_t lap_yaml_read(const char *path, lap_yaml_each_t each, void *context)
 {
-    reader_t reader = {.path = path, .each = each, .context = context};
-    uint64_t bytes;
-    int fd;
-    LAP_TRY(lap_file_open(path, &fd, &bytes));
-    FILE *file = fdopen(fd, "r");
-    if (!file || !yaml_parser_initialize(&reader.parser)) {
-        if (file)
-            fclose(file);
-        else
-            close(fd);
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory to read '%s'", path);
-    }
-    yaml_parser_set_input_file(&reader.parser, file);
-    const lap_status_t status = read_stream(&reader);
-    yaml_event_delete(&reader.event);
-    yaml_parser_delete(&reader.parser);
-    fclose(file);
-    return status;
+    list_t list = {.each = each, .context = context};
+    lap_yaml_reader_t reader = {.expected = "names and values",
+                                .may_be_empty = true,
+                                .body = read_entries,
+                                .context = &list};
+    return lap_yaml_read_file(&reader, path);
 }

@@ -6,16 +6,13 @@
  * are not looked at.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#include <yaml.h>
 
 #include "core/status.h"
+#include "core/yaml_reader.h"
 #include "nn/tp_overlap.h"
 #include "util/join.h"
 #include "util/nearest.h"
@@ -46,12 +43,10 @@ typedef struct anchor {
 } anchor_t;
 
 typedef struct reader {
-    yaml_parser_t parser;
-    yaml_event_t event;     /* the latest; empty before the first */
-    yaml_event_type_t type; /* its type; of an alias of a scalar that of a scalar */
+    lap_yaml_reader_t yaml;
+    yaml_event_type_t type; /* of its event; of an alias of a scalar that of a scalar */
     scalar_t scalar;        /* when that is one */
     const anchor_t *alias;  /* when it is an alias: of fields */
-    const char *path;
     int tp;
     lap_tp_overlap_t overlap;
     size_t lines[LAP_TP_GEMMS]; /* of the names of GEMMs; 0: not named */
@@ -63,47 +58,7 @@ typedef struct reader {
 
 static size_t line_of(const reader_t *reader)
 {
-    return reader->event.start_mark.line + 1;
-}
-
-/* The failure of libyaml itself, in one sentence. */
-static lap_status_t parse_failed(const reader_t *reader)
-{
-    const yaml_parser_t *parser = &reader->parser;
-    if (parser->error == YAML_MEMORY_ERROR)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory to read '%s'", reader->path);
-    const bool reading = parser->error == YAML_READER_ERROR;
-    return lap_error(LAP_ERR_INVALID, "%s:%zu: this is not YAML: %s%s%s", reader->path,
-                     reading ? parser->mark.line + 1 : parser->problem_mark.line + 1,
-                     parser->context ? parser->context : "", parser->context ? ", " : "",
-                     parser->problem ? parser->problem : "it cannot be read");
-}
-
-static lap_status_t parse_next(reader_t *reader)
-{
-    yaml_event_delete(&reader->event);
-    memset(&reader->event, 0, sizeof(reader->event));
-    if (!yaml_parser_parse(&reader->parser, &reader->event))
-        return parse_failed(reader);
-    reader->type = reader->event.type;
-    return LAP_OK;
-}
-
-/* A scalar as a printable text. */
-static void read_scalar(reader_t *reader)
-{
-    const yaml_char_t *value = reader->event.data.scalar.value;
-    const size_t length = reader->event.data.scalar.length;
-    scalar_t *scalar = &reader->scalar;
-    size_t i = 0;
-    scalar->whole = length < WORD_BYTES;
-    for (; i < length && i + 1 < WORD_BYTES; i++) {
-        const bool prints = value[i] >= 0x20 && value[i] != 0x7f;
-        scalar->word[i] = prints ? (char)value[i] : '?';
-        scalar->whole = scalar->whole && prints;
-    }
-    scalar->word[i] = '\0';
-    scalar->plain = reader->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+    return lap_yaml_line(&reader->yaml);
 }
 
 /* ---- anchors ---- */
@@ -116,7 +71,7 @@ static lap_status_t copy_name(const reader_t *reader, const yaml_char_t *anchor,
     if (strlen(text) >= WORD_BYTES)
         return lap_error(LAP_ERR_INVALID,
                          "%s:%zu: the name of an anchor has %zu characters, expected at most %d",
-                         reader->path, line_of(reader), strlen(text), WORD_BYTES - 1);
+                         reader->yaml.path, line_of(reader), strlen(text), WORD_BYTES - 1);
     snprintf(name, WORD_BYTES, "%s", text);
     return LAP_OK;
 }
@@ -137,19 +92,27 @@ static lap_status_t keep(reader_t *reader, const anchor_t *anchor)
     if (!place && reader->nanchors == ANCHORS_MOST)
         return lap_error(LAP_ERR_INVALID,
                          "%s:%zu: there are more than %d anchors, expected at most %d",
-                         reader->path, line_of(reader), ANCHORS_MOST, ANCHORS_MOST);
+                         reader->yaml.path, line_of(reader), ANCHORS_MOST, ANCHORS_MOST);
     if (!place)
         place = &reader->anchors[reader->nanchors++];
     *place = *anchor;
     return LAP_OK;
 }
 
+static void take_scalar(reader_t *reader)
+{
+    scalar_t *scalar = &reader->scalar;
+    scalar->word[0] = '\0';
+    scalar->whole = lap_yaml_add_scalar(&reader->yaml, scalar->word, sizeof(scalar->word));
+    scalar->plain = lap_yaml_is_plain(&reader->yaml);
+}
+
 static lap_status_t keep_scalar(reader_t *reader)
 {
     anchor_t anchor = {.is_rule = false, .scalar = reader->scalar};
-    if (!reader->event.data.scalar.anchor)
+    if (!reader->yaml.event.data.scalar.anchor)
         return LAP_OK;
-    LAP_TRY(copy_name(reader, reader->event.data.scalar.anchor, anchor.name));
+    LAP_TRY(copy_name(reader, reader->yaml.event.data.scalar.anchor, anchor.name));
     return keep(reader, &anchor);
 }
 
@@ -157,13 +120,13 @@ static lap_status_t keep_scalar(reader_t *reader)
 static lap_status_t follow_alias(reader_t *reader)
 {
     char name[WORD_BYTES];
-    LAP_TRY(copy_name(reader, reader->event.data.alias.anchor, name));
+    LAP_TRY(copy_name(reader, reader->yaml.event.data.alias.anchor, name));
     const anchor_t *anchor = find_anchor(reader, name);
     if (!anchor)
         return lap_error(
             LAP_ERR_INVALID,
             "%s:%zu: the alias *%s has no anchor, expected fields or a value marked &%s before it",
-            reader->path, line_of(reader), name, name);
+            reader->yaml.path, line_of(reader), name, name);
     reader->alias = anchor;
     if (!anchor->is_rule) {
         reader->type = YAML_SCALAR_EVENT;
@@ -174,26 +137,21 @@ static lap_status_t follow_alias(reader_t *reader)
 
 static lap_status_t next(reader_t *reader)
 {
-    LAP_TRY(parse_next(reader));
+    LAP_TRY(lap_yaml_next(&reader->yaml));
+    reader->type = reader->yaml.event.type;
     if (reader->type == YAML_ALIAS_EVENT)
         return follow_alias(reader);
     if (reader->type != YAML_SCALAR_EVENT)
         return LAP_OK;
-    read_scalar(reader);
+    take_scalar(reader);
     return keep_scalar(reader);
 }
 
-/* What null is in YAML 1.1, which these files are written in. */
 static bool is_null(const reader_t *reader)
 {
-    static const char *const nulls[] = {"", "~", "null", "Null", "NULL"};
     const scalar_t *scalar = &reader->scalar;
-    if (reader->type != YAML_SCALAR_EVENT || !scalar->plain || !scalar->whole)
-        return false;
-    for (size_t i = 0; i < sizeof(nulls) / sizeof(nulls[0]); i++)
-        if (strcmp(scalar->word, nulls[i]) == 0)
-            return true;
-    return false;
+    return reader->type == YAML_SCALAR_EVENT && scalar->plain && scalar->whole &&
+           lap_yaml_is_null(scalar->word);
 }
 
 /* ---- names ---- */
@@ -206,7 +164,7 @@ static lap_status_t find_name(const reader_t *reader, const char *what, const ch
     char all[256] = "";
     if (reader->type != YAML_SCALAR_EVENT)
         return lap_error(LAP_ERR_INVALID, "%s:%zu: a %s%s is a list or a mapping, expected a word",
-                         reader->path, line_of(reader), what, where);
+                         reader->yaml.path, line_of(reader), what, where);
     for (size_t i = 0; reader->scalar.whole && names[i]; i++) {
         if (strcmp(word, names[i]) == 0) {
             *index_p = i;
@@ -216,11 +174,11 @@ static lap_status_t find_name(const reader_t *reader, const char *what, const ch
     const char *nearest = lap_nearest(word, names);
     if (nearest)
         return lap_error(LAP_ERR_INVALID, "%s:%zu: unknown %s '%s'%s; did you mean '%s'?",
-                         reader->path, line_of(reader), what, word, where, nearest);
+                         reader->yaml.path, line_of(reader), what, word, where, nearest);
     for (size_t i = 0; names[i]; i++)
         lap_join(all, sizeof(all), names[i]);
-    return lap_error(LAP_ERR_INVALID, "%s:%zu: unknown %s '%s'%s; expected one of %s", reader->path,
-                     line_of(reader), what, word, where, all);
+    return lap_error(LAP_ERR_INVALID, "%s:%zu: unknown %s '%s'%s; expected one of %s",
+                     reader->yaml.path, line_of(reader), what, word, where, all);
 }
 
 /* "none" is another word for serial. */
@@ -277,13 +235,13 @@ static lap_status_t read_value(const reader_t *reader, const lap_field_t *field,
         return LAP_OK;
     const char *quote = scalar ? "'" : "";
     if (truth)
-        return lap_error(LAP_ERR_INVALID,
-                         "%s:%zu: %s%s is %s%s%s, expected 0 or 1, or false or true", reader->path,
-                         line_of(reader), field->name, where, quote, word, quote);
+        return lap_error(
+            LAP_ERR_INVALID, "%s:%zu: %s%s is %s%s%s, expected 0 or 1, or false or true",
+            reader->yaml.path, line_of(reader), field->name, where, quote, word, quote);
     return lap_error(LAP_ERR_INVALID,
-                     "%s:%zu: %s%s is %s%s%s, expected a whole number, %.0f to %.0f", reader->path,
-                     line_of(reader), field->name, where, quote, word, quote, field->least,
-                     field->most);
+                     "%s:%zu: %s%s is %s%s%s, expected a whole number, %.0f to %.0f",
+                     reader->yaml.path, line_of(reader), field->name, where, quote, word, quote,
+                     field->least, field->most);
 }
 
 /* For who knows Python better than YAML; the event at hand is a value. */
@@ -307,7 +265,8 @@ static lap_status_t read_field(reader_t *reader, const char *where, draft_t *dra
     LAP_TRY(find_name(reader, "field", where, names, &field));
     if (draft->lines[field] != 0)
         return lap_error(LAP_ERR_INVALID, "%s:%zu: %s%s is there twice, first in line %zu",
-                         reader->path, line_of(reader), names[field], where, draft->lines[field]);
+                         reader->yaml.path, line_of(reader), names[field], where,
+                         draft->lines[field]);
     draft->lines[field] = line_of(reader);
     LAP_TRY(next(reader));
     if (is_null(reader))
@@ -325,7 +284,7 @@ static lap_status_t at_line(const reader_t *reader, size_t line, lap_status_t st
     if (status == LAP_OK)
         return LAP_OK;
     snprintf(sentence, sizeof(sentence), "%s", lap_last_error());
-    return lap_error(status, "%s:%zu: %s", reader->path, line, sentence);
+    return lap_error(status, "%s:%zu: %s", reader->yaml.path, line, sentence);
 }
 
 /* The rule that a draft makes: the defaults of its method, and what was given over them. */
@@ -371,7 +330,7 @@ static lap_status_t read_merged(reader_t *reader, const char *where, draft_t *me
             return lap_error(LAP_ERR_INVALID,
                              "%s:%zu: <<%s is not an alias of fields, expected an alias such as "
                              "*name, or a list of aliases",
-                             reader->path, line_of(reader), where);
+                             reader->yaml.path, line_of(reader), where);
         merge(merged, &reader->alias->draft, 0);
         if (!list)
             return LAP_OK;
@@ -392,14 +351,14 @@ static lap_status_t read_fields(reader_t *reader, const char *where, draft_t *dr
     anchor_t anchor = {.is_rule = true};
     draft_t merged = {.method = -1};
     size_t merges = 0; /* the line of << */
-    LAP_TRY(copy_name(reader, reader->event.data.mapping_start.anchor, anchor.name));
+    LAP_TRY(copy_name(reader, reader->yaml.event.data.mapping_start.anchor, anchor.name));
     LAP_TRY(next(reader));
     while (reader->type != YAML_MAPPING_END_EVENT) {
         if (!is_merge(reader)) {
             LAP_TRY(read_field(reader, where, draft));
         } else if (merges != 0) {
             return lap_error(LAP_ERR_INVALID, "%s:%zu: <<%s is there twice, first in line %zu",
-                             reader->path, line_of(reader), where, merges);
+                             reader->yaml.path, line_of(reader), where, merges);
         } else {
             merges = line_of(reader);
             LAP_TRY(read_merged(reader, where, &merged));
@@ -429,7 +388,7 @@ static lap_status_t read_rule(reader_t *reader, lap_tp_gemm_t gemm)
         return lap_error(
             LAP_ERR_INVALID,
             "%s:%zu: %s is not a mapping, expected fields such as 'method: %s', or null%s",
-            reader->path, line_of(reader), lap_tp_gemm_names[gemm],
+            reader->yaml.path, line_of(reader), lap_tp_gemm_names[gemm],
             lap_tp_method_names[reader->overlap.rules[gemm].method], none_hint(reader));
     }
     return finish_rule(reader, gemm, &draft);
@@ -437,44 +396,21 @@ static lap_status_t read_rule(reader_t *reader, lap_tp_gemm_t gemm)
 
 /* ---- the file ---- */
 
-static lap_status_t read_rules(reader_t *reader)
+static lap_status_t read_rules(lap_yaml_reader_t *yaml)
 {
+    reader_t *reader = yaml->context;
+    LAP_TRY(next(reader));
     while (reader->type != YAML_MAPPING_END_EVENT) {
         size_t gemm = 0;
         LAP_TRY(find_name(reader, "key", "", lap_tp_gemm_names, &gemm));
         if (reader->lines[gemm] != 0)
             return lap_error(LAP_ERR_INVALID, "%s:%zu: %s is there twice, first in line %zu",
-                             reader->path, line_of(reader), lap_tp_gemm_names[gemm],
+                             reader->yaml.path, line_of(reader), lap_tp_gemm_names[gemm],
                              reader->lines[gemm]);
         reader->lines[gemm] = line_of(reader);
         LAP_TRY(read_rule(reader, (lap_tp_gemm_t)gemm));
         LAP_TRY(next(reader));
     }
-    return LAP_OK;
-}
-
-/* One document, which is a mapping. */
-static lap_status_t read_stream(reader_t *reader)
-{
-    LAP_TRY(next(reader)); /* the start of the stream */
-    LAP_TRY(next(reader));
-    if (reader->type == YAML_STREAM_END_EVENT)
-        return lap_error(LAP_ERR_INVALID,
-                         "%s:1: the file is empty, expected rules such as 'qkv_fprop:'",
-                         reader->path);
-    LAP_TRY(next(reader));
-    if (reader->type != YAML_MAPPING_START_EVENT)
-        return lap_error(LAP_ERR_INVALID,
-                         "%s:%zu: this is not a mapping, expected rules such as 'qkv_fprop:'",
-                         reader->path, line_of(reader));
-    LAP_TRY(next(reader));
-    LAP_TRY(read_rules(reader));
-    LAP_TRY(next(reader)); /* the end of the document */
-    LAP_TRY(next(reader));
-    if (reader->type != YAML_STREAM_END_EVENT)
-        return lap_error(LAP_ERR_INVALID,
-                         "%s:%zu: a second YAML document begins, expected one document",
-                         reader->path, line_of(reader));
     return LAP_OK;
 }
 
@@ -489,7 +425,7 @@ static lap_status_t check_pairs(reader_t *reader)
             return lap_error(LAP_ERR_INVALID,
                              "%s:%zu: %s is %s, but %s reduces by itself (%s): expected null, or "
                              "%s with method bulk",
-                             reader->path, reader->lines[gemm], lap_tp_gemm_names[gemm],
+                             reader->yaml.path, reader->lines[gemm], lap_tp_gemm_names[gemm],
                              lap_tp_method_names[rule->method], lap_tp_gemm_names[gemm - 1],
                              lap_tp_method_names[rule[-1].method], lap_tp_gemm_names[gemm - 1]);
         rule->method = LAP_TP_SERIAL;
@@ -497,76 +433,40 @@ static lap_status_t check_pairs(reader_t *reader)
     return LAP_OK;
 }
 
-/* Opens a regular file. Not a pipe: each rank reads it again, and one would wait for ever. */
-static lap_status_t open_file(const char *path, FILE **file_p)
+static lap_status_t begin(reader_t *reader)
 {
-    struct stat about = {0};
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return lap_error_errno("'%s' cannot be opened", path);
-    if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
-        close(fd);
-        return lap_error(LAP_ERR_INVALID, "'%s' is %s, expected a YAML file", path,
-                         S_ISDIR(about.st_mode) ? "a directory" : "not a regular file");
-    }
-    FILE *file = fdopen(fd, "r");
-    if (!file) {
-        close(fd);
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory to read '%s'", path);
-    }
-    *file_p = file;
-    return LAP_OK;
+    reader->yaml = (lap_yaml_reader_t){
+        .expected = "rules such as 'qkv_fprop:'", .body = read_rules, .context = reader};
+    return lap_tp_overlap_init(reader->tp, &reader->overlap);
 }
 
-/* Reads what the parser of the reader has been given, and ends it. */
-static lap_status_t read_all(reader_t *reader, lap_tp_overlap_t *overlap_p)
+static lap_status_t finish(reader_t *reader, lap_status_t status, lap_tp_overlap_t *overlap_p)
 {
-    lap_status_t status = read_stream(reader);
-    if (status == LAP_OK)
-        status = check_pairs(reader);
-    yaml_event_delete(&reader->event);
-    yaml_parser_delete(&reader->parser);
-    if (status == LAP_OK)
-        *overlap_p = reader->overlap;
-    return status;
-}
-
-static lap_status_t start(reader_t *reader)
-{
-    LAP_TRY(lap_tp_overlap_init(reader->tp, &reader->overlap));
-    if (!yaml_parser_initialize(&reader->parser))
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory to read '%s'", reader->path);
+    LAP_TRY(status);
+    LAP_TRY(check_pairs(reader));
+    *overlap_p = reader->overlap;
     return LAP_OK;
 }
 
 lap_status_t lap_tp_overlap_load(const char *path, int tp, lap_tp_overlap_t *overlap_p)
 {
-    reader_t reader = {.path = path, .tp = tp};
-    FILE *file = NULL;
+    reader_t reader = {.tp = tp};
     if (!path || !overlap_p)
         return lap_error(LAP_ERR_INVALID, "%s is NULL, expected %s", path ? "overlap_p" : "path",
                          path ? "a pointer to write the rules to" : "the name of a file");
-    LAP_TRY(lap_tp_overlap_init(tp, &reader.overlap));
-    LAP_TRY(open_file(path, &file));
-    lap_status_t status = start(&reader);
-    if (status == LAP_OK) {
-        yaml_parser_set_input_file(&reader.parser, file);
-        status = read_all(&reader, overlap_p);
-    }
-    fclose(file);
-    return status;
+    LAP_TRY(begin(&reader));
+    return finish(&reader, lap_yaml_read_file(&reader.yaml, path), overlap_p);
 }
 
 lap_status_t lap_tp_overlap_parse(const char *name, const char *text, size_t bytes, int tp,
                                   lap_tp_overlap_t *overlap_p)
 {
-    reader_t reader = {.path = name, .tp = tp};
+    reader_t reader = {.tp = tp};
     if (!name || !text || !overlap_p)
         return lap_error(LAP_ERR_INVALID, "lap_tp_overlap_parse: %s is NULL",
                          !name  ? "name"
                          : text ? "overlap_p"
                                 : "text");
-    LAP_TRY(start(&reader));
-    yaml_parser_set_input_string(&reader.parser, (const yaml_char_t *)text, bytes);
-    return read_all(&reader, overlap_p);
+    LAP_TRY(begin(&reader));
+    return finish(&reader, lap_yaml_read_text(&reader.yaml, name, text, bytes), overlap_p);
 }

@@ -119,7 +119,7 @@ has 'too deep' "$status $err" '2 ' 'bad.yaml:'
 yaml 'hidden_size: 30' 'num_attention_heads: 7'
 has 'what does not fit together is told by the options' "$status $err" '2 ' '--hidden is 30; expected a multiple of the 7 heads'
 lap train --config nowhere.yaml
-has 'no such file' "$status $err" '1 ' "cannot open 'nowhere.yaml'"
+has 'no such file' "$status $err" '1 ' "'nowhere.yaml' cannot be opened"
 lap train --config .
-has 'a folder' "$status $err" '2 ' "'.' is not a regular file"
+has 'a folder' "$status $err" '2 ' "'.' is a directory, expected a YAML file"
 finish

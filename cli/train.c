@@ -13,6 +13,7 @@
 #include "core/world.h"
 #include "interrupt.h"
 #include "nn/predict.h"
+#include "parallel/stage_run.h"
 #include "ranks.h"
 #include "tune.h"
 #include "util/alloc.h"
@@ -203,9 +204,11 @@ static lap_status_t predict(const lap_train_model_t *model, lap_train_result_t *
     lap_nn_prediction_t prediction = {.step = lap_train_steps(train, traced),
                                       .timeline = plays ? &result->simulated : NULL,
                                       .last = micro == 1};
+    double step = 0;
     if (!train->predicts)
         return LAP_OK;
-    const lap_status_t status = lap_nn_predict(model->nn, &prediction);
+    const lap_status_t status = model->pp ? lap_stage_predict(model->pp, prediction.timeline, &step)
+                                          : lap_nn_predict(model->nn, &prediction);
     if (status == LAP_ERR_NO_MEMORY) { /* on all ranks: they train without */
         if (plays)
             fprintf(stderr, "%s: nothing is simulated: %s\n", lap_train_command.name,
@@ -214,8 +217,9 @@ static lap_status_t predict(const lap_train_model_t *model, lap_train_result_t *
     }
     LAP_TRY(status);
     const double(*seconds)[2] = (const double(*)[2])prediction.seconds;
-    result->predicted =
-        micro == 1 ? seconds[0][1] : seconds[0][0] + (micro - 2) * seconds[1][0] + seconds[1][1];
+    result->predicted = model->pp    ? step
+                        : micro == 1 ? seconds[0][1]
+                                     : seconds[0][0] + (micro - 2) * seconds[1][0] + seconds[1][1];
     return LAP_OK;
 }
 

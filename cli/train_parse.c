@@ -421,7 +421,7 @@ int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_tra
         !parse_overlap(&train, &args) || !parse_link(&train, &args) || !parse_trace(&train, &args))
         return LAP_CLI_USAGE;
     train.apart = train.trace && strcmp(train.device, "cuda") == 0 && train.iters >= 3;
-    train.predicts = !args.given[NO_PREDICT] && train.grid.pp == 1 && train.grid.cp == 1;
+    train.predicts = !args.given[NO_PREDICT];
     settle(&train, &args);
     train.args = args;
     *train_p = train;

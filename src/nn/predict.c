@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "core/status.h"
-#include "nn/probe.h"
+#include "nn/context.h"
 #include "nn/program.h"
-#include "schedule/timeline.h"
+#include "schedule/play.h"
 #include "util/alloc.h"
 
 /* ---- costs ---- */
@@ -22,17 +22,16 @@ static void add_bytes(void *context, const lap_range_t *range, bool write)
     *(double *)context += (double)range->rows * (double)range->row_bytes;
 }
 
-static double estimate(const lap_linked_t *linked, uint32_t f, const lap_cost_t *cost)
+double lap_nn_kernel_estimate(const lap_linked_t *linked, uint32_t f, const lap_cost_t *cost)
 {
     double bytes = 0;
     lap_link_each(linked, &linked->fragments[f], 0, LAP_NO_STEP, add_bytes, &bytes);
     return bytes / cost->reduce;
 }
 
-/* Of a bucket: one of its two operators, or a cast. */
-static lap_fragment_cost_t bucket_cost(const lap_probe_t *probe, size_t index, int which)
+lap_fragment_cost_t lap_nn_bucket_cost(const lap_probe_t *probe, const lap_nn_buckets_t *buckets,
+                                       size_t index, int which)
 {
-    const lap_nn_buckets_t *buckets = lap_probe_replicas(probe)->replicas.buckets;
     lap_fragment_cost_t cost = {.cost = &probe->bucket_cost};
     if (which != LAP_NN_BUCKET_SCATTER && which != LAP_NN_BUCKET_GATHER) {
         cost.kernel_s = probe->cast * (double)buckets->list[index].count;
@@ -44,15 +43,10 @@ static lap_fragment_cost_t bucket_cost(const lap_probe_t *probe, size_t index, i
     return cost;
 }
 
-static lap_fragment_cost_t cost_of(const lap_probe_t *probe, const lap_linked_t *linked, uint32_t f)
+lap_fragment_cost_t lap_nn_entry_cost(const lap_probe_t *probe, const lap_nn_list_t *list,
+                                      uint32_t index, const lap_linked_t *linked, uint32_t f)
 {
-    const lap_nn_list_t *list = &probe->nn->list;
-    const uint32_t origin = linked->fragments[f].origin;
-    size_t index;
-    int which;
-    if (lap_nn_bucket_of(origin, &index, &which))
-        return bucket_cost(probe, index, which);
-    const lap_nn_entry_t *entry = &list->entries[origin];
+    const lap_nn_entry_t *entry = &list->entries[index];
     if (entry->work == LAP_NN_OPERATOR)
         return (lap_fragment_cost_t){.cost = &probe->costs[entry->index],
                                      .finish = probe->finishes[entry->index],
@@ -60,96 +54,46 @@ static lap_fragment_cost_t cost_of(const lap_probe_t *probe, const lap_linked_t 
                                      .nsteps = probe->calls[entry->index].count};
     const lap_cost_t *cost = &probe->costs[0];
     return (lap_fragment_cost_t){.cost = cost,
-                                 .kernel_s = estimate(linked, f, cost),
-                                 .steps = &probe->kernels[origin],
+                                 .kernel_s = lap_nn_kernel_estimate(linked, f, cost),
+                                 .steps = &probe->kernels[index],
                                  .nsteps = 1};
 }
 
-/* ---- a timeline of what is played ---- */
-
-typedef struct player {
-    const lap_nn_programs_t *programs;
-    lap_timeline_t *timeline;
-    uint32_t *numbers; /* of each fragment of each rank, among the calls of its group */
-    uint64_t *live;    /* bytes that are live at each fragment */
-    lap_step_watch_t watch;
-} player_t;
-
-static bool is_kernel(const lap_schedule_t *schedule)
+static lap_fragment_cost_t cost_of(const lap_probe_t *probe, const lap_linked_t *linked, uint32_t f)
 {
-    return schedule->steps[0].kind == LAP_STEP_KERNEL;
+    const uint32_t origin = linked->fragments[f].origin;
+    size_t index;
+    int which;
+    if (lap_nn_bucket_of(origin, &index, &which))
+        return lap_nn_bucket_cost(probe, lap_probe_replicas(probe)->replicas.buckets, index, which);
+    return lap_nn_entry_cost(probe, &probe->nn->list, origin, linked, f);
 }
 
-static uint64_t ns_of(double seconds)
+/* ---- a timeline of what is simulated ---- */
+
+lap_traffic_t lap_nn_fragment_traffic(const lap_fragment_t *fragment)
 {
-    return (uint64_t)(seconds * 1e9) + 1; /* 0 is no time */
+    const lap_stream_set_t set = fragment->schedule.set;
+    const bool context = fragment->buffer == LAP_NN_BY_RING || fragment->buffer == LAP_NN_BY_HEADS;
+    return set == LAP_BACKGROUND ? LAP_TRAFFIC_DP : context ? LAP_TRAFFIC_CP : LAP_TRAFFIC_TP;
 }
 
-static void add_step(void *context, int rank, uint32_t f, uint32_t step, uint32_t block,
-                     const lap_step_times_t *times)
+static int describe(void *context, int rank, uint32_t f, lap_timeline_call_t *call, char *name,
+                    size_t bytes)
 {
-    const player_t *player = context;
-    const lap_linked_t *program = &player->programs->programs[rank];
-    const lap_nn_list_t *list = &player->programs->lists[rank];
-    const lap_fragment_t *fragment = &program->fragments[f];
-    const lap_schedule_t *schedule = &fragment->schedule;
-    const lap_span_t span = {ns_of(times->ready), ns_of(times->begin), ns_of(times->end)};
-    char name[64];
-    lap_nn_fragment_name(list, fragment->origin, name, sizeof(name));
-    const lap_timeline_call_t call = {
-        .name = name,
+    const lap_nn_programs_t *programs = context;
+    const lap_nn_list_t *list = &programs->lists[rank];
+    const lap_fragment_t *fragment = &programs->programs[rank].fragments[f];
+    const bool listed = fragment->origin < list->parts[LAP_NN_STEP];
+    lap_nn_fragment_name(list, fragment->origin, name, bytes);
+    *call = (lap_timeline_call_t){
         .layer = (int)lap_nn_fragment_layer(list, fragment->origin),
         .base = fragment->base,
-        .stride = fragment->stride,
-        .traffic = schedule->set == LAP_BACKGROUND ? LAP_TRAFFIC_DP : LAP_TRAFFIC_TP,
-        .live_bytes = player->live[f],
+        .stride = fragment->schedule.size > 1 ? fragment->stride : 0,
+        .traffic = lap_nn_fragment_traffic(fragment),
+        .live_bytes = listed ? lap_nn_live_bytes(list, fragment->origin) : 0,
     };
-    if (is_kernel(schedule)) {
-        lap_timeline_add_span(player->timeline, program->rank, LAP_STEP_KERNEL,
-                              schedule->steps[0].stream, &call, schedule->steps[0].name, &span);
-        return;
-    }
-    lap_timeline_record_t record = lap_timeline_describe(
-        &call, player->numbers[(size_t)rank * program->nfragments + f], schedule, step, block);
-    record.ready = span.ready;
-    record.begin = span.begin;
-    record.end = span.end;
-    record.sent = times->came > 0 ? ns_of(times->sent) : 0;
-    record.came = times->came > 0 ? ns_of(times->came) : 0;
-    lap_timeline_add(player->timeline, &record);
-}
-
-/* Numbers calls as ranks that run them do. Cleared by the caller, also after a failure. */
-static lap_status_t player_init(player_t *player, const lap_nn_programs_t *programs,
-                                lap_timeline_t *timeline)
-{
-    const uint32_t count = programs->programs[0].nfragments;
-    *player = (player_t){.programs = programs, .timeline = timeline, .watch = {add_step, player}};
-    player->numbers = lap_alloc((size_t)programs->size * count, sizeof(*player->numbers));
-    player->live = lap_alloc(count, sizeof(*player->live));
-    if (!player->numbers || !player->live)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a timeline of %d ranks", programs->size);
-    for (int r = 0; r < programs->size; r++) {
-        lap_linked_t *program = &programs->programs[r];
-        lap_timeline_t counter = {.size = programs->size};
-        program->watch = &player->watch;
-        for (uint32_t f = 0; f < count; f++) {
-            const lap_fragment_t *fragment = &program->fragments[f];
-            const bool listed = fragment->origin < programs->lists[r].parts[LAP_NN_STEP];
-            if (r == 0 && listed)
-                player->live[f] = lap_nn_live_bytes(&programs->lists[0], fragment->origin);
-            if (!is_kernel(&fragment->schedule))
-                player->numbers[(size_t)r * count + f] =
-                    lap_timeline_number(&counter, fragment->base, fragment->stride);
-        }
-    }
-    return LAP_OK;
-}
-
-static void player_clear(player_t *player)
-{
-    lap_free(player->numbers);
-    lap_free(player->live);
+    return rank;
 }
 
 /* ---- playing ---- */
@@ -188,7 +132,6 @@ static lap_status_t play_variant(const lap_probe_t *probe, bool more, bool last,
     lap_timeline_t *timeline = more || last != (prediction->last && has_last(probe, prediction))
                                    ? NULL
                                    : prediction->timeline;
-    player_t player = {.numbers = NULL};
     const lap_nn_source_t source = lap_nn_chosen(probe->nn);
     lap_nn_linking_t linking = {
         .target = &probe->nn->calls[0].op->target, .more = more, .source = &source};
@@ -204,11 +147,16 @@ static lap_status_t play_variant(const lap_probe_t *probe, bool more, bool last,
         linking.optimizer = &probe->nn->optimizer;
     lap_nn_programs_t programs;
     lap_status_t status = lap_nn_programs_init(&programs, &probe->nn->list.plan, &linking);
+    lap_play_t watching = {.timeline = timeline,
+                           .programs = programs.programs,
+                           .size = programs.size,
+                           .describe = describe,
+                           .context = &programs};
     if (status == LAP_OK && timeline)
-        status = player_init(&player, &programs, timeline);
+        status = lap_play_init(&watching);
     if (status == LAP_OK)
         status = play(probe, &programs, &prediction->seconds[more][last], prediction->rank, spans);
-    player_clear(&player);
+    lap_play_clear(&watching);
     lap_nn_programs_clear(&programs);
     return status;
 }

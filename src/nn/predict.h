@@ -3,7 +3,7 @@
 #ifndef LAP_NN_PREDICT_H
 #define LAP_NN_PREDICT_H
 
-#include "nn/nn.h"
+#include "nn/probe.h"
 #include "schedule/simulate.h"
 
 /* Seconds of a forward, a loss and a backward. */
@@ -37,5 +37,19 @@ typedef struct lap_nn_prediction {
  * collectives return; when one rank fails, all do.
  */
 lap_status_t lap_nn_predict(lap_nn_t *nn, lap_nn_prediction_t *prediction);
+
+/* ---- for those who simulate other programs of layers ---- */
+
+/* What fragment f of a program costs: an entry of a list, and one of the two operators of a bucket, or a cast. */
+lap_fragment_cost_t lap_nn_entry_cost(const lap_probe_t *probe, const lap_nn_list_t *list,
+                                      uint32_t index, const lap_linked_t *linked, uint32_t f);
+lap_fragment_cost_t lap_nn_bucket_cost(const lap_probe_t *probe, const lap_nn_buckets_t *buckets,
+                                       size_t index, int which);
+
+/* The seconds of a kernel that was not measured. */
+double lap_nn_kernel_estimate(const lap_linked_t *linked, uint32_t f, const lap_cost_t *cost);
+
+/* What a fragment of layers, or of a bucket, communicates for. */
+lap_traffic_t lap_nn_fragment_traffic(const lap_fragment_t *fragment);
 
 #endif

@@ -229,7 +229,9 @@ static lap_status_t fill_region(lap_probe_t *probe, uint32_t index)
                              .dst_stride = bytes,
                              .src_stride = bytes};
     const lap_device_ops_t *ops = probe->nn->engine->device->ops;
-    if (!probe->ids || (index != list->tokens && index != list->ids))
+    const char *name = list->regions[index].name; /* each slot of a pipeline has its own */
+    const bool ids = strcmp(name, "tokens") == 0 || strcmp(name, "ids") == 0;
+    if (!probe->ids || !ids)
         return fill(probe, tensor->dtype, tensor->data, tensor->rows * tensor->stride);
     LAP_TRY(ops->copy(probe->stream, &copy));
     return ops->stream_synchronize(probe->stream);
@@ -392,17 +394,14 @@ static lap_status_t find_finish(lap_probe_t *probe, uint32_t step)
     return measure_finish(probe, own, own->n, &probe->finishes[step]);
 }
 
-/* With replicas all their ranks have a part of the cores. */
-static lap_status_t calibrate(const lap_probe_t *probe, lap_group_t *group,
-                              const lap_buffer_t *buffer, lap_dtype_t dtype, size_t n, size_t k,
-                              lap_cost_t *cost_p)
+/* All ranks of the grid have a part of the cores. */
+lap_status_t lap_probe_calibrate(const lap_probe_t *probe, lap_group_t *group,
+                                 const lap_buffer_t *buffer, lap_dtype_t dtype, size_t n, size_t k,
+                                 lap_cost_t *cost_p)
 {
-    const lap_nn_background_t *replicas = lap_probe_replicas(probe);
-    const lap_nn_t *nn = probe->nn;
-    const int ranks = nn->group->size * (replicas ? replicas->group->size : 1);
-    LAP_TRY(lap_calibrate(group, nn->engine, buffer->ops->name, dtype, n, k, cost_p));
+    LAP_TRY(lap_calibrate(group, probe->nn->engine, buffer->ops->name, dtype, n, k, cost_p));
     lap_cost_add_link(cost_p, &buffer->link);
-    cost_p->cores *= (double)ranks / group->size;
+    cost_p->cores *= (double)probe->ranks / group->size;
     return LAP_OK;
 }
 
@@ -411,19 +410,21 @@ static lap_status_t measure_operators(lap_probe_t *probe)
     const lap_nn_t *nn = probe->nn;
     const lap_nn_background_t *replicas = lap_probe_replicas(probe);
     for (uint32_t i = 0; i < nn->list.nsteps; i++) {
-        const lap_op_desc_t *desc = &nn->calls[i].op->problem.desc;
+        const lap_op_t *op = nn->calls[i].op;
+        const lap_op_desc_t *desc = &op->problem.desc;
         size_t n, k;
-        LAP_TRY(lap_auto_gemm(desc, nn->group->size, lap_buffer_can(nn->buffer), &n, &k));
+        LAP_TRY(lap_auto_gemm(desc, op->group->size, lap_buffer_can(op->buffer), &n, &k));
         if (nn->engine->device->ops->tries_methods) /* its GEMMs are measured as they are */
             n = k = 0;
-        LAP_TRY(calibrate(probe, nn->group, nn->buffer, desc->dtype, n, k, &probe->costs[i]));
+        LAP_TRY(
+            lap_probe_calibrate(probe, op->group, op->buffer, desc->dtype, n, k, &probe->costs[i]));
         if (n > 0)
             LAP_TRY(find_finish(probe, i));
     }
     if (!replicas)
         return LAP_OK;
-    return calibrate(probe, replicas->group, replicas->buffer, LAP_FLOAT32, 0, 0,
-                     &probe->bucket_cost);
+    return lap_probe_calibrate(probe, replicas->group, replicas->buffer, LAP_FLOAT32, 0, 0,
+                               &probe->bucket_cost);
 }
 
 static lap_status_t issue_cast(lap_probe_t *probe, const void *what, int turn)
@@ -452,7 +453,7 @@ static lap_status_t measure_cast(lap_probe_t *probe)
 static lap_status_t make_ids(lap_probe_t *probe)
 {
     const lap_nn_desc_t *desc = &probe->nn->list.plan.desc;
-    const size_t count = probe->nn->list.plan.m;
+    const size_t count = desc->seq * desc->batch; /* of which ranks of a context have some */
     lap_device_t *device = probe->nn->engine->device;
     size_t counted;
     void *memory;
@@ -478,6 +479,7 @@ lap_status_t lap_probe_init(lap_probe_t *probe, lap_nn_t *nn)
     *probe = (lap_probe_t){.nn = nn, .shadow = *nn};
     const lap_nn_background_t *replicas = lap_probe_replicas(probe);
     const size_t buckets = 2 * (replicas ? replicas->replicas.buckets->count : 0) + 1;
+    probe->ranks = nn->group->size * (replicas ? replicas->group->size : 1);
     probe->shadow.tracing = false;
     probe->shadow.tensors = lap_alloc(list->nregions, sizeof(*nn->tensors));
     probe->shadow.reductions = lap_alloc((size_t)list->nreductions + 1, sizeof(*nn->reductions));
@@ -527,7 +529,7 @@ void lap_probe_clear(lap_probe_t *probe)
 lap_status_t lap_probe_kernels(lap_probe_t *probe)
 {
     const lap_nn_t *nn = probe->nn;
-    LAP_TRY(calibrate(probe, nn->group, nn->buffer, LAP_FLOAT32, 0, 0, &probe->costs[0]));
+    LAP_TRY(lap_probe_calibrate(probe, nn->group, nn->buffer, LAP_FLOAT32, 0, 0, &probe->costs[0]));
     for (uint32_t i = 0; i < nn->list.nsteps; i++)
         LAP_TRY(find_finish(probe, i));
     return measure_kernels(probe);

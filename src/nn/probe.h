@@ -20,6 +20,7 @@ typedef struct lap_probed {
 typedef struct lap_probe {
     lap_nn_t *nn;
     lap_nn_t shadow; /* the layers with other memory */
+    int ranks; /* that are at it: those that share weights, and their replicas; may be set to more */
     lap_stream_t *stream;
     char *memory;
     double *loss;             /* shared with the device */
@@ -50,6 +51,14 @@ lap_status_t lap_probe_kernels(lap_probe_t *probe);
 
 /* The replicas whose buckets are part of backward; NULL: there are none. */
 const lap_nn_background_t *lap_probe_replicas(const lap_probe_t *probe);
+
+/*
+ * The cost model for the calls of a group that go through a buffer, with its link and the cores that all
+ * ranks share: see lap_calibrate. Collective over the group.
+ */
+lap_status_t lap_probe_calibrate(const lap_probe_t *probe, lap_group_t *group,
+                                 const lap_buffer_t *buffer, lap_dtype_t dtype, size_t n, size_t k,
+                                 lap_cost_t *cost_p);
 
 /* The same on all ranks: the first failure of any of them. Collective. */
 lap_status_t lap_probe_agree(const lap_probe_t *probe, lap_status_t status);

@@ -353,6 +353,14 @@ static const lap_builder_t *find_builder(const lap_op_t *op, size_t m, lap_probl
     return chosen ? chosen->builder : op->builder;
 }
 
+lap_op_desc_t lap_op_chosen(const lap_op_t *op, size_t m)
+{
+    lap_problem_t problem;
+    const lap_builder_t *builder = find_builder(op, m, &problem);
+    problem.desc.method = builder->name;
+    return problem.desc;
+}
+
 /* The schedule of this rank, as it was built. The caller clears it, also after a failure. */
 static lap_status_t build(const lap_op_t *op, size_t m, lap_schedule_t *schedule)
 {

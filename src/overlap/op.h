@@ -82,6 +82,9 @@ lap_status_t lap_op_check_usable(lap_op_t *op);
  */
 lap_status_t lap_op_schedule(const lap_op_t *op, size_t m, int rank, lap_schedule_t *schedule_p);
 
+/* The description of calls with m active rows, with the method and knobs that were chosen. */
+lap_op_desc_t lap_op_chosen(const lap_op_t *op, size_t m);
+
 /* A program of this rank's schedule, for the caller to destroy; and the memory and numbers of a call. */
 lap_status_t lap_op_program(lap_op_t *op, size_t m, lap_program_t **program_p);
 lap_binding_t lap_op_bind(lap_op_t *op, const lap_op_args_t *args);

@@ -191,23 +191,31 @@ static lap_status_t make_exec(lap_pp_t *pp, const lap_stage_linking_t *linking)
     return status;
 }
 
-lap_status_t lap_stage_prove_own(const lap_pp_t *pp)
+lap_stage_proving_t lap_stage_own_proving(const lap_pp_t *pp, lap_nn_desc_t *desc)
 {
+    const lap_nn_background_t *background = lap_stage_background(pp);
     const lap_nn_plan_t *plan = &pp->nn->list.plan;
-    lap_nn_desc_t desc = plan->desc;
-    desc.overlap = &plan->overlap; /* what was given may be gone */
-    lap_stage_proving_t proving = {.desc = &desc,
+    *desc = plan->desc;
+    desc->overlap = &plan->overlap; /* what was given may be gone */
+    lap_stage_proving_t proving = {.desc = desc,
                                    .tp = plan->nranks,
                                    .pp = pp->pipeline->size,
                                    .options = &pp->options,
                                    .target = &pp->target};
-    lap_nn_proof_t proof;
-    if (pp->background) {
-        const lap_nn_buckets_t *buckets = pp->background->replicas.buckets;
-        proving.replication = (lap_nn_replication_t){.replicas = buckets->replicas / (int)desc.cp,
+    if (background) {
+        const lap_nn_buckets_t *buckets = background->replicas.buckets;
+        proving.replication = (lap_nn_replication_t){.replicas = buckets->replicas / (int)desc->cp,
                                                      .bucket = buckets->elements,
                                                      .wire = buckets->wire};
     }
+    return proving;
+}
+
+lap_status_t lap_stage_prove_own(const lap_pp_t *pp)
+{
+    lap_nn_desc_t desc;
+    lap_nn_proof_t proof;
+    const lap_stage_proving_t proving = lap_stage_own_proving(pp, &desc);
     return pp->target.name ? lap_stage_prove(&proving, &proof) : LAP_OK; /* no name: no messages */
 }
 

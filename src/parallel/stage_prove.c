@@ -26,11 +26,19 @@ static lap_status_t build(const lap_stage_proving_t *proving, const lap_op_desc_
     return proving->as_built ? LAP_OK : lap_lower(schedule_p, 1, proving->target, proving->after);
 }
 
+/* The operators of a rank. */
+typedef struct step_source {
+    const lap_stage_proving_t *proving;
+    const lap_op_desc_t *chosen; /* NULL: as they are listed */
+} step_source_t;
+
 static lap_status_t build_step(void *context, const lap_nn_list_t *list, uint32_t step, size_t m,
                                lap_schedule_t *schedule_p)
 {
+    const step_source_t *source = context;
     const lap_nn_slice_t slice = lap_nn_slice(list, list->steps[step].group);
-    return build(context, &list->steps[step].desc, slice.size, slice.rank, m, schedule_p);
+    const lap_op_desc_t *desc = source->chosen ? &source->chosen[step] : &list->steps[step].desc;
+    return build(source->proving, desc, slice.size, slice.rank, m, schedule_p);
 }
 
 static lap_status_t build_tied(void *context, const lap_nn_list_t *list, int rank,
@@ -78,6 +86,14 @@ int lap_stage_number(const lap_stage_proving_t *proving, int rank)
     const int stage = rank / place % proving->pp;
     const int replica = rank / place / proving->pp % replicas_of(proving);
     return (stage * replicas_of(proving) + replica) * place + rank % place;
+}
+
+int lap_stage_world_rank(const lap_stage_proving_t *proving, int number)
+{
+    const int place = context_of(proving) * proving->tp;
+    const int replica = number / place % replicas_of(proving);
+    const int stage = number / place / replicas_of(proving);
+    return (replica * proving->pp + stage) * place + number % place;
 }
 
 static lap_status_t alloc(lap_stage_programs_t *programs, size_t size)
@@ -146,7 +162,8 @@ static lap_status_t link_rank(lap_stage_programs_t *programs, const lap_stage_pr
 {
     const int sharers = sharers_of(proving);
     lap_stage_proving_t known = *proving;
-    const lap_nn_source_t source = {build_step, &known};
+    step_source_t steps = {proving, proving->chosen ? proving->chosen[rank / sharers] : NULL};
+    const lap_nn_source_t source = {build_step, &steps};
     const lap_nn_list_t *list = &programs->all.lists[rank];
     bucket_source_t bucket = {.proving = proving};
     if (programs->buckets)

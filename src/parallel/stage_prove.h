@@ -19,9 +19,10 @@ typedef struct lap_stage_programs {
     lap_nn_buckets_t *buckets; /* of each rank; NULL: gradients do not go to replicas in the step */
 } lap_stage_programs_t;
 
-/* Rank `rank` of the grid of a description, as the programs number it. */
+/* Rank `rank` of the grid of a description, as the programs number it; and the other way round. */
 typedef struct lap_stage_proving lap_stage_proving_t;
 int lap_stage_number(const lap_stage_proving_t *proving, int rank);
+int lap_stage_world_rank(const lap_stage_proving_t *proving, int number);
 
 struct lap_stage_proving {
     const lap_nn_desc_t *desc;
@@ -30,6 +31,8 @@ struct lap_stage_proving {
         replication; /* `late`: gradients travel after the step, and are no part of it */
     const lap_pp_options_t *options;
     const lap_target_t *target;
+    /* Of each rank of the pipeline: how the operators of its list were chosen; NULL: as they are listed. */
+    const lap_op_desc_t *const *chosen;
     bool as_built;     /* no pass of lowering runs */
     const char *after; /* the pass of lowering to stop after; NULL: all run */
     bool aligned;      /* fragment i of all ranks is one call, as proofs need it */

@@ -6,7 +6,7 @@
 #include <lap/pipeline.h>
 
 #include "nn/nn.h"
-#include "parallel/stage_link.h"
+#include "parallel/stage_prove.h"
 #include "schedule/execute.h"
 
 /* Another rank, and the memory that messages of both go through. */
@@ -48,6 +48,9 @@ struct lap_pp {
 /* The program for a number of active tokens, bound for the next step; the one before is forgotten. */
 lap_status_t lap_stage_get_program(lap_pp_t *pp, size_t seq);
 
+/* How the programs of all ranks of a step are linked; the description is part of it. */
+lap_stage_proving_t lap_stage_own_proving(const lap_pp_t *pp, lap_nn_desc_t *desc);
+
 /*
  * Proves a step of all ranks, with replicas where it sends to some, for this device and transport; methods
  * that were chosen by trial are taken as serial.
@@ -59,6 +62,15 @@ const lap_nn_background_t *lap_stage_background(const lap_pp_t *pp);
 
 /* The operator that an item is a call of, and its arguments; NULL: none. */
 lap_op_t *lap_stage_op(const lap_pp_t *pp, const lap_stage_item_t *item, lap_op_args_t *args_p);
+
+/* ---- stage_predict.c ---- */
+
+/*
+ * Predicts the seconds from lap_pp_step to the end of lap_pp_wait, as lap_nn_predict does those of a pass.
+ * What all ranks do is added to `timeline`, unless that is NULL; only rank 0 of the world may have one.
+ * Collective over all ranks of the grid.
+ */
+lap_status_t lap_stage_predict(lap_pp_t *pp, lap_timeline_t *timeline, double *seconds_p);
 
 /* ---- stage_run.c ---- */
 

@@ -146,6 +146,31 @@ said = json.loads(open(os.path.join(os.path.dirname(sys.argv[1]), "pass.out")).r
 both = it["lapstrake"]
 # What is still on its way to replicas when backward has ended is in the file, too.
 assert said <= both["simulated"]["ms"] * 1.001 and both["measured"]["ms"] > 0, (said, both["simulated"])'
+# Pipelines and contexts: the same slices in both, by rank, with their messages.
+tiny='--model llama-tiny --layers 4 --hidden 16 --heads 4 --kv-heads 2 --vocab 32 --seq 16 --iters 1'
+for grid in 'pp,tp --tp 2 --pp 2 --virtual-pp 2 --batch 2 --micro-batches 2' 'cp,dp,pp --tp 1 --cp 2 --pp 2 --schedule zb-h1 --batch 3 --micro-batches 3' \
+    'dp,pp --tp 1 --pp 2 --dp 2 --batch 4 --micro-batches 2 --no-overlap-p2p' 'cp,dp --tp 1 --cp 2 --cp-comm-type a2a --batch 2'; do
+    read -r kinds options <<<"$grid"
+    # shellcheck disable=SC2086
+    lap train $tiny $options --json --trace "$work/grid.json" --trace-simulated
+    is "a simulation with $options: status 0" "$status$err" 0
+    ok '... and a prediction' grep -qE '"predicted_ms":[0-9.]*[1-9]' "$work/out"
+    export kinds
+    holds '... all that a rank does was simulated, and the other way round' "$work/grid.json" '
+import collections, os
+check(it)
+for r in ranks:
+    for cat in ("gemm", "kernel", "put"):
+        mine, theirs = [collections.Counter((e["name"], e["args"].get("layer"), e["args"].get("step")) for e in slices(pid, cat)) for pid in (r, sim + r)]
+        assert theirs, (r, cat)
+        # The step of the optimizer comes after what is simulated.
+        later = {name for name, _, _ in mine - theirs if not name.endswith(".weight") and name not in ("update", "norm", "clip", "put norm")}
+        assert not theirs - mine and not later, (r, cat, theirs - mine, later)
+    assert all(e["args"]["predicted_us"] > 0 for e in slices(r, "gemm")), r
+kinds = {e["args"].get("kind") for r in ranks for e in slices(sim + r, "put")}
+assert kinds == set(os.environ["kinds"].split(",")) == {e["args"].get("kind") for r in ranks for e in slices(r, "put") if e["name"] != "put norm"}, kinds
+assert it["lapstrake"]["simulated"]["ms"] > 0'
+done
 refused 'a simulation without a file, of layers' 'needs a file; expected --trace' train --tp 2 --trace-simulated
 refused 'a simulation of what is not predicted' 'needs a prediction; expected no --no-predict' train --tp 2 --trace "$work/t.json" --trace-simulated --no-predict
 

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The timeline of a simulation: what all ranks do, as if it had been measured. */
+#ifndef LAP_SCHEDULE_PLAY_H
+#define LAP_SCHEDULE_PLAY_H
+
+#include "schedule/link.h"
+#include "schedule/timeline.h"
+
+typedef struct lap_played_call lap_played_call_t;
+
+typedef struct lap_play {
+    lap_timeline_t *timeline;
+    lap_linked_t *programs; /* of all ranks, which have as many fragments each */
+    int size;
+    /*
+     * What a fragment of a rank is, which has steps: fills in the call but for its name, which goes into
+     * `name`. Returns the rank's number in the world of the timeline; so are those of the call.
+     */
+    int (*describe)(void *context, int rank, uint32_t fragment, lap_timeline_call_t *call,
+                    char *name, size_t bytes);
+    void *context;
+    /* Not given: */
+    lap_played_call_t *calls; /* [rank][fragment] */
+    lap_step_watch_t watch;
+} lap_play_t;
+
+/*
+ * From now on, simulating these programs adds to the timeline. Calls are numbered as ranks that run them
+ * do. The caller clears it after the simulation, also after a failure.
+ */
+lap_status_t lap_play_init(lap_play_t *play);
+void lap_play_clear(lap_play_t *play);
+
+#endif

@@ -129,13 +129,18 @@ static lap_status_t list_work(const lap_train_model_t *model, work_t *work_p)
 
 /*
  * One call, which waited in line behind others. A collective without a GEMM has no work of its own: it
- * is hidden by that of others.
+ * is hidden by that of others. What came before *until_p counts for another call; NULL: nothing does.
  */
 static lap_status_t measure_call(lap_trace_t *trace, int rank, const work_t *work,
-                                 lap_train_comm_t *comm_p)
+                                 uint64_t *until_p, lap_train_comm_t *comm_p)
 {
     lap_trace_view_t view;
     lap_trace_trim(trace);
+    if (until_p) {
+        trace->begin = trace->begin > *until_p ? trace->begin : *until_p;
+        trace->end = trace->end > *until_p ? trace->end : *until_p;
+        *until_p = trace->end;
+    }
     LAP_TRY(lap_trace_view_among(trace, rank, work->intervals, work->count, &view));
     *comm_p = (lap_train_comm_t){.total = (double)view.flight_ns * 1e-9,
                                  .hidden = (double)view.hidden_ns * 1e-9,
@@ -283,7 +288,7 @@ static lap_status_t add_call(void *context, uint32_t step, const lap_op_t *op, l
     const measuring_t *measuring = context;
     const bool explained = is_explained(measuring->model, op);
     lap_train_comm_t comm, *kind = kind_of(measuring->iteration, trace->group);
-    LAP_TRY(measure_call(trace, op->group->rank, explained ? &none : measuring->work, &comm));
+    LAP_TRY(measure_call(trace, op->group->rank, explained ? &none : measuring->work, NULL, &comm));
     if (!explained)
         comm.causes[LAP_CAUSE_WIRE] = comm.exposed;
     add(&measuring->iteration->rows[row_of(measuring->model, step)], comm);
@@ -340,16 +345,21 @@ static lap_status_t measure_gradients(const lap_train_model_t *model, lap_train_
     return LAP_OK;
 }
 
-/* Weights that a shared optimizer has made: hidden by any work of this rank, or exposed. */
+/*
+ * Weights that a shared optimizer has made: hidden by any work of this rank, or exposed. Buckets travel from the
+ * last to the first, and one may begin before another has ended: no time counts twice.
+ */
 static lap_status_t measure_weights(const lap_train_model_t *model, lap_train_comm_t *comm_p)
 {
     work_t work = {.intervals = NULL};
     lap_status_t status = list_work(model, &work);
-    for (size_t i = 0; i < lap_dp_buckets(model->dp) && status == LAP_OK; i++) {
+    uint64_t until = 0;
+    for (size_t i = lap_dp_buckets(model->dp); i-- > 0 && status == LAP_OK;) {
         lap_trace_t *trace = lap_dp_weights_trace(model->dp, i);
         lap_train_comm_t comm = {0};
-        if (trace)
-            status = measure_call(trace, lap_group_rank(model->groups.replicas), &work, &comm);
+        if (!trace)
+            continue;
+        status = measure_call(trace, lap_group_rank(model->groups.replicas), &work, &until, &comm);
         comm.causes[LAP_CAUSE_WIRE] = comm.exposed;
         add(comm_p, comm);
     }

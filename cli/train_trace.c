@@ -27,9 +27,9 @@ lap_status_t lap_train_timeline_init(lap_train_model_t *model, lap_timeline_t *t
 {
     const int size = lap_train_ranks(model->train);
     *timeline = (lap_timeline_t){.size = size, .most = LAP_TIMELINE_MOST / (size_t)size};
-    /* What keys and values are hidden by are kernels, which only a timeline has the times of. */
-    if (!lap_train_writes_trace(model->train) &&
-        (!model->train->trace || model->train->grid.cp == 1))
+    /* What keys, values and gathered weights are hidden by are kernels, which only a timeline times. */
+    const bool hides = model->train->grid.cp > 1 || model->train->desc.shards > 1;
+    if (!lap_train_writes_trace(model->train) && !(model->train->trace && hides))
         return LAP_OK;
     model->timeline = timeline;
     return lap_nn_set_timeline(model->nn, timeline);

@@ -39,13 +39,10 @@ static void shape_bucket(lap_nn_bucket_t *bucket, size_t rows_least)
     bucket->rows = units / wide;
 }
 
-/*
- * What every rank that shares weights has alike, the ranks had to add up: it is there when backward
- * ends, and would hold up whatever shares its bucket.
- */
+/* Those that are complete when backward ends would hold up whatever shares their bucket. */
 static bool is_late(const lap_nn_list_t *list, uint32_t place)
 {
-    return weight_at(list, place)->param.replicated;
+    return lap_nn_is_late(list, weight_at(list, place));
 }
 
 static lap_dtype_t type_of(const lap_nn_list_t *list, uint32_t place)

@@ -254,6 +254,9 @@ void lap_nn_list_clear(lap_nn_list_t *list);
 lap_status_t lap_nn_list_bytes(const lap_nn_plan_t *plan, int rank, const lap_nn_kernels_t *kernels,
                                double kept, double *bytes_p);
 
+/* Whether the gradient of a parameter is complete only when backward ends, whatever layer it is of. */
+bool lap_nn_is_late(const lap_nn_list_t *list, const lap_nn_weight_t *weight);
+
 /* The type in which ranks that share masters gather the weights of a parameter. */
 lap_dtype_t lap_nn_gathered_type(const lap_nn_list_t *list, const lap_nn_weight_t *weight);
 

@@ -196,6 +196,12 @@ static bool is_narrow(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
     return lap_nn_gathered_type(list, weight) != LAP_FLOAT32;
 }
 
+/* The gradients of norms, of which ranks have parts, are summed after all others. */
+bool lap_nn_is_late(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
+{
+    return weight->summed || weight == list->embedding || weight == list->positions;
+}
+
 /*
  * Ranks that share masters gather the weights of one type together, and those first whose gradients are
  * complete when backward ends; else weights lie in their order.
@@ -207,7 +213,7 @@ static void order_weights(lap_nn_list_t *list)
     for (int kind = 0; kind < 4; kind++)
         for (uint32_t i = 0; i < list->nweights; i++) {
             lap_nn_weight_t *weight = &list->weights[i];
-            const int own = 2 * is_narrow(list, weight) + !weight->param.replicated;
+            const int own = 2 * is_narrow(list, weight) + !lap_nn_is_late(list, weight);
             if ((sorts ? own : 0) != kind)
                 continue;
             weight->place = place;

@@ -96,6 +96,31 @@ has 'it is shown: gradients are reduce-scattered, weights gathered' "$status $ou
 order() { grep -nE " $1 " "$work/out" | head -n 1 | cut -d: -f1; }
 ok '... a bucket ahead: those of the head travel when attention runs, and not before the embedding' test "$(order 'embedding')" -lt "$(order 'weights 0')" -a "$(order 'weights 0')" -lt "$(order 'head_fprop')"
 
+# Norms are summed when backward ends: they hold up no matrix.
+lap show train --layer transformer --layers 2 --hidden 64 --head-dim 16 --seq 16 --tp 1 --dp 2 --distributed-optimizer --bucket-size 1000
+buckets=$(grep -oE 'bucket [0-9]+ +external RS' "$work/out" | grep -oE '[0-9]+')
+is 'gradients travel in the order in which backward makes them' "$buckets" "$(seq 0 $(($(wc -l <<<"$buckets") - 1)))"
+ok '... but for the last ones, while it goes on' test "$(order "bucket $(($(wc -l <<<"$buckets") - 2))")" -lt "$(order sums)"
+
+# Gradients are half of what travels: more is hidden only if that of weights is seen, too, whether or not a file of the timeline is written.
+for more in '' "--trace $work/shared.json"; do
+    # shellcheck disable=SC2086
+    lap train --layer transformer --layers 2 --hidden 192 --seq 512 --batch 2 --tp 1 --dp 2 --iters 3 --bucket-size 64K --link 120MB/s --json --no-predict --distributed-optimizer $more
+    ok "exposed time is no more than what a step has besides its work${more:+, with --trace}" python3 - "$work" "$more" <<'PY'
+import json, sys
+run = json.loads(open(sys.argv[1] + "/out").readlines()[-1])
+for it in run["iterations"]:
+    assert it["comm_ms"] > 20 and it["exposed_ms"] < it["ms"], it
+    assert it["comm_ms"] - it["hidden_ms"] <= 1.05 * it["exposed_ms"] + 1, it
+assert max(it["hidden_ms"] / it["comm_ms"] for it in run["iterations"]) > 0.6, run["iterations"]
+if sys.argv[2]:
+    ranks = json.load(open(sys.argv[1] + "/shared.json"))["lapstrake"]["measured"]["by_rank"]
+    work = sum(rank["compute_ms"] for rank in ranks) / len(ranks)
+    last = run["iterations"][-1]
+    assert work + last["exposed_ms"] < 1.02 * last["ms"] + 1, (work, last)
+PY
+done
+
 "$LAP" train --model gpt --layers 1 --seq 64 --tp 1 --dp 3 --iters 1000000 --quiet --timeout 20 --distributed-optimizer >"$work/out" 2>"$work/err" </dev/null &
 launcher=$!
 at_work() {

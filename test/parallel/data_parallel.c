@@ -225,7 +225,12 @@ static size_t begin_of(lap_nn_t *nn, size_t param)
                                      : count;
 }
 
-/* How many buckets are not what they should be: closed as soon as they have so many elements. */
+static bool is_norm(lap_nn_t *nn, size_t param)
+{
+    return strstr(lap_nn_param(nn, param)->name, "norm") != NULL;
+}
+
+/* How many buckets are not what they should be: closed as soon as they have so many elements, norms by themselves. */
 static int count_wrong(lap_nn_t *nn, lap_group_t *group, size_t bucket)
 {
     lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
@@ -237,8 +242,7 @@ static int count_wrong(lap_nn_t *nn, lap_group_t *group, size_t bucket)
         return 1;
     for (size_t i = lap_nn_params(nn); i-- > 0;) {
         size += begin_of(nn, i + 1) - begin_of(nn, i);
-        if (i > 0 && size < bucket &&
-            lap_nn_param(nn, i - 1)->replicated == lap_nn_param(nn, i)->replicated)
+        if (i > 0 && size < bucket && is_norm(nn, i - 1) == is_norm(nn, i))
             continue;
         wrong += lap_dp_bucket(dp, index++) != size;
         size = 0;

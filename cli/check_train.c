@@ -85,7 +85,7 @@ static lap_nn_replication_t replication_of(const lap_train_t *train)
     return (lap_nn_replication_t){.replicas = proved_replicas(train),
                                   .bucket = train->bucket,
                                   .wire = train->grad_dtype,
-                                  .late = !train->overlap,
+                                  .late = !train->overlap || !train->grad_overlap,
                                   .ahead = train->overlap && train->param_overlap};
 }
 

@@ -91,7 +91,7 @@ static lap_status_t show_after(const request_t *request, const lap_pass_t *pass,
         .replication = {.replicas = request->train.grid.dp,
                         .bucket = request->train.bucket,
                         .wire = request->train.grad_dtype,
-                        .late = !request->train.overlap,
+                        .late = !request->train.overlap || !request->train.grad_overlap,
                         .ahead = request->train.overlap && request->train.param_overlap},
         .optimizer = nn ? NULL : &request->train.optimizer,
         .step_alone = !lap_train_steps(&request->train, false)};

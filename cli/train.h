@@ -55,6 +55,7 @@ typedef struct lap_train {
     bool overlap, compare;      /* compare: with and without overlap, one after the other */
     lap_dtype_t grad_dtype;     /* of gradients on their way to other replicas */
     size_t bucket;              /* elements that travel together */
+    bool grad_overlap;          /* of gradients, with backward */
     bool param_overlap;         /* weights of a shared optimizer, with forward */
     const char *data;           /* files of tokens; NULL: made from the seed */
     bool data_ends;             /* after their last sample */

@@ -14,6 +14,7 @@
 #include "schedule/trace.h"
 #include "train.h"
 #include "util/alloc.h"
+#include "util/clock.h"
 
 static void add(lap_train_comm_t *sum, lap_train_comm_t part)
 {
@@ -418,8 +419,8 @@ lap_status_t lap_train_average(lap_group_t *world, lap_train_iteration_t *iterat
 
 /* ---- a link ---- */
 
-/* What the latest passes of this rank have sent, and how long its GEMMs took. */
-static lap_status_t sum_work(const lap_train_model_t *model, double *bytes_p, double *seconds_p)
+/* What the latest passes of this rank have sent for its GEMMs, and how long these took. */
+static lap_status_t sum_gemms(const lap_train_model_t *model, double *bytes_p, double *seconds_p)
 {
     double bytes = 0, seconds = 0;
     for (size_t i = 0; i < lap_nn_gemms(model->nn); i++) {
@@ -438,23 +439,40 @@ static lap_status_t sum_work(const lap_train_model_t *model, double *bytes_p, do
     return LAP_OK;
 }
 
-/* Two iterations without overlap and without a link; the first one warms up. */
+/*
+ * Two iterations without overlap and without a link; the first one warms up. The bytes that GEMMs have sent and
+ * the seconds that they took; where no GEMM communicates, those of the whole step.
+ */
 static lap_status_t try_out(lap_train_model_t *model, double figures[2])
 {
+    lap_train_iteration_t iteration;
     for (int i = 0; i < 2; i++) {
         double loss;
-        lap_train_iteration_t iteration = {.loss = 0};
+        uint64_t spent = 0;
+        iteration = (lap_train_iteration_t){.traced = true};
         LAP_TRY(lap_train_generate(model, i));
-        LAP_TRY(lap_group_barrier(model->groups.world));
         for (int m = 0; m < model->train->micro; m++) {
+            if (m > 0)
+                LAP_TRY(lap_train_measure_passes(model, &iteration));
+            LAP_TRY(lap_group_barrier(model->groups.world));
+            const uint64_t begin = lap_now_ns();
             LAP_TRY(lap_train_begin(model, m, false));
             LAP_TRY(lap_train_wait(model));
             LAP_TRY(lap_train_add_loss(model));
+            spent += lap_now_ns() - begin;
         }
+        const uint64_t begin = lap_now_ns();
         LAP_TRY(lap_train_sync(model, &loss));
         LAP_TRY(lap_train_step(model, &iteration));
+        iteration.seconds = (double)(spent + lap_now_ns() - begin) * 1e-9;
     }
-    LAP_TRY(sum_work(model, &figures[0], &figures[1]));
+    if (model->train->grid.tp > 1) {
+        LAP_TRY(sum_gemms(model, &figures[0], &figures[1]));
+    } else {
+        LAP_TRY(lap_train_measure(model, &iteration));
+        figures[0] = iteration.rows[LAP_TRAIN_ALL].bytes;
+        figures[1] = iteration.seconds;
+    }
     return average(model->groups.world, figures, 2);
 }
 
@@ -464,7 +482,7 @@ lap_status_t lap_train_find_link(const lap_train_t *train, const lap_grid_groups
     lap_link_t link = train->link.link;
     lap_train_model_t model;
     double figures[2] = {0};
-    if (train->link.ratio > 0 && train->grid.tp > 1) {
+    if (train->link.ratio > 0) {
         lap_status_t status =
             lap_train_model_init(&model, train, groups, false, true, (lap_link_t){0, 0});
         if (status == LAP_OK)

@@ -64,7 +64,7 @@ static lap_status_t init_replicas(lap_train_model_t *model, bool overlap,
         return LAP_OK;
     options.bucket = model->train->bucket;
     options.wire_dtype = model->train->grad_dtype;
-    options.overlap = overlap;
+    options.overlap = overlap && model->train->grad_overlap;
     options.overlap_weights = overlap && model->train->param_overlap;
     options.buffer_options = buffer;
     return lap_dp_create(model->nn, model->groups.replicas, &options, &model->dp);

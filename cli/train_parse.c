@@ -185,6 +185,7 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
     if (!train->model) /* as a file of --config may have it */
         train->desc.attention_dropout = train->desc.hidden_dropout = 0;
     optimizer->kind = (lap_optimizer_kind_t)kind;
+    train->grad_overlap = !args->given[NO_OVERLAP_GRAD];
     train->param_overlap = !args->given[NO_OVERLAP_PARAM];
     if (args->given[DISTRIBUTED] && train->grid.pp == 1) {
         train->desc.shards = (size_t)train->grid.cp * (size_t)train->grid.dp;
@@ -278,10 +279,6 @@ static bool parse_link(lap_train_t *train, const lap_args_t *args)
     if (train->link.ratio > 0 && train->grid.pp > 1)
         return lap_args_wrong(args->command,
                               "--link %s is for layers without a pipeline; expected a rate", text);
-    if (train->link.ratio > 0 && train->grid.tp == 1)
-        return lap_args_wrong(
-            args->command,
-            "--link %s needs GEMMs that communicate; expected --tp 2 or more, or a rate", text);
     return true;
 }
 

@@ -158,6 +158,9 @@ const lap_option_t lap_train_options[NOPTIONS] = {
                     "type of gradients sent to other replicas: fp32 or bf16", "fp32"},
     [BUCKET] = {0, "bucket-size", "COUNT",
                 "elements of gradients that are sent together (default 256K; cuda: 4M)", NULL},
+    [NO_OVERLAP_GRAD] = {0, "no-overlap-grad-sync", NULL,
+                         "gradients are sent to other replicas after backward, not during it",
+                         NULL},
     [DISTRIBUTED] =
         {0, "distributed-optimizer", NULL,
          "replicas share the optimizer: each has a part of its fp32 masters and moments, makes "
@@ -212,7 +215,7 @@ const lap_option_t lap_train_options[NOPTIONS] = {
     [LINK] = {0, "link", "LINK",
               "emulate a link out of each rank: a rate such as 2GB/s, a rate with a latency as in "
               "2GB/s,5us, or ratio:0.4, the rate at which communication that is not overlapped "
-              "takes 0.4 of the time of the GEMMs",
+              "takes 0.4 of the time of the GEMMs, or with --tp 1 of a step without a link",
               NULL},
     [DEVICE] = LAP_OPTION_DEVICE,
     [TRANSPORT] = LAP_OPTION_TRANSPORT,

@@ -43,7 +43,7 @@ model:
     betas:
     - 0.8
     - 0.95
-    overlap_grad_sync: true
+    overlap_grad_sync: false
     sched:
       name: CosineAnnealing
       warmup_steps: 1

@@ -38,6 +38,9 @@ is 'a second run has the same bits' "$numbers" "$first"
 numbers --tp 1 --dp 2 --micro-batch 2 $shared --no-overlap-param-sync
 is '... and one that gathers weights after the step, not during forward' "$numbers" "$first"
 # shellcheck disable=SC2086
+numbers --tp 1 --dp 2 --micro-batch 2 $shared --no-overlap-grad-sync
+is '... and one that sends gradients after backward' "$numbers" "$first"
+# shellcheck disable=SC2086
 lap train $small --tp 2 --dp 2 --compare --quiet $shared
 has 'overlapped or not' "$out" 'The losses are the same to the last bit.'
 
@@ -86,6 +89,22 @@ refuse '--no-overlap-param-sync is for a shared optimizer; expected --distribute
 refuse '--distributed-optimizer is not there yet for pipelines' --model gpt --layers 2 --tp 1 --pp 2 --dp 2 --distributed-optimizer
 refuse 'fp8 is delayed with 2 shards of the optimizer, expected none' --tp 1 --dp 2 --fp8=delayed --distributed-optimizer
 
+refuse '--no-overlap-grad-sync is for gradients sent to other replicas; expected --num-replicas 2 or more' --tp 2 --no-overlap-grad-sync
+refuse '--link is for ranks that communicate; expected 2 ranks or more' --tp 1 --link ratio:0.5
+
+# A rate at which communication is half of a step, whatever it is of. Other programs take turns with either run: a factor of 4 is left.
+for grid in '--dp 2' '--dp 2 --distributed-optimizer' '--dp 2 --micro-batches 2' '--model gpt --vocab 64 --cp 2 --batch 1'; do
+    # shellcheck disable=SC2086
+    lap train --layers 1 --hidden 128 --head-dim 32 --seq 256 --batch 4 --tp 1 --iters 4 --no-comm-overlap --link ratio:0.5 --json --no-predict $grid
+    ok "$grid: --link ratio:0.5" python3 - "$work/out" <<'PY'
+import json, sys
+run = json.loads(open(sys.argv[1]).readlines()[-1])
+ratios = sorted(it["comm_ms"] / (it["ms"] - it["exposed_ms"]) for it in run["iterations"])
+print("#", run["link"], ratios)
+assert run["link"]["emulated"] and ratios[-1] > 0.125 and ratios[0] < 2, ratios
+PY
+done
+
 printf 'optim:\n  use_distributed_optimizer: true\n' >"$work/model.yaml"
 bytes() { lap check train --json --tp 1 --dp 2 "$@" && grep -oE '"optimizer_bytes":[0-9]+' "$work/out"; }
 is 'a file of --config has it, too' "$(bytes --config "$work/model.yaml")" "$(bytes --distributed-optimizer)"
@@ -102,17 +121,17 @@ buckets=$(grep -oE 'bucket [0-9]+ +external RS' "$work/out" | grep -oE '[0-9]+')
 is 'gradients travel in the order in which backward makes them' "$buckets" "$(seq 0 $(($(wc -l <<<"$buckets") - 1)))"
 ok '... but for the last ones, while it goes on' test "$(order "bucket $(($(wc -l <<<"$buckets") - 2))")" -lt "$(order sums)"
 
-# Gradients are half of what travels: more is hidden only if that of weights is seen, too, whether or not a file of the timeline is written.
+# What is hidden is that of weights, since no gradient is, whether or not a file of the timeline is written.
 for more in '' "--trace $work/shared.json"; do
     # shellcheck disable=SC2086
-    lap train --layer transformer --layers 2 --hidden 192 --seq 512 --batch 2 --tp 1 --dp 2 --iters 3 --bucket-size 64K --link 120MB/s --json --no-predict --distributed-optimizer $more
+    lap train --layer transformer --layers 2 --hidden 192 --seq 512 --batch 2 --tp 1 --dp 2 --iters 3 --bucket-size 64K --link 120MB/s --json --no-predict --distributed-optimizer --no-overlap-grad-sync $more
     ok "exposed time is no more than what a step has besides its work${more:+, with --trace}" python3 - "$work" "$more" <<'PY'
 import json, sys
 run = json.loads(open(sys.argv[1] + "/out").readlines()[-1])
 for it in run["iterations"]:
     assert it["comm_ms"] > 20 and it["exposed_ms"] < it["ms"], it
     assert it["comm_ms"] - it["hidden_ms"] <= 1.05 * it["exposed_ms"] + 1, it
-assert max(it["hidden_ms"] / it["comm_ms"] for it in run["iterations"]) > 0.6, run["iterations"]
+assert max(it["hidden_ms"] / it["comm_ms"] for it in run["iterations"]) > 0.15, run["iterations"]
 if sys.argv[2]:
     ranks = json.load(open(sys.argv[1] + "/shared.json"))["lapstrake"]["measured"]["by_rank"]
     work = sum(rank["compute_ms"] for rank in ranks) / len(ranks)

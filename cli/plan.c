@@ -128,7 +128,9 @@ static bool parse_model(const lap_args_t *args, lap_plan_request_t *request)
             return false;
     if (args->given[HIDDEN] && !args->given[FFN])
         desc.ffn = 4 * desc.hidden;
-    if (desc.heads == 0 || desc.hidden % desc.heads != 0)
+    if (desc.heads == 0)
+        return lap_args_wrong(&command, "--heads is 0, expected at least 1");
+    if (desc.hidden % desc.heads != 0)
         return lap_args_wrong(&command, "--hidden is %zu, expected a multiple of the %zu heads",
                               desc.hidden, desc.heads);
     desc.kv_heads = desc.kv_heads ? desc.kv_heads : desc.heads;
@@ -144,11 +146,13 @@ static bool parse_model(const lap_args_t *args, lap_plan_request_t *request)
 /* A size of the grid; one that is not given is free. */
 static bool parse_size(const lap_args_t *args, int option, size_t *size_p)
 {
+    const size_t most =
+        option == GLOBAL_BATCH || option == MICRO_BATCH ? LAP_PLAN_BATCH_MOST : LAP_PLAN_GPUS_MOST;
     char what[24];
     *size_p = 0;
     snprintf(what, sizeof(what), "--%s", options[option].name);
     return !args->values[option] ||
-           lap_arg_size(&command, what, args->values[option], 1, (size_t)1 << 24, size_p);
+           lap_arg_size(&command, what, args->values[option], 1, most, size_p);
 }
 
 static bool parse_grid(const lap_args_t *args, lap_plan_config_t *config)
@@ -174,6 +178,16 @@ static bool parse_ways(const lap_args_t *args, lap_plan_config_t *config)
     config->type = (lap_plan_type_t)type;
     config->recompute = (lap_plan_recompute_t)recompute;
     config->schedule = args->values[SCHEDULE];
+    if (config->schedule && config->virtual_pp > 1 &&
+        strcmp(config->schedule, "interleaved") != 0 &&
+        !(strcmp(config->schedule, "zb-v") == 0 && config->virtual_pp == 2))
+        return lap_args_wrong(
+            &command, "--virtual-pp is %zu with --schedule %s, expected %s", config->virtual_pp,
+            config->schedule,
+            strcmp(config->schedule, "zb-v") == 0 ? "2" : "1, or --schedule interleaved");
+    if (config->virtual_pp == 1 && config->schedule && strcmp(config->schedule, "interleaved") == 0)
+        return lap_args_wrong(&command,
+                              "--virtual-pp is 1 with --schedule interleaved, expected 2 or more");
     config->fsdp = args->given[FSDP];
     if (args->given[NO_OVERLAP])
         config->tp_overlap = config->dp_overlap = config->pp_overlap = false;
@@ -199,6 +213,8 @@ static bool parse(const lap_args_t *args, lap_plan_request_t *request)
     request->trace = args->values[TRACE];
     request->explain = args->given[EXPLAIN] || request->trace;
     request->json = args->given[JSON];
+    if (request->validate && request->trace)
+        return lap_args_wrong(&command, "--trace is given with --validate, expected one of them");
     if (request->validate)
         return true;
     return parse_model(args, request) && parse_grid(args, &request->config) &&

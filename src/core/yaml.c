@@ -169,6 +169,11 @@ static lap_status_t skip(lap_yaml_reader_t *reader)
             depth--;
         if (depth == 0)
             return LAP_OK;
+        if (depth > DEPTH) /* libyaml takes the square of the depth */
+            return lap_error(
+                LAP_ERR_INVALID,
+                "%s:%zu: lists and mappings lie too deep in each other, expected at most %d",
+                reader->path, lap_yaml_line(reader), DEPTH);
         LAP_TRY(lap_yaml_next(reader));
     }
 }

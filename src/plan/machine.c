@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "core/yaml.h"
@@ -202,6 +203,22 @@ static size_t line_of_type(const reader_t *reader, bool peak, int type)
     return 0;
 }
 
+/* Collectives have some of the SMs of a GPU. */
+static lap_status_t check_sms(const reader_t *reader)
+{
+    const lap_machine_t *machine = &reader->machine;
+    for (size_t i = 0; i < KEYS; i++) {
+        const bool of_wire = keys[i].offset == AT(nvlink.sms) || keys[i].offset == AT(network.sms);
+        double sms;
+        memcpy(&sms, (const char *)machine + keys[i].offset, sizeof(sms));
+        if (of_wire && keys[i].kind == NUMBER && sms > machine->sms)
+            return lap_error(LAP_ERR_INVALID,
+                             "%s:%zu: %s is %g, expected at most the %g sms of a GPU", reader->path,
+                             reader->lines[i], keys[i].path, sms, machine->sms);
+    }
+    return LAP_OK;
+}
+
 /* Every type with a peak has a curve, and the other way round. */
 static lap_status_t check_whole(const reader_t *reader)
 {
@@ -233,6 +250,7 @@ static lap_status_t read_machine(const char *path, lap_machine_t *machine_p)
     reader_t reader = {.path = path};
     LAP_TRY(lap_yaml_read(path, take_entry, &reader));
     LAP_TRY(check_whole(&reader));
+    LAP_TRY(check_sms(&reader));
     *machine_p = reader.machine;
     return LAP_OK;
 }
@@ -328,6 +346,15 @@ static bool find_installed(const char *name, char path[PATH_MAX])
     return false;
 }
 
+/* The first that begins so, in whatever letters; else the nearest. */
+static const char *nearest_machine(const char *name)
+{
+    for (size_t i = 0; known[i]; i++)
+        if (*name && strncasecmp(known[i], name, strlen(name)) == 0)
+            return known[i];
+    return lap_nearest(name, known);
+}
+
 lap_status_t lap_machine_load(const char *name, lap_machine_t *machine_p)
 {
     char path[PATH_MAX], list[128] = "";
@@ -345,7 +372,7 @@ lap_status_t lap_machine_load(const char *name, lap_machine_t *machine_p)
                              "as make and make install put it; or --gpu FILE.yaml",
                              name, name);
     }
-    const char *nearest = lap_nearest(name, known);
+    const char *nearest = nearest_machine(name);
     return lap_error(LAP_ERR_INVALID,
                      "there is no machine '%s'; expected one of %s, or FILE.yaml%s%s%s", name, list,
                      nearest ? " (did you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");

@@ -15,6 +15,9 @@
 
 #include "plan/machine.h"
 
+#define LAP_PLAN_GPUS_MOST (1 << 20)
+#define LAP_PLAN_BATCH_MOST (1 << 24) /* sequences of a step */
+
 typedef enum lap_plan_recompute {
     LAP_PLAN_RECOMPUTE_NONE = 0,
     LAP_PLAN_RECOMPUTE_SELECTIVE, /* as lap_recompute_t */

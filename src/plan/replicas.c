@@ -276,7 +276,7 @@ typedef struct sharded {
 
 static lap_plan_rows_t rows_of_turn(const sharded_t *sharded, lap_plan_place_t place, size_t turn)
 {
-    const size_t begin = turn % 2 * sharded->rows;
+    const size_t begin = sharded->state->config->dp_overlap ? turn % 2 * sharded->rows : 0;
     return (lap_plan_rows_t){place, begin, begin + sharded->rows};
 }
 
@@ -290,23 +290,26 @@ static lap_status_t gather_layer(sharded_t *sharded, size_t turn)
                                rows_of_turn(sharded, LAP_PLAN_OF_WEIGHTS, turn));
 }
 
-/* The forward of all layers, and then their backward; the weights of the next are on their way. */
+/*
+ * The forward of all layers, and then their backward; the weights of the next are on their way, or,
+ * without overlap, come into the one buffer when it is free.
+ */
 static lap_status_t add_turn(sharded_t *sharded, size_t turn)
 {
     const lap_plan_layer_t *layer = sharded->state->layer;
-    const bool backward = turn >= sharded->layers;
+    const bool backward = turn >= sharded->layers, overlap = sharded->state->config->dp_overlap;
     const double scatter =
         collective_s(sharded->state, sharded->state->config->grad_bytes * layer->weights);
     const lap_plan_rows_t grads = rows_of_turn(sharded, LAP_PLAN_OF_GRADS, turn);
-    LAP_TRY(gather_layer(sharded, turn + 1));
-    LAP_TRY(lap_plan_add_kernel(
-        &sharded->program, backward ? "backward" : "forward",
-        layer->layer[backward ? LAP_PLAN_BACKWARD : LAP_PLAN_FORWARD].seconds,
-        rows_of_turn(sharded, LAP_PLAN_OF_WEIGHTS, turn), backward ? grads : no_rows));
-    if (!backward)
-        return LAP_OK;
-    return lap_plan_add_scatter(&sharded->program, scatter, grads,
-                                rows_of_turn(sharded, LAP_PLAN_OF_SHARD, turn));
+    const lap_plan_rows_t shard = rows_of_turn(sharded, LAP_PLAN_OF_SHARD, turn);
+    /* What the next gather takes is there after forward, where nothing may be on its way. */
+    const lap_plan_rows_t writes = backward ? grads : overlap ? no_rows : shard;
+    const int pass = backward ? LAP_PLAN_BACKWARD : LAP_PLAN_FORWARD;
+    LAP_TRY(gather_layer(sharded, overlap ? turn + 1 : turn));
+    LAP_TRY(lap_plan_add_kernel(&sharded->program, backward ? "backward" : "forward",
+                                layer->layer[pass].seconds,
+                                rows_of_turn(sharded, LAP_PLAN_OF_WEIGHTS, turn), writes));
+    return backward ? lap_plan_add_scatter(&sharded->program, scatter, grads, shard) : LAP_OK;
 }
 
 static lap_status_t add_fsdp(const lap_plan_state_t *state, lap_plan_result_t *result)
@@ -320,7 +323,7 @@ static lap_status_t add_fsdp(const lap_plan_state_t *state, lap_plan_result_t *r
     };
     lap_status_t status =
         lap_plan_buckets_init(&sharded.program, state->machine, 2 * sharded.rows, (size_t)cols);
-    if (status == LAP_OK)
+    if (status == LAP_OK && state->config->dp_overlap)
         status = gather_layer(&sharded, 0);
     for (size_t turn = 0; turn < 2 * sharded.layers && status == LAP_OK; turn++)
         status = add_turn(&sharded, turn);

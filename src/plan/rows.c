@@ -162,6 +162,9 @@ static lap_status_t read_rows(reader_t *reader)
         LAP_TRY(read_row(reader, &list[rows->count]));
         rows->count++;
     }
+    if (rows->count == 0)
+        return lap_error(LAP_ERR_INVALID, "%s has no rows after its first line, expected some",
+                         reader->path);
     return LAP_OK;
 }
 

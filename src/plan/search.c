@@ -14,7 +14,7 @@
 const char *const lap_plan_reason_names[LAP_PLAN_REASONS + 1] = {
     "heads are no multiple of tp",
     "tp is larger than a node",
-    "too few tokens of a sequence for cp",
+    "tokens of a sequence are no multiple of 2 * cp, or too few for it",
     "layers do not divide by the stages",
     "the global batch is no multiple of dp * micro-batch",
     "interleaved wants a multiple of pp micro-batches",
@@ -181,6 +181,11 @@ static lap_status_t try_stages(search_t *search, lap_plan_config_t config)
 {
     const size_t given = search->given->virtual_pp;
     const size_t most = config.pp > 1 ? config.model.layers / config.pp + 1 : 1;
+    if (given > 1 && config.pp == 1) {
+        config.virtual_pp = given;
+        leave_out(search, &config, LAP_PLAN_STAGES);
+        return LAP_OK;
+    }
     if (given > 0) {
         config.virtual_pp = given;
         return try_schedules(search, config);

@@ -12,8 +12,6 @@
 #include "util/alloc.h"
 
 #define LAYERS_MOST 16384
-#define GPUS_MOST (1 << 20)
-#define BATCH_MOST (1 << 24)
 
 const char *const lap_plan_kind_names[LAP_PLAN_KINDS + 1] = {
     "compute", "tp", "cp", "pp bubble", "pp", "dp", "optimizer", NULL};
@@ -59,11 +57,12 @@ lap_status_t lap_plan_check_sizes(const lap_plan_config_t *config)
     if (model->layers < 1 || model->layers > LAYERS_MOST)
         return lap_error(LAP_ERR_INVALID, "layers is %zu, expected 1 to %d", model->layers,
                          LAYERS_MOST);
-    if (config->gpus < 1 || config->gpus > GPUS_MOST)
-        return lap_error(LAP_ERR_INVALID, "gpus is %zu, expected 1 to %d", config->gpus, GPUS_MOST);
-    if (config->global_batch < 1 || config->global_batch > BATCH_MOST)
+    if (config->gpus < 1 || config->gpus > LAP_PLAN_GPUS_MOST)
+        return lap_error(LAP_ERR_INVALID, "gpus is %zu, expected 1 to %d", config->gpus,
+                         LAP_PLAN_GPUS_MOST);
+    if (config->global_batch < 1 || config->global_batch > LAP_PLAN_BATCH_MOST)
         return lap_error(LAP_ERR_INVALID, "global-batch is %zu, expected 1 to %d",
-                         config->global_batch, BATCH_MOST);
+                         config->global_batch, LAP_PLAN_BATCH_MOST);
     return LAP_OK;
 }
 
@@ -88,6 +87,10 @@ lap_status_t lap_plan_check(const lap_plan_config_t *config, const lap_machine_t
         return lap_error(LAP_ERR_INVALID,
                          "tp * pp * cp * dp is %zu * %zu * %zu * %zu, expected the %zu GPUs",
                          config->tp, config->pp, config->cp, config->dp, config->gpus);
+    if (config->virtual_pp > 1 && config->pp == 1)
+        return lap_error(LAP_ERR_INVALID,
+                         "virtual-pp is %zu with pp 1, expected 1: a pipeline has more than a rank",
+                         config->virtual_pp);
     LAP_TRY(check_divides("heads", model->heads, "tp", config->tp));
     LAP_TRY(check_divides("kv_heads", model->kv_heads ? model->kv_heads : model->heads, "tp",
                           config->tp));

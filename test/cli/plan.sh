@@ -99,13 +99,13 @@ ok 'recomputing a layer takes time' less "$plain" "$(step_of --recompute layer)"
 ok 'a B200 is faster than an H100' less "$(step_of --gpu b200)" "$plain"
 sed 's/^  gb_per_s: 450/  gb_per_s: 45/' "$machines/h100-sxm.yaml" >"$work/slow.yaml"
 ok 'a slower NVLink is slower' less "$plain" "$(step_of --gpu "$work/slow.yaml")"
-for options in "" --no-overlap --fsdp "--fsdp --global-batch 16"; do
+for options in "" --no-overlap --fsdp "--fsdp --global-batch 16" "--fsdp --no-overlap"; do
     # shellcheck disable=SC2086
     "$LAP" plan --model llama-8b --gpus 8 --tp 1 --pp 1 --cp 1 --global-batch 8 --micro-batch 1 --recompute full --explain --json $options
 done >"$work/replicas.json"
 ok 'replicas: buckets of gradients and weights are linked and simulated' python3 - "$work/replicas.json" <<'PY'
 import json, math, sys
-overlap, serial, fsdp, twice = [json.loads(line)["plan"] for line in open(sys.argv[1])]
+overlap, serial, fsdp, twice, late = [json.loads(line)["plan"] for line in open(sys.argv[1])]
 dp = lambda plan: (plan["exposed_s"]["dp"], plan["hidden_s"]["dp"])
 # Llama 8B on 8 replicas inside a node: buckets of 40 million, over NVLink with the latencies of a tree
 params = 2 * 128256 * 4096 + 32 * (4096 * (4096 + 2 * 1024 + 4096 + 3 * 14336) + 2 * 4096) + 4096
@@ -121,6 +121,7 @@ assert abs(exposed + hidden - dp(serial)[0]) < 0.01
 # Each layer is gathered twice and scattered once, in every micro-batch.
 layer = 4096 * (4096 + 2 * 1024 + 4096 + 3 * 14336) + 2 * 4096
 assert abs(sum(dp(fsdp)) / (32 * travel(layer, 8, 3)) - 1) < 0.001, dp(fsdp)
+assert dp(late)[1] < 1e-6 and abs(dp(late)[0] / (32 * travel(layer, 8, 3)) - 1) < 0.001, dp(late)
 assert all(abs(two / one - 2) < 1e-6 for one, two in zip(dp(fsdp), dp(twice)))
 PY
 # slower KEY: seconds that a layer of a GPT takes longer when a kernel has 1 MB/s.
@@ -184,6 +185,7 @@ wrong 'no number' 's/gb_per_s: 3350/gb_per_s: fast/' "memory.gb_per_s is 'fast',
 wrong 'an unknown key' 's/latency_us: 2$/latency: 2/' "there is no key 'nvlink.latency'; did you mean nvlink.latency_us?"
 wrong 'an unknown kernel' 's/^nvlink:.*/kernels:\n  gelo: 3\n&/' "there is no key 'kernels.gelo'; did you mean kernels.gelu?"
 wrong 'a kernel that takes forever' 's/^nvlink:.*/kernels:\n  gelu: 0\n&/' "kernels.gelu is '0', expected a number from 1e-06"
+wrong 'more SMs for collectives than there are' 's/^  sms: 16$/  sms: 500/' 'nvlink.sms is 500, expected at most the 132 sms of a GPU'
 wrong 'a key that is missing' '/^sms/d' 'there is no sms, expected one'
 wrong 'a key twice' 's/^sms.*/&\nsms: 4/' 'sms is there twice, first in line'
 wrong 'an efficiency above 1' 's/efficiency: 0.8$/efficiency: 1.8/' "efficiency is '1.8', expected a number from 1e-06 to 1"
@@ -193,6 +195,25 @@ wrong 'a type without its curve' '/^  fp8: \[/d' "wrong.yaml:$(line_of '^  fp8: 
 wrong 'a curve without its type' 's/^  fp8: 1.*//' "wrong.yaml:$(line_of '^  fp8: \['): gemm_efficiency.fp8 is there without peak_tflops.fp8"
 refused 'an unknown machine' '(did you mean h100-sxm?)' --model llama-8b --gpu h100-sx
 refused 'an unknown model' '(did you mean llama-70b?)' --model lama-70b
+refused 'a machine by its family' '(did you mean h100-sxm?)' --model llama-8b --gpu H100
+refused 'no heads' '--heads is 0, expected at least 1' --model llama-8b --heads 0
+refused 'stages of a rank without a pipeline' 'virtual-pp is 3 with pp 1, expected 1' --model llama-8b --tp 1 --pp 1 --cp 1 --virtual-pp 3
+refused 'stages of a rank that a schedule has not' '--virtual-pp is 2 with --schedule 1f1b, expected 1, or --schedule interleaved' \
+    --model llama-8b --virtual-pp 2 --schedule 1f1b
+refused 'one stage of a rank, interleaved' '--virtual-pp is 1 with --schedule interleaved, expected 2 or more' \
+    --model llama-8b --virtual-pp 1 --schedule interleaved
+lap plan --model llama-8b --gpus 8 --global-batch 8 --virtual-pp 2 --top 64 --json
+ok 'stages of a rank are searched for in pipelines only' python3 -c '
+import json, sys
+plans = json.load(open(sys.argv[1]))["plans"]
+assert plans and all(plan["pp"] > 1 and plan["virtual_pp"] == 2 for plan in plans)' "$work/out"
+lap plan --model llama-8b --gpus 3 --cp 3
+has 'a sequence that does not divide: the reason' "$out" 'tokens of a sequence are no multiple of 2 * cp, or too few for it, as tp 1, pp 1, cp 3'
+refused 'a trace of published steps' '--trace is given with --validate' --validate "$steps" --trace "$work/step.json"
+head -1 "$steps" >"$work/steps.csv"
+refused 'no rows' 'steps.csv has no rows after its first line' --validate "$work/steps.csv"
+for i in {1..20000}; do echo 'a: ['; done >"$work/deep.yaml"
+refused 'lists that lie deep in each other, at once' 'deep.yaml:10: lists and mappings lie too deep in each other' --model llama-8b --gpu "$work/deep.yaml"
 refused 'heads that do not divide' 'heads is 32, expected a multiple of tp, 3' --model llama-8b --gpus 3 --tp 3 --pp 1 --cp 1
 refused 'hidden that does not divide' '--hidden is 4096, expected a multiple of the 7 heads' --model llama-8b --heads 7
 refused 'a grid of other GPUs' 'expected the 8 GPUs' --model llama-8b --gpus 8 --tp 2 --pp 2 --cp 1 --dp 4
@@ -208,7 +229,7 @@ lap plan --model gpt --gpus 8 --seq 1M
 is 'a long sequence is planned at once' "$status$err" 0
 refused 'a batch that does not divide' 'global-batch is 7, expected a multiple of dp' --model llama-8b --gpus 4 --tp 1 --pp 1 --cp 1 --global-batch 7
 refused 'too many layers' 'layers is 100000, expected 1 to' --model llama-8b --layers 100000
-refused 'too many GPUs' 'gpus is 16777216, expected 1 to' --model llama-8b --gpus 16M
+refused 'too many GPUs' "--gpus is '16M'; expected a size such as 2048 or 2K, 1 to 1048576" --model llama-8b --gpus 16M
 refused 'no model' '--model is not given' --gpus 8
 refused 'a type that the GPU has not' 'multiplies no fp8' --model llama-8b --gpu a100-sxm --precision fp8 --tp 1 --pp 1 --cp 1
 sed 's/,layers,/,layer,/' "$steps" >"$work/steps.csv"

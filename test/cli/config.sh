@@ -122,4 +122,26 @@ lap train --config nowhere.yaml
 has 'no such file' "$status $err" '1 ' "'nowhere.yaml' cannot be opened"
 lap train --config .
 has 'a folder' "$status $err" '2 ' "'.' is a directory, expected a YAML file"
+
+# Scales of the loss, by the names of Megatron and by those of NeMo's native AMP.
+scales() { grep -oE '"loss_scale":[0-9]+' out | cut -d: -f2 | tr '\n' ' '; }
+shape='{tensor_model_parallel_size: 1, vocab_size: 32, num_layers: 1, hidden_size: 16, num_attention_heads: 2, seq_length: 8, global_batch_size: 2, precision: 16, max_steps: 5'
+for keys in 'initial_loss_scale: 1024, loss_scale_window: 2, min_loss_scale: 1, hysteresis: 1, loss_scale: null' \
+    'native_amp_init_scale: 1024, native_amp_growth_interval: 2'; do
+    echo "$shape, $keys}" >scale.yaml
+    lap train --config scale.yaml --json --no-predict
+    is "$keys: the scale begins and grows as it is told" "$status $(scales)" '0 1024 1024 2048 2048 4096 '
+done
+echo "$shape, loss_scale: 64}" >scale.yaml
+lap train --config scale.yaml --json --no-predict
+given="$status $(grep -oE '"(loss|grad_norm)":[^,]+' out)"
+echo "$shape}" >scale.yaml
+lap train --config scale.yaml --json --no-predict --loss-scale 64
+is 'a scale that is given stays: no other is told, and gradients are those of --loss-scale' "$given$(scales)" "0 $(grep -oE '"(loss|grad_norm)":[^,]+' out)"
+# Such a scale makes gradients infinite: steps are not made, as often as the file says, and then the scale falls.
+echo "$shape, initial_loss_scale: 8e8, hysteresis: 3, min_loss_scale: 3e8}" >scale.yaml
+lap train --config scale.yaml --json --no-predict --continue-on-nan
+is 'hysteresis and the least scale of a file' "$status $(grep -oE '"loss_scale":[^,]+' out | cut -d: -f2 | tr '\n' ' ')" '0 800000000 800000000 800000000 400000000 300000000 '
+yaml 'loss_scale_window: 0'
+has 'a wrong one has its line' "$status $err" '2 ' 'bad.yaml:1: loss_scale_window'
 finish

@@ -73,6 +73,33 @@ lap_status_t lap_report_write(const char *path, const lap_report_trace_t *traces
     return lap_output_close(&output, status);
 }
 
+/* A number at hand, such as the time of an event. */
+static bool take_time(lap_json_t *json)
+{
+    const char *at = json->text + json->at;
+    const char *end = json->text + json->bytes;
+    while (at < end && (*at == ' ' || *at == '\n' || *at == '\t' || *at == '\r'))
+        at++;
+    if (at == end || *at < '0' || *at > '9')
+        return lap_json_fail(json, "expected a number, 0 or above, of microseconds");
+    return lap_json_skip(json);
+}
+
+/* Events are objects, whose times are numbers. */
+static bool take_events(lap_json_t *json)
+{
+    for (bool more = lap_json_open(json, '['); more; more = lap_json_next(json, ']'))
+        for (bool has = lap_json_open(json, '{'); has; has = lap_json_next(json, '}')) {
+            char key[64];
+            if (!lap_json_take_key(json, key, sizeof(key)))
+                return false;
+            const bool time = strcmp(key, "ts") == 0 || strcmp(key, "dur") == 0;
+            if (!(time ? take_time(json) : lap_json_skip(json)))
+                return false;
+        }
+    return !json->wrong;
+}
+
 /* A trace has a list of events, and what we add to it. */
 lap_status_t lap_report_judge(const char *path, const char *text, size_t bytes)
 {
@@ -80,9 +107,12 @@ lap_status_t lap_report_judge(const char *path, const char *text, size_t bytes)
     bool events = false, ours = false;
     for (bool more = lap_json_open(&json, '{'); more; more = lap_json_next(&json, '}')) {
         char key[64];
-        if (!lap_json_take_key(&json, key, sizeof(key)) || !lap_json_skip(&json))
+        if (!lap_json_take_key(&json, key, sizeof(key)))
             break;
-        events = events || strcmp(key, "traceEvents") == 0;
+        const bool list = strcmp(key, "traceEvents") == 0;
+        if (!(list ? take_events(&json) : lap_json_skip(&json)))
+            break;
+        events = events || list;
         ours = ours || strcmp(key, "lapstrake") == 0;
     }
     if (!lap_json_end(&json))

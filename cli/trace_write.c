@@ -139,8 +139,9 @@ static void put_args(const run_t *run, const lap_timeline_record_t *record, uint
     if (record->layer >= 0)
         fprintf(file, ",\"layer\":%" PRId32, record->layer);
     if (record->stride != 0)
-        fprintf(file, ",\"step\":%" PRIu32 ",\"kind\":\"%s\"", record->step,
-                lap_traffic_name((lap_traffic_t)record->traffic));
+        fprintf(file, ",\"step\":%" PRIu32, record->step);
+    if (record->stride != 0 || record->traffic != LAP_TRAFFIC_NONE)
+        fprintf(file, ",\"kind\":\"%s\"", lap_traffic_name((lap_traffic_t)record->traffic));
     if (record->m > 0) {
         const double flops = 2.0 * record->m * record->n * record->k;
         fprintf(file, ",\"m\":%" PRIu32 ",\"n\":%" PRIu32 ",\"k\":%" PRIu32, record->m, record->n,

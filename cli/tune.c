@@ -105,31 +105,34 @@ static lap_status_t time_pass(contender_t *contender, double *seconds_p)
     return lap_group_max(world, seconds_p);
 }
 
-/* Times all of them in turns: seconds[w * rounds + i]. */
+/* Times all of them in turns: seconds[w * rounds + i]. *interrupted_p: a signal, and not all were. */
 static lap_status_t time_rounds(contender_t *const *contenders, int count, int rounds,
-                                double *seconds)
+                                double *seconds, int *interrupted_p)
 {
     double unused;
     for (int i = 0; i < WARM; i++)
         for (int w = 0; w < count; w++)
             LAP_TRY(time_pass(contenders[w], &unused));
-    for (int i = 0; i < rounds; i++)
+    for (int i = 0; i < rounds && !*interrupted_p; i++) {
         for (int n = 0; n < count; n++) {
             const int w = i % 2 ? count - 1 - n : n; /* nobody is always the first */
             LAP_TRY(time_pass(contenders[w], &seconds[w * rounds + i]));
         }
+        LAP_TRY(lap_interrupt_agree(contenders[0]->model.groups.world, interrupted_p));
+    }
     return LAP_OK;
 }
 
 /* The time of one over that of another. */
-static lap_status_t compare(contender_t *one, contender_t *other, int rounds, lap_stats_t *ratio_p)
+static lap_status_t compare(contender_t *one, contender_t *other, int rounds, lap_stats_t *ratio_p,
+                            int *interrupted_p)
 {
     contender_t *const both[] = {one, other};
     double *seconds = lap_alloc(2 * (size_t)rounds, sizeof(*seconds));
     if (!seconds)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for %d rounds", rounds);
-    const lap_status_t status = time_rounds(both, 2, rounds, seconds);
-    if (status == LAP_OK) {
+    const lap_status_t status = time_rounds(both, 2, rounds, seconds, interrupted_p);
+    if (status == LAP_OK && !*interrupted_p) {
         for (int i = 0; i < rounds; i++)
             seconds[i] /= seconds[rounds + i];
         *ratio_p = lap_stats(seconds, (size_t)rounds);
@@ -162,6 +165,7 @@ typedef struct search {
     int left_out, tried;
     uint64_t begin;
     bool speaks;
+    int interrupted; /* the signal that ends it; 0: none has come */
 } search_t;
 
 static lap_status_t crown(search_t *search)
@@ -182,9 +186,11 @@ static lap_status_t try_candidate(search_t *search, const lap_tp_overlap_t *rule
         status = predict(&contender, &predicted);
     *timed_p = search->predicted <= 0 || predicted <= SLOWER * search->predicted;
     if (status == LAP_OK && *timed_p)
-        status = compare(&contender, &search->best, search->tune->rounds, ratio_p);
+        status =
+            compare(&contender, &search->best, search->tune->rounds, ratio_p, &search->interrupted);
     if (status == LAP_OK && *timed_p && ratio_p->q3 < 1) /* once more: of many, some are lucky */
-        status = compare(&contender, &search->best, search->tune->rounds, ratio_p);
+        status =
+            compare(&contender, &search->best, search->tune->rounds, ratio_p, &search->interrupted);
     leave(&contender);
     return status;
 }
@@ -208,6 +214,8 @@ static lap_status_t decide_start(search_t *search)
     bool timed;
     LAP_TRY(plain_rules(search->rules.tp, LAP_TUNE_SERIAL, &rules));
     LAP_TRY(try_candidate(search, &rules, &ratio, &timed));
+    if (search->interrupted)
+        return LAP_OK;
     const bool wins = timed && ratio.q3 < 1;
     *choice = (lap_tune_choice_t){.decided = 1, .candidate = wins ? 0 : -1};
     if (!wins)
@@ -235,6 +243,8 @@ static lap_status_t decide(search_t *search, int u)
             continue;
         lap_tune_take(&rules, unit, &candidates[c]);
         LAP_TRY(try_candidate(search, &rules, &ratio, &timed));
+        if (search->interrupted)
+            return LAP_OK; /* nothing is decided */
         search->tried += timed;
         search->left_out += !timed;
         const bool wins = timed && ratio.q3 < 1;
@@ -281,7 +291,7 @@ static lap_status_t replay(search_t *search)
     return LAP_OK;
 }
 
-static lap_status_t search_all(search_t *search, int *interrupted_p)
+static lap_status_t search_all(search_t *search)
 {
     lap_tune_t *tune = search->tune;
     int of = 0, done = 0;
@@ -293,11 +303,13 @@ static lap_status_t search_all(search_t *search, int *interrupted_p)
     for (int u = 0; u < LAP_TUNE_UNITS; u++) {
         if (!tune->has[u] || tune->choices[u].decided)
             continue;
-        LAP_TRY(lap_interrupt_agree(search->groups->world, interrupted_p));
-        if (*interrupted_p)
+        LAP_TRY(lap_interrupt_agree(search->groups->world, &search->interrupted));
+        if (search->interrupted)
             return LAP_OK;
         say_progress(search, done++, of);
         LAP_TRY(decide(search, u));
+        if (search->interrupted)
+            return LAP_OK;
         const bool writes = lap_group_rank(search->groups->world) == 0;
         LAP_TRY(lap_group_agree(search->groups->world, writes ? lap_tune_keep(tune) : LAP_OK));
     }
@@ -332,7 +344,7 @@ static lap_status_t judge(search_t *search, lap_tune_end_t *end)
             status = enter(&contenders[w], search->tune, &rules, search->groups, search->link);
     }
     if (status == LAP_OK)
-        status = time_rounds(list, LAP_TUNE_WAYS, rounds, seconds);
+        status = time_rounds(list, LAP_TUNE_WAYS, rounds, seconds, &search->interrupted);
     for (int w = 0; w < LAP_TUNE_WAYS && status == LAP_OK; w++)
         end->seconds[w] = lap_stats(&seconds[(size_t)w * (size_t)rounds], (size_t)rounds).median;
     for (int w = 0; w < LAP_TUNE_WAYS && status == LAP_OK; w++)
@@ -466,8 +478,8 @@ static lap_status_t find_cached(search_t *search, lap_tune_entry_t *entry, bool 
     return LAP_OK;
 }
 
-/* The search, and what came of it. *interrupted_p: a signal, and nothing came of it. */
-static lap_status_t search_entry(search_t *search, lap_tune_entry_t *entry, int *interrupted_p)
+/* The search, and what came of it; nothing, if a signal has interrupted it. */
+static lap_status_t search_entry(search_t *search, lap_tune_entry_t *entry)
 {
     const lap_tune_t *tune = search->tune;
     const time_t now = time(NULL);
@@ -478,8 +490,8 @@ static lap_status_t search_entry(search_t *search, lap_tune_entry_t *entry, int 
     LAP_TRY(go_on(search));
     LAP_TRY(crown(search));
     LAP_TRY(find_units(search));
-    LAP_TRY(search_all(search, interrupted_p));
-    if (!*interrupted_p)
+    LAP_TRY(search_all(search));
+    if (!search->interrupted)
         LAP_TRY(judge(search, &entry->end));
     lap_bench_progress_end(search->speaks);
     memcpy(entry->choices, tune->choices, sizeof(entry->choices));
@@ -494,12 +506,11 @@ static lap_status_t tune_all(search_t *search, int *end_p)
     lap_group_t *world = search->groups->world;
     lap_tune_entry_t entry;
     bool cached;
-    int interrupted = 0;
     LAP_TRY(find_cached(search, &entry, &cached));
     if (!cached)
-        LAP_TRY(search_entry(search, &entry, &interrupted));
-    if (interrupted) {
-        *end_p = lap_interrupt_status(interrupted);
+        LAP_TRY(search_entry(search, &entry));
+    if (search->interrupted) {
+        *end_p = lap_interrupt_status(search->interrupted);
         return lap_group_barrier(world);
     }
     const bool first = lap_group_rank(world) == 0;

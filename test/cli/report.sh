@@ -33,9 +33,13 @@ cat >"$work/use.html" <<'USE'
   const pressed = document.querySelector('.tools button[aria-pressed]').getAttribute('aria-pressed');
   key('a');
   note('toggled', String(pressed !== document.querySelector('.tools button[aria-pressed]').getAttribute('aria-pressed')));
-  const g = canvas.getContext('2d'), colours = new Set();
+  const copy = document.createElement('canvas'), colours = new Set();
+  copy.width = canvas.width;
+  copy.height = canvas.height;
+  const g = copy.getContext('2d', {willReadFrequently: true});
   for (let wait = 0; wait < 50 && colours.size <= 5; wait++) { // until it is drawn anew, on a busy machine too
     await new Promise(done => setTimeout(done, 100));
+    g.drawImage(canvas, 0, 0);
     const data = g.getImageData(0, 0, canvas.width, canvas.height).data;
     colours.clear();
     for (let i = 0; i < data.length; i += 4 * 37) colours.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
@@ -117,6 +121,16 @@ loads()
 assert "Two traces compared" in dom and "exposed, tensor parallel" in text("costs")
 assert "AG+GEMM serial" in dom and "AG+GEMM ring" in dom'
 
+lap plan --model llama-8b --gpus 32 --global-batch 32 --tp 2 --pp 4 --cp 1 --virtual-pp 4 --micro-batch 1 --trace "$work/plan.json"
+lap report -o "$work/plan.html" "$work/plan.json"
+page "$work/plan.html"
+holds 'a page of a planned step: a pipeline has advice of its own, and replicas are a kind of communication' '
+loads()
+assert "Ranks of a pipeline wait for each other: more micro-batches or more stages on a rank" in dom
+assert "replicas (gradients between replicas): " in dom and "Send gradients in bfloat16" in dom
+assert "pp: pipeline parallel" in dom and "dp: gradients between replicas" in dom
+assert "another method for this GEMM" not in re.sub("(?s)<script.*?</script>", "", dom)'
+
 # 64 ranks with 1500 slices each.
 python3 - "$work/many.json" <<'EOP'
 import json, sys
@@ -153,13 +167,19 @@ refused() {
 }
 echo '{"traceEvents": []}' >"$work/other.json"
 refused 'a trace of others' 'has no member "lapstrake"' "$work/other.json"
-echo '{"traceEvents": [1, 2' >"$work/cut.json"
-refused 'a file that was cut' 'byte 22: expected , or ]' "$work/cut.json"
+echo '{"traceEvents": [{}, {}' >"$work/cut.json"
+refused 'a file that was cut' 'byte 24: expected , or ]' "$work/cut.json"
+echo '{"traceEvents": [1, 2], "lapstrake": {}}' >"$work/numbers.json"
+refused 'numbers in place of events' 'byte 17: expected {' "$work/numbers.json"
 head -c 2000 "$work/a.json.gz" >"$work/cut.json.gz"
 { head -c 2000 "$work/a.json.gz"; printf 'zzzzzzzz'; tail -c +2009 "$work/a.json.gz"; } >"$work/bad.json.gz"
 refused 'a compressed file with other bytes in it' 'is damaged: ' "$work/bad.json.gz"
 LAP_ZLIB=$work/none refused 'no zlib' "LAP_ZLIB is '$work/none', expected the library zlib" "$work/a.json.gz"
 refused 'a compressed file that was cut' 'is damaged: it ends too early' "$work/cut.json.gz"
+sed 's/"dur":[0-9.]*/"dur":-5/' "$work/b.json" >"$work/negative.json"
+refused 'a time that is negative' 'expected a number, 0 or above, of microseconds' "$work/negative.json"
+sed '0,/"ts":[0-9.]*/s//"ts":"soon"/' "$work/b.json" >"$work/word.json"
+refused 'a time that is a word' 'expected a number, 0 or above, of microseconds' "$work/word.json"
 refused 'a folder' "$work" "$work"
 cp "$work/a.json.gz" "$work/own.json.gz"
 mkdir "$work/in"

@@ -46,6 +46,12 @@ END
     found=$(grep -c '^choice' "$work/long.yaml.part")
     ok '... and keeps what it has found' test $found -ge 1
     ok '... and the file is not there yet' test ! -e "$work/long.yaml"
+    "$LAP" tune -o "$work/longer.yaml" $mlp --rounds 1000 --no-cache >"$work/out" 2>&1 &
+    pid=$!
+    sleep 0.5
+    kill -TERM $pid
+    wait $pid
+    is '... also within the rounds of a comparison, without being killed' "$? $(grep -c killed "$work/out")" '143 0'
     sed -i 's/rounds 100$/rounds 3/' "$work/long.yaml.part"
     sed 's/^seq: 16/seq: 17/' "$work/long.yaml.part" >"$work/other.yaml.part"
     lap tune -o "$work/long.yaml" $mlp --rounds 3 --no-cache

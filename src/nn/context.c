@@ -84,10 +84,6 @@ lap_status_t lap_nn_shards_check(lap_nn_desc_t *desc)
         return lap_error(LAP_ERR_INVALID,
                          "shards is %zu, expected a multiple of the %zu ranks that share sequences",
                          desc->shards, desc->cp);
-    if (desc->fp8 != LAP_FP8_NONE)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "fp8 is %s with %zu shards of the optimizer, expected none",
-                         lap_fp8_recipe_names[desc->fp8], desc->shards);
     return LAP_OK;
 }
 

@@ -185,10 +185,18 @@ static uint32_t made(lap_nn_list_t *list, const char *name, lap_dtype_t dtype, s
     return region;
 }
 
-/* Embeddings are read as fp32, also where the head has a copy of them. */
+/* Whether GEMMs multiply it in FP8. */
+static bool is_fp8(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
+{
+    return lap_nn_list_fp8(list) && !weight->param.vector && !weight->wide;
+}
+
+/* Embeddings are read as fp32, also where the head has a copy of them; so is what FP8 is made from. */
 lap_dtype_t lap_nn_gathered_type(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
 {
-    return weight->plain || weight == list->embedding ? LAP_FLOAT32 : list->plan.desc.dtype;
+    return weight->plain || weight == list->embedding || is_fp8(list, weight)
+               ? LAP_FLOAT32
+               : list->plan.desc.dtype;
 }
 
 static bool is_narrow(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
@@ -308,7 +316,7 @@ static void add_copy(lap_nn_list_t *list, lap_nn_weight_t *weight)
     weight->copy = weight->turned = weight->master;
     if (list->shards && is_narrow(list, weight))
         return;
-    if (lap_nn_list_fp8(list) && !param->vector && !weight->wide) {
+    if (is_fp8(list, weight)) {
         weight->copy = made(list, weight->name, LAP_FLOAT8_E4M3, param->rows, param->cols);
         lap_nn_add_scale(list, weight->copy);
         weight->turned = made(list, weight->name, LAP_FLOAT8_E4M3, param->cols, param->rows);

@@ -53,6 +53,24 @@ for wire in fp32 bf16; do
     ok '... and their norms, but for the order of a sum' near "$(norms "$numbers")" "$(norms "$plain")" 1e-12
 done
 
+# FP8 weights are made from fp32 ones that are gathered, with the scales that a rank by itself would give them.
+for way in '--tp 2 --dp 2 --fp8=current --dtype bf16' '--tp 1 --cp 2 --dp 2 --fp8=delayed'; do
+    # shellcheck disable=SC2086
+    numbers $way --bucket-size 2000
+    plain=$numbers
+    # shellcheck disable=SC2086
+    numbers $way $shared
+    is "$way: the losses of replicas that share nothing, to the last bit" "$(losses "$numbers")" "$(losses "$plain")"
+    ok '... and their norms, but for the order of a sum' near "$(norms "$numbers")" "$(norms "$plain")" 1e-12
+    plain=$numbers
+    # shellcheck disable=SC2086
+    numbers $way $shared --no-comm-overlap
+    is '... and the same bits without overlap' "$numbers" "$plain"
+    # shellcheck disable=SC2086
+    lap check train ${small%% --global-batch*} --batch 12 $way $shared --json
+    has '... which is proved' "$status $out" '0 ' '"ok":true'
+done
+
 # From each kind of grid to others; what follows is as if training had never stopped.
 for way in "--tp 1 --dp 3 $shared|--tp 2 --dp 2" "--tp 2|--tp 1 --cp 2 --dp 2 $shared" "--tp 1 --dp 2 $shared|--tp 1 --dp 2 $shared"; do
     # shellcheck disable=SC2086
@@ -87,7 +105,6 @@ PY
 refuse '--distributed-optimizer is for gradients sent to other replicas; expected --num-replicas 2 or more' --tp 1 --distributed-optimizer
 refuse '--no-overlap-param-sync is for a shared optimizer; expected --distributed-optimizer' --tp 1 --dp 2 --no-overlap-param-sync
 refuse '--distributed-optimizer is not there yet for pipelines' --model gpt --layers 2 --tp 1 --pp 2 --dp 2 --distributed-optimizer
-refuse 'fp8 is delayed with 2 shards of the optimizer, expected none' --tp 1 --dp 2 --fp8=delayed --distributed-optimizer
 
 refuse '--no-overlap-grad-sync is for gradients sent to other replicas; expected --num-replicas 2 or more' --tp 2 --no-overlap-grad-sync
 refuse '--link is for ranks that communicate; expected 2 ranks or more' --tp 1 --link ratio:0.5

@@ -228,7 +228,9 @@ class Modules(Case):
             (lapstrake.InvalidArgument, "activation is 'gelo'", lambda: lap.LayerNormMLP(4, 8, activation="gelo")),
             (lapstrake.Unsupported, "fuse_wgrad_accumulation is True",
              lambda: lap.Linear(4, 8, fuse_wgrad_accumulation=True)),
-            (lapstrake.Unsupported, "use_fp8 is True", lambda: lap.initialize_ub([8, 8], 2, use_fp8=True)),
+            (lapstrake.Unsupported, "with_cublasmp is True", lambda: lap.initialize_ub([8, 8], 2, with_cublasmp=True)),
+            (lapstrake.InvalidArgument, "quantization_modes has 'fp8'",
+             lambda: lap.initialize_ub([8, 8], 2, quantization_modes=["fp8"])),
         )
 
     @needs_rules

@@ -21,7 +21,8 @@ from lapstrake.world import Op, World
 
 GroupLike = Union[str, "dist.ProcessGroup", None]
 
-DTYPES = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16}
+DTYPES = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16,
+          torch.float8_e4m3fn: DType.FLOAT8_E4M3, torch.float8_e5m2: DType.FLOAT8_E5M2}
 _KNOBS = ("aggregate", "num_splits", "block_rows", "num_sm", "set_sm_margin")
 
 
@@ -70,15 +71,15 @@ class Call:
     """An operator with the arguments of calls of one shape, of which only addresses change.
 
     `a`, `b`, `d`, `gathered`, `x`, `y` are its matrices: under `lock`, their field `data` is set and start() is called.
-    `outputs` are the shapes of results.
+    `outputs` are the shapes of results, `arguments` all that the operator is given.
     """
 
-    __slots__ = ("op", "lock", "outputs", "a", "b", "d", "gathered", "x", "y", "_arguments", "_enqueue", "_device")
+    __slots__ = ("op", "lock", "outputs", "a", "b", "d", "gathered", "x", "y", "arguments", "_enqueue", "_device")
 
     def __init__(self, op: Op, device: torch.device, args: OpArgs, outputs: Tuple[Tuple[int, ...], ...]) -> None:
         self.op, self.lock, self.outputs = op, op._lock, outputs
         self.a, self.b, self.d, self.gathered, self.x, self.y = args.a, args.b, args.d, args.gathered, args.x, args.y
-        self._arguments = args
+        self.arguments = args
         self._enqueue = device.type == "cuda"
         self._device = device.index
 
@@ -86,9 +87,9 @@ class Call:
         """Runs the call; on a GPU in the order of the current stream. Collective."""
         if self._enqueue:
             # What torch.cuda.current_stream() gives, without an object for it.
-            self.op.enqueue(self._arguments, torch._C._cuda_getCurrentRawStream(self._device))
+            self.op.enqueue(self.arguments, torch._C._cuda_getCurrentRawStream(self._device))
         else:
-            self.op.run(self._arguments)
+            self.op.run(self.arguments)
 
 
 class Context:
@@ -106,13 +107,15 @@ class Context:
 
     def prepare(self, kind: Kind, layout: Layout, m: int, n: int, k: int, dtype: torch.dtype, method: str,
                 views: Dict[str, Tuple[int, int, int]], outputs: Tuple[Tuple[int, ...], ...], *, cols: int = 0,
-                gather: bool = False, alpha: float = 1.0) -> Call:
+                gather: bool = False, alpha: float = 1.0, types: Optional[Dict[str, torch.dtype]] = None,
+                fields: Optional[Dict[str, DType]] = None) -> Call:
         """A call of the operator of this description, which is made when it is first needed. Collective then.
 
         m, n and k are global. `views` are rows, columns and stride of matrices by their names in lap_op_args_t.
-        A call with more rows than all before makes the operator anew.
+        A call with more rows than all before makes the operator anew. `types` are those of matrices that are not
+        `dtype`, `fields` those of the description that say so.
         """
-        key = (kind, layout, n, k, dtype, method, cols, gather)
+        key = (kind, layout, n, k, dtype, method, cols, *(fields or {}).items(), gather)
         op = self.ops.get(key)
         if op is None or op.desc.m < m:
             if op is not None:
@@ -120,11 +123,13 @@ class Context:
                 self.ops.pop(key).close()
             name, knobs = parse_method(method)
             op = self.ops[key] = Op(self.world.group, kind, max(m, 1), n, k, dtype=DTYPES[dtype], layout=layout,
-                                    method=name, cols=cols, gather_input=int(gather), **knobs)
+                                    method=name, cols=cols, gather_input=int(gather), **knobs,
+                                    **(fields or {}))
         args = OpArgs(m=m, alpha=alpha)
         for name, (rows, columns, stride) in views.items():
             view: Tensor = getattr(args, name)
-            view.dtype, view.rows, view.cols, view.stride = DTYPES[dtype], rows, columns, stride
+            kind_of = dtype if types is None else types[name]
+            view.dtype, view.rows, view.cols, view.stride = DTYPES[kind_of], rows, columns, stride
         return Call(op, self.device, args, outputs)
 
 

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from lapstrake._abi import Kind, Layout
 from lapstrake.errors import InvalidArgument, Unsupported
-from lapstrake.torch._groups import Call, DTYPES, GroupLike, context, group_size, name_of, prepared
+from lapstrake.torch._groups import Call, GroupLike, context, group_size, name_of, prepared
 
 _library = torch.library.Library("lapstrake", "DEF")
+_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 _TAGS = (torch.Tag.needs_fixed_stride_order,)
 ops = torch.ops.lapstrake
 
@@ -46,7 +47,7 @@ def _shape(tensor: Tensor) -> str:
 
 def _same(first: Tensor, **others: Tensor) -> None:
     """All tensors are on one device, and of one type that operators know."""
-    if first.dtype not in DTYPES:
+    if first.dtype not in _TYPES:
         raise Unsupported(f"A is {first.dtype}, expected torch.float32, torch.float16 or torch.bfloat16")
     for name, tensor in others.items():
         if tensor.dtype != first.dtype:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from ctypes import byref
+from enum import Enum
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
@@ -14,6 +15,14 @@ from lapstrake._library import check, library
 from lapstrake.errors import InvalidArgument, Unsupported
 
 _rules: Dict[int, TpOverlap] = {}  # by the size of the group
+
+
+class UserBufferQuantizationMode(Enum):
+    """What TransformerEngine makes buffers for; here they are made with operators."""
+
+    NONE = "none"
+    FP8 = "fp8"
+
 
 Configs = Union[Dict[str, Any], List[Dict[str, Any]], None]
 
@@ -25,17 +34,20 @@ def initialize_ub(shape: Sequence[int], tp_size: int, use_fp8: bool = False, qua
 
     `ub_cfgs` maps names of GEMMs ("qkv_fprop", "fc2_dgrad", ...) to their fields ("method", "num_splits", ...), as for
     TransformerEngine; lap/tp_overlap.h lists them. Those that it does not name have their defaults. Nothing is made
-    here: operators are, when they are first called, so that `shape` and `dtype` need not be known, nor how ranks are
-    connected: tp_group does that.
+    here: operators are, when they are first called, so that `shape`, `dtype` and quantization need not be known, nor
+    how ranks are connected: tp_group does that.
     """
     if tp_size < 1 or len(shape) < 2:
         raise InvalidArgument(f"shape is {list(shape)} and tp_size {tp_size}, expected [tokens, hidden] and at least 1")
-    if use_fp8 or with_cublasmp:
-        raise Unsupported(f"{'use_fp8' if use_fp8 else 'with_cublasmp'} is True, expected False: the modules have "
-                          "neither FP8 nor cuBLASMp")
+    if with_cublasmp:
+        raise Unsupported("with_cublasmp is True, expected False: the modules have no cuBLASMp")
+    for mode in quantization_modes or ():
+        if not isinstance(mode, UserBufferQuantizationMode):
+            raise InvalidArgument(f"quantization_modes has {mode!r}, expected UserBufferQuantizationMode.NONE or FP8")
     if isinstance(ub_cfgs, (list, tuple)):
         if len(ub_cfgs) > 1:
-            raise Unsupported(f"ub_cfgs has {len(ub_cfgs)} configurations, expected one: the modules have no FP8")
+            raise Unsupported(f"ub_cfgs has {len(ub_cfgs)} configurations, expected one: the rules of FP8 are those of "
+                              "the other types")
         ub_cfgs = ub_cfgs[0] if ub_cfgs else None
     _rules[tp_size] = _parse(ub_cfgs, tp_size) if ub_cfgs else _defaults(tp_size)
 

@@ -2,14 +2,14 @@
 """Modules with the names and arguments of TransformerEngine, built from the operators of this package.
 
 Parameters are torch parameters: state_dict, optimizers and hooks work as with any module. Norms, activations and
-attention are those of torch. With sequence parallelism inputs and outputs have a rank's share of dimension 0. Arguments
-that ask for what there is not (FP8, fused accumulation, ...) are refused.
+attention are those of torch. With sequence parallelism inputs and outputs have a rank's share of dimension 0. Within
+autocast (fp8.py) GEMMs are FP8. Arguments that ask for what there is not (fused accumulation, ...) are refused.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lapstrake.errors import InvalidArgument, Unsupported
-from lapstrake.torch import _rules
+from lapstrake.torch import _fp8_linear, _rules, fp8
 from lapstrake.torch._groups import name_of
 from lapstrake.torch._ops import ops
 
@@ -60,6 +60,7 @@ class _Parallel(nn.Module):
             raise InvalidArgument(f"sequence_parallel is False with {names}, expected True: what is overlapped is the "
                                   "exchange of rows")
         self._overlap = overlap
+        self._slots: Dict[str, Dict[str, fp8.Slot]] = {}  # of FP8 operands
         self._tracker = get_rng_state_tracker
         self._factory = {"dtype": params_dtype or torch.get_default_dtype(),
                          "device": device or ("cuda" if torch.cuda.is_available() else "cpu")}
@@ -104,6 +105,8 @@ class _Parallel(nn.Module):
 
     def _column(self, x: Tensor, weight: Tensor, methods: Tuple[str, str, str]) -> Tensor:
         """The features of the result are shared; with sequence parallelism the rows of x are, before."""
+        if fp8.active() is not None:
+            return self._fp8("column", x, weight, methods)
         x, weight = self._cast(x, weight)
         if self.tp_size == 1:
             return F.linear(x, weight)
@@ -113,12 +116,25 @@ class _Parallel(nn.Module):
 
     def _row(self, x: Tensor, weight: Tensor, methods: Tuple[str, str, str]) -> Tensor:
         """The features of x are shared; with sequence parallelism the rows of the result are, afterwards."""
+        if fp8.active() is not None:
+            return self._fp8("row", x, weight, methods)
         x, weight = self._cast(x, weight)
         if self.tp_size == 1:
             return F.linear(x, weight)
         if self.sequence_parallel:
             return ops.matmul_reduce_scatter(x, weight.t(), "sum", 0, self._group(), methods[0], methods[1])
         return ops.matmul_all_reduce(x, weight.t(), "sum", self._group(), "auto")
+
+    def _fp8(self, mode: str, x: Tensor, weight: Tensor, methods: Tuple[str, str, str]) -> Tensor:
+        """The same of FP8 matrices; `mode` is "" where ranks share nothing."""
+        recipe = fp8.active()
+        assert recipe is not None
+        shared = mode != "" and self.tp_size > 1
+        group = self._group() if shared else ""
+        plan = _fp8_linear.Plan(mode if shared else "", self.sequence_parallel and shared, group,
+                                self.tp_size if shared else 1, methods, recipe, self._slots.setdefault(mode, {}),
+                                self.training)
+        return _fp8_linear.linear(self._cast(x, x)[0], weight, plan)
 
     def _group(self) -> str:
         if not self._group_name:
@@ -194,8 +210,10 @@ class Linear(_Parallel):
         if bias:
             self.bias = self._vector(rows, 0.0, 0 if parallel_mode == "column" else None, parallel_mode == "row")
 
-    def forward(self, inp: Tensor) -> Any:
-        """x W^T + b; with return_bias x W^T and b."""
+    def forward(self, inp: Tensor, is_first_microbatch: Optional[bool] = None, fp8_output: bool = False,
+                fp8_grad: bool = False) -> Any:
+        """x W^T + b; with return_bias x W^T and b. Weights are cast in every pass, first microbatch or not."""
+        _refuse(fp8_output=fp8_output, fp8_grad=fp8_grad)
         return self._apply_linear(inp)
 
     def _apply_linear(self, inp: Tensor) -> Any:
@@ -203,6 +221,8 @@ class Linear(_Parallel):
             result = self._column(inp, self.weight, self._ways)
         elif self.parallel_mode == "row":
             result = self._row(inp, self.weight, self._ways)
+        elif fp8.active() is not None:
+            result = self._fp8("", inp, self.weight, self._ways)
         else:
             result = F.linear(*self._cast(inp, self.weight))
         return (result, self.bias) if self.return_bias else _plus(result, self.bias)
@@ -237,8 +257,10 @@ class LayerNormLinear(Linear):
         self.return_layernorm_output = return_layernorm_output
         self._add_norm(in_features, eps, normalization, zero_centered_gamma)
 
-    def forward(self, inp: Tensor) -> Any:
+    def forward(self, inp: Tensor, is_first_microbatch: Optional[bool] = None, fp8_output: bool = False,
+                fp8_grad: bool = False) -> Any:
         """norm(x) W^T + b; with return_bias also b, with return_layernorm_output also norm(x)."""
+        _refuse(fp8_output=fp8_output, fp8_grad=fp8_grad)
         normed = self._norm(inp)
         result = self._apply_linear(normed)
         if not self.return_layernorm_output:
@@ -296,7 +318,7 @@ class LayerNormMLP(_Parallel):
         self.fc2_weight = self._weight(hidden_size, share, output_layer_init_method, 1)
         self.fc2_bias = self._vector(hidden_size, 0.0, whole=True) if bias else None
 
-    def forward(self, inp: Tensor) -> Any:
+    def forward(self, inp: Tensor, is_first_microbatch: Optional[bool] = None) -> Any:
         """The MLP of norm(x); with return_bias also the bias of fc2, with return_layernorm_output also norm(x)."""
         normed = self._norm(inp)
         hidden = _plus(self._column(normed, self.fc1_weight, self._ways[0]), self.fc1_bias)

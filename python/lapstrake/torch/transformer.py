@@ -103,7 +103,7 @@ class MultiheadAttention(_Parallel):
 
     def forward(self, hidden_states: Tensor, attention_mask: Optional[Tensor] = None,
                 encoder_output: Optional[Tensor] = None, attn_mask_type: Optional[str] = None,
-                rotary_pos_emb: Rotary = None) -> Any:
+                rotary_pos_emb: Rotary = None, is_first_microbatch: Optional[bool] = None) -> Any:
         """The attention of x; with return_layernorm_output also norm(x). A mask is True where nothing is attended."""
         _refuse(encoder_output=None if encoder_output is None else "a tensor")
         mixed = self.layernorm_qkv(hidden_states) if self.input_layernorm else self.qkv(hidden_states)
@@ -147,8 +147,16 @@ class MultiheadAttention(_Parallel):
             mask = ~mask
             if causal:
                 mask = mask & torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=mask.device).tril()
-        heads = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal and mask is None,
-                                               dropout_p=self.attention_dropout if self.training else 0.0)
+        dropout = self.attention_dropout if self.training else 0.0
+        if query.device.type != "cpu" or query.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
+            heads = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout,
+                                                   is_causal=causal and mask is None)
+        else:
+            # In 16 bits, backward of PyTorch 2.8 crashes on CPUs of ARM.
+            with torch.autocast("cpu", enabled=False):
+                heads = F.scaled_dot_product_attention(query.float(), key.float(), value.float(), attn_mask=mask,
+                                                       dropout_p=dropout, is_causal=causal and mask is None)
+            heads = heads.to(query.dtype)
         return heads.permute((2, 0, 1, 3) if self.qkv_format == "sbhd" else (0, 2, 1, 3)).flatten(-2)
 
 
@@ -160,18 +168,23 @@ class TransformerLayer(_Parallel):
                  attention_dropout: float = 0.1, init_method: Init = None, output_layer_init_method: Init = None,
                  layer_number: Optional[int] = None, kv_channels: Optional[int] = None,
                  self_attn_mask_type: str = "causal", window_size: Optional[Tuple[int, int]] = None,
-                 enc_dec_attn_mask_type: str = "no_mask", enc_dec_window_size: Optional[Tuple[int, int]] = None,
+                 bottom_right_diagonal: Optional[bool] = None, enc_dec_attn_mask_type: str = "no_mask",
+                 enc_dec_bottom_right_diagonal: Optional[bool] = None,
+                 enc_dec_window_size: Optional[Tuple[int, int]] = None,
                  tp_group: Any = None, tp_size: int = 1, params_dtype: Optional[torch.dtype] = None,
                  get_rng_state_tracker: Optional[Callable[[], Any]] = None, fuse_wgrad_accumulation: bool = False,
                  seq_length: Optional[int] = None, micro_batch_size: Optional[int] = None,
                  sequence_parallel: bool = False, apply_residual_connection_post_layernorm: bool = False,
                  output_layernorm: bool = False, parallel_attention_mlp: bool = False, layer_type: str = "encoder",
                  drop_path_rate: float = 0.0, set_parallel_mode: bool = False, fuse_qkv_params: bool = False,
-                 zero_centered_gamma: bool = False, qkv_weight_interleaved: bool = True,
-                 ub_tp_comm_overlap: bool = False, ub_overlap_ag: bool = True, ub_overlap_rs: bool = True,
-                 ub_overlap_rs_dgrad: bool = False, ub_bulk_dgrad: bool = True, ub_bulk_wgrad: bool = True,
-                 bias: bool = True, activation: str = "gelu", normalization: str = "LayerNorm", device: Device = None,
-                 attn_input_format: str = "sbhd", name: Optional[str] = None) -> None:
+                 rotary_pos_interleaved: bool = False, zero_centered_gamma: bool = False,
+                 qkv_weight_interleaved: bool = True, ub_tp_comm_overlap: bool = False, ub_overlap_ag: bool = True,
+                 ub_overlap_rs: bool = True, ub_overlap_rs_dgrad: bool = False, ub_bulk_dgrad: bool = True,
+                 ub_bulk_wgrad: bool = True, bias: bool = True, activation: str = "gelu",
+                 activation_params: Optional[dict] = None,
+                 normalization: str = "LayerNorm", device: Device = None, attn_input_format: str = "sbhd",
+                 name: Optional[str] = None, qk_norm_type: Optional[str] = None, qk_norm_eps: float = 1e-6,
+                 qk_norm_before_rope: bool = False, softmax_type: str = "vanilla") -> None:
         _refuse(apply_residual_connection_post_layernorm=apply_residual_connection_post_layernorm,
                 output_layernorm=output_layernorm, parallel_attention_mlp=parallel_attention_mlp,
                 drop_path_rate=drop_path_rate, fuse_wgrad_accumulation=fuse_wgrad_accumulation)
@@ -191,14 +204,16 @@ class TransformerLayer(_Parallel):
         self.hidden_dropout = hidden_dropout
         self.self_attention = MultiheadAttention(
             hidden_size, num_attention_heads, kv_channels, attention_dropout, layernorm_epsilon,
-            attn_mask_type=self_attn_mask_type, window_size=window_size, num_gqa_groups=num_gqa_groups,
-            input_layernorm=True, qkv_weight_interleaved=qkv_weight_interleaved, qkv_format=attn_input_format, **common)
+            attn_mask_type=self_attn_mask_type, window_size=window_size, bottom_right_diagonal=bottom_right_diagonal,
+            num_gqa_groups=num_gqa_groups, rotary_pos_interleaved=rotary_pos_interleaved, qk_norm_type=qk_norm_type,
+            softmax_type=softmax_type, input_layernorm=True, qkv_weight_interleaved=qkv_weight_interleaved,
+            qkv_format=attn_input_format, **common)
         self.layernorm_mlp = LayerNormMLP(hidden_size, ffn_hidden_size, layernorm_epsilon, activation=activation,
-                                          **common)
+                                          activation_params=activation_params, **common)
 
     def forward(self, hidden_states: Tensor, attention_mask: Optional[Tensor] = None,
                 self_attn_mask_type: Optional[str] = None, encoder_output: Optional[Tensor] = None,
-                rotary_pos_emb: Rotary = None) -> Tensor:
+                rotary_pos_emb: Rotary = None, is_first_microbatch: Optional[bool] = None) -> Tensor:
         """The layer; a mask is True where nothing is attended to."""
         attended = self.self_attention(hidden_states, attention_mask, encoder_output, self_attn_mask_type,
                                        rotary_pos_emb)

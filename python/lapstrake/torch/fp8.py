@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""autocast and fp8_autocast: within them, the GEMMs of modules multiply FP8 matrices.
+
+Every operand of a GEMM has a slot with its scale, the same on all tensor-parallel ranks, so that what ranks gather is
+one matrix. Delayed scaling notes the magnitudes of a pass in the slots; leaving the outermost autocast exchanges them
+and makes the scales of the next pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lapstrake.errors import InvalidArgument, Unsupported
+from lapstrake.torch._ops import ops
+from lapstrake.torch.recipe import DelayedScaling, Float8CurrentScaling, Format, Recipe
+
+_LARGEST = {torch.float8_e4m3fn: (448.0, 8), torch.float8_e5m2: (57344.0, 15)}  # and the exponent of the largest power
+_MOST = 60  # exponents of scales: the product of two stays in the range of float
+
+
+class Scaled(NamedTuple):
+    """An FP8 matrix: the value of an element is the stored number times scale[0]. Scales have 16 bytes each."""
+
+    data: Tensor
+    scale: Tensor
+
+    def wide(self, dtype: torch.dtype) -> Tensor:
+        """The values, exactly: bfloat16 and float32 hold them."""
+        return self.data.to(dtype) * self.scale[0].to(dtype)
+
+
+class Slot:
+    """The scale of one operand, and the magnitudes that were seen of it."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device, group: str) -> None:
+        self.dtype, self.group = dtype, group
+        self.scale = torch.ones(4, device=device)
+        self.found = torch.zeros((), device=device)  # since the last exchange
+        self.history: Optional[Tensor] = None
+
+    def update(self, recipe: DelayedScaling) -> None:
+        """The scale of the next pass, of what was found in this one. What no pass saw is as large as before."""
+        if self.history is None or len(self.history) != recipe.amax_history_len:
+            self.history = torch.zeros(recipe.amax_history_len, device=self.found.device)
+        latest = torch.where(self.found > 0, self.found, self.history[0])
+        self.history = torch.cat((latest[None], self.history[:-1]))
+        amax = self.history.amax() if recipe.amax_compute_algo == "max" else latest
+        # A new tensor: backward still reads the scale with which its operands were cast.
+        self.scale = torch.where(amax > 0, scale_of(amax, self.dtype, recipe.margin), self.scale[0]).repeat(4)
+        self.found = torch.zeros_like(self.found)
+
+
+class _State:
+    """What autocast has set; `touched` are the slots of delayed scaling that await an exchange."""
+
+    def __init__(self) -> None:
+        self.recipe: Optional[Recipe] = None
+        self.group: Any = None
+        self.depth = 0
+        self.touched: Dict[Slot, DelayedScaling] = {}
+
+
+_state = _State()
+
+
+def scale_of(amax: Tensor, dtype: torch.dtype, margin: int = 0) -> Tensor:
+    """The least power of two with which `amax` comes to at most the largest number of the type; 1 for none."""
+    fraction, exponent = torch.frexp(amax.float())
+    exponent = exponent - 1 - _LARGEST[dtype][1] + (fraction > 0.875)
+    scale = torch.ldexp(torch.ones_like(fraction), exponent.clamp(-_MOST, _MOST) + margin)
+    return torch.where((amax > 0) & torch.isfinite(amax), scale, torch.ones_like(scale))
+
+
+def cast(rows: Tensor, scale: Tensor, dtype: torch.dtype) -> Scaled:
+    """A matrix in FP8, to nearest, ties to even; values that are too large become the largest number."""
+    most = _LARGEST[dtype][0]
+    return Scaled((rows.float() / scale[0]).clamp(-most, most).to(dtype).contiguous(), scale)
+
+
+def _magnitude(rows: Tensor) -> Tensor:
+    found = rows.detach().abs().amax().float() if rows.numel() else torch.zeros((), device=rows.device)
+    return torch.where(found.isnan(), torch.full_like(found, float("inf")), found)
+
+
+def _agreed(found: List[Tensor], group: str) -> Tensor:
+    """The largest of all ranks, each."""
+    mine = torch.stack(found)[None]
+    return ops.all_gather(mine, group, "direct").amax(0) if group else mine[0]
+
+
+def quantize(operands: List[Tuple[Tensor, Slot]], recipe: Recipe, note: bool) -> List[Scaled]:
+    """Matrices in FP8. Collective over the tensor-parallel group where scales are those of the matrices themselves.
+
+    `note`: delayed scaling takes the magnitudes into account from the next pass on.
+    """
+    found = [_magnitude(rows) for rows, _ in operands]
+    now = [not (isinstance(recipe, DelayedScaling) and slot.history is not None) for _, slot in operands]
+    fresh = [amax for amax, is_now in zip(found, now) if is_now]
+    agreed = iter(_agreed(fresh, operands[0][1].group)) if fresh else iter(())
+    results = []
+    for (rows, slot), amax, is_now in zip(operands, found, now):
+        if is_now:
+            slot.scale = scale_of(next(agreed), slot.dtype, recipe.margin).repeat(4)
+        if note and isinstance(recipe, DelayedScaling):
+            slot.found = torch.maximum(slot.found, amax)
+            _state.touched[slot] = recipe
+        results.append(cast(rows, slot.scale, slot.dtype))
+    return results
+
+
+def _exchange() -> None:
+    """Makes the scales of the next pass. Collective over the groups of the modules, and that given to autocast."""
+    touched, _state.touched = _state.touched, {}
+    by_group: Dict[str, List[Slot]] = {}
+    for slot in touched:
+        by_group.setdefault(slot.group, []).append(slot)
+    for group, slots in by_group.items():
+        amax = _agreed([slot.found for slot in slots], group)
+        if _state.group is not None and dist.get_world_size(_state.group) > 1:
+            dist.all_reduce(amax, dist.ReduceOp.MAX, group=_state.group)
+        for slot, found in zip(slots, amax):
+            slot.found = found
+            slot.update(touched[slot])
+
+
+def active() -> Optional[Recipe]:
+    """The recipe, within autocast; else None."""
+    return _state.recipe
+
+
+class autocast:
+    """Within it, the GEMMs of this package's modules are FP8, by `recipe` (default: DelayedScaling). Collective.
+
+    The arguments are those of TransformerEngine. Magnitudes are always exchanged between tensor-parallel ranks, and
+    also over `amax_reduction_group` if that is given. Backward belongs outside, as there.
+    """
+
+    def __init__(self, enabled: bool = True, calibrating: bool = False, recipe: Optional[Recipe] = None,
+                 amax_reduction_group: Any = None, _graph: bool = False) -> None:
+        if calibrating:
+            raise Unsupported("calibrating is True, expected False: it is not supported")
+        if recipe is not None and not isinstance(recipe, (DelayedScaling, Float8CurrentScaling)):
+            raise InvalidArgument(f"recipe is {recipe!r}, expected a DelayedScaling or a Float8CurrentScaling of "
+                                  "lapstrake.torch.recipe")
+        self._recipe = (recipe or DelayedScaling()) if enabled else None
+        self._group = amax_reduction_group
+        self._before: List[Tuple[Optional[Recipe], Any]] = []
+
+    def __enter__(self) -> autocast:
+        self._before.append((_state.recipe, _state.group))
+        _state.recipe, _state.group = self._recipe, self._group
+        _state.depth += 1
+        return self
+
+    def __exit__(self, kind: Any, *unused: object) -> None:
+        _state.depth -= 1
+        try:
+            # A rank that failed does not come to the exchange; the others learn it from the library.
+            if _state.depth == 0 and kind is None and _state.touched:
+                _exchange()
+        finally:
+            _state.recipe, _state.group = self._before.pop()
+
+
+def fp8_autocast(enabled: bool = True, calibrating: bool = False, fp8_recipe: Optional[Recipe] = None,
+                 fp8_group: Any = None, _graph: bool = False) -> autocast:
+    """autocast, by the names that older versions of TransformerEngine gave its arguments."""
+    return autocast(enabled, calibrating, fp8_recipe, fp8_group, _graph)
+
+
+@contextlib.contextmanager
+def _as_before(recipe: Optional[Recipe]) -> Iterator[None]:
+    now, _state.recipe = _state.recipe, recipe
+    try:
+        yield
+    finally:
+        _state.recipe = now
+
+
+def checkpoint(function: Any, *args: Any, distribute_saved_activations: bool = False,
+               get_rng_state_tracker: Any = None, tp_group: Any = None, use_reentrant: bool = True,
+               **kwargs: Any) -> Any:
+    """torch.utils.checkpoint.checkpoint of `function`, which recomputes in FP8 what was computed in FP8."""
+    from torch.utils.checkpoint import checkpoint as plain
+    if distribute_saved_activations:
+        raise Unsupported("distribute_saved_activations is True, expected False: it is not supported")
+    recipe = active()
+
+    def run(*inputs: Any, **named: Any) -> Any:
+        with _as_before(recipe):
+            return function(*inputs, **named)
+    return plain(run, *args, use_reentrant=use_reentrant, **kwargs)
+
+
+def quantized_model_init(enabled: bool = True, *unused: Any, **also: Any) -> Any:
+    """Parameters stay in the type of the model: anything but enabled=False is refused."""
+    if enabled:
+        raise Unsupported("enabled is True, expected False: parameters are not stored in FP8")
+    return contextlib.nullcontext()
+
+
+fp8_model_init = quantized_model_init
+
+
+def is_fp8_available(return_reason: bool = False) -> Union[bool, Tuple[bool, str]]:
+    """True: the library multiplies FP8 matrices on every device."""
+    return (True, "") if return_reason else True
+
+
+def _unavailable(return_reason: bool = False) -> Union[bool, Tuple[bool, str]]:
+    """False: an FP8 matrix of the library has one scale."""
+    return (False, "an FP8 matrix of the library has one scale") if return_reason else False
+
+
+is_mxfp8_available = is_fp8_block_scaling_available = is_nvfp4_available = _unavailable
+
+
+def get_default_recipe() -> Recipe:
+    """The recipe of autocast without one."""
+    return DelayedScaling()
+
+
+def forward_dtype(recipe: Recipe) -> torch.dtype:
+    """The type of activations and weights."""
+    return torch.float8_e4m3fn
+
+
+def backward_dtype(recipe: Recipe) -> torch.dtype:
+    """The type of gradients."""
+    return torch.float8_e5m2 if recipe.fp8_format is Format.HYBRID else torch.float8_e4m3fn

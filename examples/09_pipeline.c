@@ -8,11 +8,10 @@
  * Run it with: lap run -n 2 09_pipeline
  */
 #include <stdio.h>
-#include <string.h>
 
 #include <lap/lap.h>
 
-enum { SEQ = 32, BATCH = 2, MICRO_BATCHES = 4, STEPS = 150 };
+enum { STEPS = 150 };
 
 #define TRY(call)                                                                                  \
     do {                                                                                           \
@@ -27,59 +26,61 @@ static const char text[] =
     "overlap makes the hull both light and strong. The ranks of a training "
     "job overlap what they compute and what they send, and nobody waits. ";
 
+/* Each sequence is from another place of the text. */
+static lap_status_t read_text(void *context, uint64_t first, size_t count, size_t seq,
+                              int32_t *tokens, int32_t *targets)
+{
+    (void)context;
+    for (size_t i = 0; i < count * seq; i++) {
+        const size_t at = (size_t)(first + i / seq) * 37 % (sizeof(text) - 1 - seq - 1) + i % seq;
+        tokens[i] = (unsigned char)text[at];
+        targets[i] = (unsigned char)text[at + 1];
+    }
+    return LAP_OK;
+}
+
 int main(int argc, char **argv)
 {
     lap_world_t *world;
     TRY(lap_world_create(NULL, &world));
-    lap_group_t *pipeline = lap_world_group(world), *alone;
-    const int rank = lap_world_rank(world);
-    TRY(lap_group_split(pipeline, rank, 0, &alone)); /* the layers of a rank are its own */
 
-    lap_nn_desc_t desc = LAP_NN_DESC_INIT;
-    TRY(lap_model_preset("gpt", &desc)); /* a vocabulary of 256: bytes */
-    desc.layers = 4;
-    desc.hidden = 64;
-    desc.heads = desc.kv_heads = 4;
-    desc.head_dim = 16;
-    desc.ffn = 256;
-    desc.seq = SEQ;
-    desc.batch = BATCH; /* of a micro-batch */
-    lap_pp_options_t options = LAP_PP_OPTIONS_INIT;
-    options.schedule = argc > 1 ? argv[1] : "1f1b";
-    options.micro_batches = MICRO_BATCHES;
-    lap_pp_t *pp;
-    TRY(lap_pp_create(alone, pipeline, &desc, &options, &pp));
-    lap_optimizer_desc_t how = LAP_OPTIMIZER_DESC_INIT;
-    how.lr = 0.003f;
-    how.clip_norm = 1; /* of all stages together */
-    lap_optimizer_t *optimizer;
-    TRY(lap_optimizer_create(lap_pp_layers(pp), pipeline, &how, &optimizer));
+    lap_nn_desc_t model = LAP_NN_DESC_INIT;
+    TRY(lap_model_preset("gpt", &model)); /* a vocabulary of 256: bytes */
+    model.layers = 4;
+    model.hidden = 64;
+    model.heads = model.kv_heads = 4;
+    model.head_dim = 16;
+    model.ffn = 256;
+    model.seq = 32;
+    model.batch = 2; /* of a micro-batch */
+    lap_pp_options_t pipeline = LAP_PP_OPTIONS_INIT;
+    pipeline.schedule = argc > 1 ? argv[1] : "1f1b";
+    lap_optimizer_desc_t optimizer = LAP_OPTIMIZER_DESC_INIT;
+    optimizer.lr = 0.003f;
+    optimizer.clip_norm = 1; /* of all stages together */
+    lap_trainer_desc_t desc = LAP_TRAINER_DESC_INIT;
+    desc.model = &model;
+    desc.pp = lap_world_size(world);
+    desc.pipeline = &pipeline;
+    desc.micro_batches = 4;
+    desc.optimizer = &optimizer;
+    desc.data = read_text;
+    lap_trainer_t *trainer;
+    TRY(lap_trainer_create(world, &desc, &trainer));
 
-    int32_t tokens[MICRO_BATCHES * BATCH * SEQ], targets[MICRO_BATCHES * BATCH * SEQ];
-    const size_t count = sizeof(tokens) / sizeof(tokens[0]), places = sizeof(text) - 1 - SEQ - 1;
-    double loss = 0, first = 0;
+    lap_trainer_log_t log;
+    double first = 0;
     for (int step = 0; step < STEPS; step++) {
-        for (size_t i = 0; i < count; i++) { /* each sequence from another place */
-            const size_t sequence = (size_t)step * MICRO_BATCHES * BATCH + i / SEQ;
-            const size_t at = sequence * 37 % places + i % SEQ;
-            tokens[i] = (unsigned char)text[at];
-            targets[i] = (unsigned char)text[at + 1];
-        }
-        TRY(lap_pp_step(pp, SEQ, tokens, targets));
-        TRY(lap_pp_wait(pp));
-        TRY(lap_pp_loss(pp, &loss));
-        TRY(lap_optimizer_step(optimizer, 1.0f / MICRO_BATCHES, NULL));
-        first = step == 0 ? loss : first;
-        if (rank == 0 && (step + 1) % 20 == 0)
-            printf("step %d: loss %.3f\n", step + 1, loss);
+        TRY(lap_trainer_step(trainer, &log));
+        first = step == 0 ? log.loss : first;
+        if (lap_world_rank(world) == 0 && log.step % 20 == 0)
+            printf("step %d: loss %.3f\n", (int)log.step, log.loss);
     }
 
-    lap_optimizer_destroy(optimizer);
-    lap_pp_destroy(pp);
-    lap_group_destroy(alone);
+    lap_trainer_destroy(trainer);
     lap_world_destroy(world);
-    if (loss < 1 && loss < first)
+    if (log.loss < 1 && log.loss < first)
         return 0;
-    fprintf(stderr, "the loss was %g and is now %g: expected less than 1\n", first, loss);
+    fprintf(stderr, "the loss was %g and is now %g: expected less than 1\n", first, log.loss);
     return 1;
 }

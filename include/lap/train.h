@@ -2,7 +2,7 @@
 /*
  * The training of a language model as one object: its layers, optimizer, replicas and checkpoints, from a
  * description, with calls back for data and for what is logged. The ranks of a world are a grid: tp neighbours
- * share the weights, and dp replicas the sequences of a step.
+ * share the weights of a layer, cp ranks each sequence, pp ranks the layers, and dp replicas the sequences of a step.
  *
  *     lap_nn_desc_t model = LAP_NN_DESC_INIT;
  *     lap_model_preset("gpt", &model);
@@ -29,6 +29,7 @@
 #include <lap/model.h>
 #include <lap/nn.h>
 #include <lap/optimizer.h>
+#include <lap/pipeline.h>
 #include <lap/status.h>
 #include <lap/world.h>
 
@@ -61,7 +62,7 @@ typedef lap_status_t (*lap_trainer_log_fn_t)(void *context, const lap_trainer_lo
 typedef struct lap_trainer_desc {
     size_t size;                /* sizeof(lap_trainer_desc_t), set by LAP_TRAINER_DESC_INIT */
     const lap_nn_desc_t *model; /* of the kind LAP_NN_MODEL; batch is that of a micro-batch */
-    int tp, dp; /* their product is the number of ranks; dp 0: as many as there are */
+    int tp, dp; /* times cp and pp: the number of ranks; dp 0: as many as there are */
     size_t micro_batches;
     const lap_optimizer_desc_t *optimizer; /* with the schedule of its rate; NULL: the defaults */
     const lap_dp_options_t *replicas; /* how gradients travel; NULL: the defaults, overlapped */
@@ -73,20 +74,23 @@ typedef struct lap_trainer_desc {
     uint64_t save_every;      /* steps; 0: at the end only */
     const char *load; /* to go on from, as lap_checkpoint_load has it; NULL: from the seed */
     int distributed_optimizer; /* replicas share the optimizer: see lap/data_parallel.h */
+    int cp;                    /* ranks that share each sequence, as the model's cp_comm says */
+    int pp;                    /* ranks of a pipeline, see lap/pipeline.h; 1: there is none */
+    const lap_pp_options_t *pipeline; /* ... micro_batches are those above; NULL: the defaults */
 } lap_trainer_desc_t;
 
 /* A description in which the model, steps and data are still to be set. */
 #define LAP_TRAINER_DESC_INIT                                                                      \
     {                                                                                              \
         sizeof(lap_trainer_desc_t), NULL, 1, 0, 1, NULL, NULL, 0, NULL, NULL, NULL, NULL, 0, NULL, \
-            0                                                                                      \
+            0, 1, 1, NULL                                                                          \
     }
 
 /*
  * Makes a training, and loads what it goes on from. Collective over the ranks of the world. The strings
  * of the description live as long as the training. Writes *trainer_p on success; the caller destroys it
  * before the world.
- * Returns LAP_ERR_INVALID with the field, its value and what was expected, or as lap_nn_create,
+ * Returns LAP_ERR_INVALID with the field, its value and what was expected, or as lap_nn_create, lap_pp_create,
  * lap_optimizer_create, lap_dp_create and lap_checkpoint_load.
  */
 LAP_API lap_status_t lap_trainer_create(lap_world_t *world, const lap_trainer_desc_t *desc,
@@ -107,8 +111,8 @@ LAP_API lap_status_t lap_trainer_step(lap_trainer_t *trainer, lap_trainer_log_t 
 LAP_API lap_status_t lap_trainer_run(lap_trainer_t *trainer);
 
 /*
- * The layers of a training, for all calls of lap/nn.h and lap/model.h between two steps; the group that
- * shares them; and the steps made so far. With distributed_optimizer, lap_nn_refresh on all ranks comes
+ * The layers of a training, for all calls of lap/nn.h and lap/model.h between two steps, or lap_pp_layers of a
+ * pipeline; the group that shares them; and the steps made so far. With distributed_optimizer, lap_nn_refresh on all ranks comes
  * first: weights of other ranks are those of the step before until then. Local. The trainer owns both.
  */
 LAP_API lap_nn_t *lap_trainer_model(lap_trainer_t *trainer);

@@ -280,11 +280,11 @@ static lap_status_t simulate(const figures_t *figures, const lap_stage_programs_
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the costs of %u fragments",
                          (unsigned)count);
     for (uint32_t f = 0; f < count; f++) {
-        int stage = 0; /* the first that has it: others that do have one of the same kind */
-        while (stage + 1 < stages &&
-               programs->all.programs[stage * sharers].fragments[f].schedule.nsteps == 0)
-            stage++;
-        costs[f] = cost_of(figures, programs, stage * sharers, stage, f);
+        int rank = 0; /* of the first stage that has it: others that do have one of the same kind */
+        while (rank + sharers < size &&
+               programs->all.programs[rank].fragments[f].schedule.nsteps == 0)
+            rank += sharers;
+        costs[f] = cost_of(figures, programs, rank, rank / sharers, f);
     }
     const lap_status_t status =
         lap_linked_simulate(programs->all.list, size, costs, simulated_p, 0, NULL);

@@ -19,11 +19,12 @@ struct lap_trainer {
     lap_nn_desc_t model;
     lap_optimizer_desc_t rates;
     lap_grid_groups_t groups;
-    lap_nn_t *nn;
+    lap_pp_t *pp; /* NULL: no pipeline */
+    lap_nn_t *nn; /* of a pipeline: what this rank has of it */
     lap_optimizer_t *optimizer;
     lap_dp_t *dp;                 /* NULL: one replica */
     lap_checkpoint_t *checkpoint; /* NULL: nothing is saved or loaded */
-    int32_t *tokens, *targets;    /* of a micro-batch */
+    int32_t *tokens, *targets;    /* of a micro-batch; of a pipeline: of all */
     uint64_t step, samples;       /* so far */
     uint64_t saved;               /* the step of the latest checkpoint */
     bool saving;
@@ -36,10 +37,11 @@ static lap_status_t check(const lap_trainer_desc_t *desc)
     if (!desc->model || desc->model->kind != LAP_NN_MODEL)
         return lap_error(LAP_ERR_INVALID, "model is %s, expected a model: see lap_model_preset",
                          desc->model ? lap_nn_kind_name(desc->model->kind) : "NULL");
-    if (desc->tp < 1 || desc->dp < 0)
-        return lap_error(LAP_ERR_INVALID, "%s is %d, expected at least %d",
-                         desc->tp < 1 ? "tp" : "dp", desc->tp < 1 ? desc->tp : desc->dp,
-                         desc->tp < 1);
+    const int sizes[] = {desc->tp, desc->cp, desc->pp, desc->dp};
+    for (int axis = 0; axis < LAP_AXES; axis++)
+        if (sizes[axis] < (axis != LAP_AXIS_DP))
+            return lap_error(LAP_ERR_INVALID, "%s is %d, expected at least %d",
+                             lap_axis_name((lap_axis_t)axis), sizes[axis], axis != LAP_AXIS_DP);
     if (desc->micro_batches < 1 || desc->micro_batches > INT32_MAX)
         return lap_error(LAP_ERR_INVALID, "micro_batches is %zu, expected 1 to %d",
                          desc->micro_batches, INT32_MAX);
@@ -48,21 +50,48 @@ static lap_status_t check(const lap_trainer_desc_t *desc)
     return LAP_OK;
 }
 
+/* Layers, or what this rank of a pipeline has of the model. */
+static lap_status_t make_layers(lap_trainer_t *trainer)
+{
+    const lap_trainer_desc_t *desc = &trainer->desc;
+    lap_pp_options_t options = LAP_PP_OPTIONS_INIT;
+    if (desc->pp == 1) {
+        LAP_TRY(lap_nn_create(trainer->groups.tp, &trainer->model, &trainer->nn));
+        return lap_nn_defer(trainer->nn, 1); /* a step is one program */
+    }
+    if (desc->pipeline)
+        LAP_TRY(lap_read_options(&options, sizeof(options), desc->pipeline, "LAP_PP_OPTIONS"));
+    options.micro_batches = desc->micro_batches;
+    LAP_TRY(lap_pp_create(trainer->groups.tp, trainer->groups.pp, &trainer->model, &options,
+                          &trainer->pp));
+    trainer->nn = lap_pp_layers(trainer->pp);
+    return LAP_OK;
+}
+
+/* The grid of a description; with dp 0 as many replicas as the ranks make. */
+static lap_grid_t grid_of(const lap_trainer_desc_t *desc, int size)
+{
+    lap_grid_t grid = {.tp = desc->tp, .cp = desc->cp, .pp = desc->pp, .dp = 1};
+    const int64_t others = lap_grid_ranks(&grid, LAP_SLICE_WORLD);
+    grid.dp = desc->dp > 0 ? desc->dp : others <= size ? size / (int)others : 1;
+    return grid;
+}
+
 static lap_status_t make_parts(lap_trainer_t *trainer, lap_world_t *world)
 {
     const lap_trainer_desc_t *desc = &trainer->desc;
-    const int size = lap_world_size(world);
-    const lap_grid_t grid = {
-        .tp = desc->tp, .cp = 1, .pp = 1, .dp = desc->dp > 0 ? desc->dp : size / desc->tp};
-    const size_t count = trainer->model.batch * trainer->model.seq;
+    const lap_grid_t grid = grid_of(desc, lap_world_size(world));
+    const size_t count =
+        trainer->model.batch * trainer->model.seq * (desc->pp > 1 ? desc->micro_batches : 1);
     LAP_TRY(lap_grid_groups_init(&trainer->groups, &grid, lap_world_group(world)));
+    trainer->model.cp = (size_t)grid.cp;
+    trainer->model.cp_group = trainer->groups.cp;
     if (desc->distributed_optimizer && trainer->groups.replicas) {
-        trainer->model.shards = (size_t)grid.dp;
+        trainer->model.shards = (size_t)grid.dp * (size_t)grid.cp;
         trainer->model.shard_bucket = desc->replicas ? desc->replicas->bucket : 0;
         trainer->model.shard_group = trainer->groups.replicas;
     }
-    LAP_TRY(lap_nn_create(trainer->groups.tp, &trainer->model, &trainer->nn));
-    LAP_TRY(lap_nn_defer(trainer->nn, 1)); /* a step is one program */
+    LAP_TRY(make_layers(trainer));
     LAP_TRY(lap_optimizer_create(trainer->nn, trainer->groups.model, &trainer->rates,
                                  &trainer->optimizer));
     if (trainer->groups.replicas)
@@ -135,7 +164,10 @@ void lap_trainer_destroy(lap_trainer_t *trainer)
     lap_checkpoint_destroy(trainer->checkpoint);
     lap_dp_destroy(trainer->dp);
     lap_optimizer_destroy(trainer->optimizer);
-    lap_nn_destroy(trainer->nn);
+    if (trainer->pp)
+        lap_pp_destroy(trainer->pp);
+    else
+        lap_nn_destroy(trainer->nn);
     lap_grid_groups_clear(&trainer->groups);
     lap_free(trainer->tokens);
     lap_free(trainer->targets);
@@ -146,25 +178,31 @@ void lap_trainer_destroy(lap_trainer_t *trainer)
 /* ---- a step ---- */
 
 /*
- * The sequences of a step are dealt out to replicas in order, and those of a replica to its micro-batches. The
- * optimizer's step follows the last of them.
+ * The sequences of a step are dealt out to replicas in order, and those of a replica to its micro-batches: those of
+ * micro-batches [m, m + count).
  */
-static lap_status_t run_passes(lap_trainer_t *trainer, float scale, double *loss_p)
+static lap_status_t read_data(lap_trainer_t *trainer, size_t m, size_t count)
 {
     const lap_nn_desc_t *model = &trainer->model;
-    const size_t micro = trainer->desc.micro_batches;
+    const uint64_t before = (uint64_t)trainer->groups.at.dp * trainer->desc.micro_batches + m;
+    const uint64_t first = trainer->samples + before * model->batch;
+    LAP_TRY(lap_group_agree(trainer->groups.world,
+                            trainer->desc.data(trainer->desc.context, first, count * model->batch,
+                                               model->seq, trainer->tokens, trainer->targets)));
+    return lap_model_samples(trainer->nn, first);
+}
+
+/* The optimizer's step follows the last of the passes. */
+static lap_status_t run_passes(lap_trainer_t *trainer, float scale, double *loss_p)
+{
+    const size_t micro = trainer->desc.micro_batches, seq = trainer->model.seq;
     double mean = 0;
     lap_nn_zero_gradients(trainer->nn);
     for (size_t m = 0; m < micro; m++) {
-        const uint64_t first =
-            trainer->samples + ((uint64_t)trainer->groups.at.dp * micro + m) * model->batch;
         double loss;
-        LAP_TRY(lap_group_agree(trainer->groups.world,
-                                trainer->desc.data(trainer->desc.context, first, model->batch,
-                                                   model->seq, trainer->tokens, trainer->targets)));
-        LAP_TRY(lap_model_samples(trainer->nn, first));
+        LAP_TRY(read_data(trainer, m, 1));
         lap_nn_accumulate(trainer->nn, m + 1 < micro);
-        LAP_TRY(lap_model_forward(trainer->nn, model->seq, trainer->tokens, trainer->targets));
+        LAP_TRY(lap_model_forward(trainer->nn, seq, trainer->tokens, trainer->targets));
         LAP_TRY(lap_model_backward(trainer->nn));
         if (m + 1 == micro)
             LAP_TRY(lap_optimizer_step(trainer->optimizer, scale, NULL));
@@ -176,13 +214,27 @@ static lap_status_t run_passes(lap_trainer_t *trainer, float scale, double *loss
     return LAP_OK;
 }
 
+/* The same of a pipeline, which has all micro-batches at once. */
+static lap_status_t run_pipeline(lap_trainer_t *trainer, float scale, double *loss_p)
+{
+    lap_nn_zero_gradients(trainer->nn);
+    LAP_TRY(read_data(trainer, 0, trainer->desc.micro_batches));
+    LAP_TRY(lap_pp_step(trainer->pp, trainer->model.seq, trainer->tokens, trainer->targets));
+    LAP_TRY(lap_pp_wait(trainer->pp));
+    LAP_TRY(lap_pp_loss(trainer->pp, loss_p));
+    if (trainer->dp)
+        LAP_TRY(lap_dp_wait(trainer->dp));
+    LAP_TRY(lap_optimizer_step(trainer->optimizer, scale, NULL));
+    return lap_nn_wait(trainer->nn);
+}
+
 /* The mean over replicas, in their order: the same bits on every rank. Collective. */
 static lap_status_t average(lap_trainer_t *trainer, double *loss)
 {
-    const int replicas = trainer->groups.grid.dp;
     void *all;
     if (!trainer->dp)
         return LAP_OK;
+    const int replicas = lap_group_size(trainer->groups.replicas);
     LAP_TRY(lap_group_collect(trainer->groups.replicas, loss, sizeof(*loss), &all));
     *loss = 0;
     for (int r = 0; r < replicas; r++)
@@ -220,7 +272,7 @@ lap_status_t lap_trainer_step(lap_trainer_t *trainer, lap_trainer_log_t *log_p)
         return lap_error(LAP_ERR_INVALID, "lap_trainer_step: trainer is NULL");
     const lap_trainer_desc_t *desc = &trainer->desc;
     const double sharers = (double)trainer->groups.grid.dp * (double)desc->micro_batches;
-    LAP_TRY(run_passes(trainer, (float)(1 / sharers), &log.loss));
+    LAP_TRY((trainer->pp ? run_pipeline : run_passes)(trainer, (float)(1 / sharers), &log.loss));
     LAP_TRY(average(trainer, &log.loss));
     LAP_TRY(lap_optimizer_norm(trainer->optimizer, &log.grad_norm));
     trainer->step++;

@@ -14,7 +14,9 @@
 enum { SEQ = 8, VOCAB = 17, STEPS = 6, SAVED = 4 };
 
 typedef struct run {
-    int tp, dp;
+    int tp, dp, cp, pp; /* cp, pp 0: as they are by default */
+    const char *schedule;
+    float dropout;
     size_t micro, batch;
     uint64_t steps, stop; /* stop: the step at which a call back fails; 0: none */
     const char *save, *load;
@@ -76,7 +78,7 @@ static void train(lap_world_t *world, void *arg)
     desc.model = &model;
     desc.optimizer = &optimizer;
     tap_success(lap_model_preset("gpt", &model), "a model");
-    model.layers = 1;
+    model.layers = 2;
     model.hidden = 16;
     model.heads = 4;
     model.kv_heads = 0;
@@ -86,9 +88,17 @@ static void train(lap_world_t *world, void *arg)
     model.seq = SEQ;
     model.max_positions = 0;
     model.batch = run->batch;
-    model.hidden_dropout = 0.1f;
+    model.hidden_dropout = run->dropout;
+    lap_pp_options_t pipeline = LAP_PP_OPTIONS_INIT;
+    pipeline.schedule = run->schedule ? run->schedule : pipeline.schedule;
     desc.tp = run->tp;
     desc.dp = run->dp;
+    if (run->cp)
+        desc.cp = run->cp;
+    if (run->pp) {
+        desc.pp = run->pp;
+        desc.pipeline = &pipeline;
+    }
     desc.micro_batches = run->micro;
     desc.distributed_optimizer = run->shared;
     optimizer.lr = run->lr;
@@ -100,8 +110,8 @@ static void train(lap_world_t *world, void *arg)
     desc.save = run->save;
     desc.load = run->load;
     if (!tap_success(lap_trainer_create(world, &desc, &trainer),
-                     "tp %d, dp %d%s, micro-batches %zu", run->tp, run->dp,
-                     run->shared ? ", which share the optimizer" : "", run->micro))
+                     "tp %d, cp %d, pp %d, dp %d%s, micro-batches %zu", run->tp, desc.cp, desc.pp,
+                     run->dp, run->shared ? ", which share the optimizer" : "", run->micro))
         return;
     const lap_status_t status = lap_trainer_run(trainer);
     tap_ok(status == run->expected, "... ends with %s: %s", lap_status_string(run->expected),
@@ -118,7 +128,8 @@ static void train(lap_world_t *world, void *arg)
 
 static void start(run_t *run)
 {
-    tap_ranks(run->tp * (run->dp > 0 ? run->dp : 2), NULL, train, run);
+    const int others = (run->cp ? run->cp : 1) * (run->pp ? run->pp : 1);
+    tap_ranks(run->tp * others * (run->dp > 0 ? run->dp : 2), NULL, train, run);
 }
 
 /* What later runs are compared with. */
@@ -126,6 +137,50 @@ static void keep(run_t *run)
 {
     memcpy(run->seen_losses, run->losses, sizeof(run->losses));
     memcpy(run->seen_norms, run->norms, sizeof(run->norms));
+}
+
+/* Stages and contexts: from one rank, to a checkpoint and on from it. */
+static void test_grids(const char *dir)
+{
+    run_t run = {.tp = 1,
+                 .dp = 1,
+                 .micro = 1,
+                 .batch = 8,
+                 .steps = STEPS,
+                 .lr = 0.003f,
+                 .part = 1e-5,
+                 .dropout = 0.1f};
+    start(&run);
+    keep(&run);
+    run.pp = 2;
+    run.dp = 0; /* two, which are left */
+    run.micro = 4;
+    run.batch = 1;
+    run.schedule = "zb-h1";
+    start(&run);
+    keep(&run);
+    run.part = 0;
+    run.steps = SAVED;
+    run.save = dir;
+    start(&run);
+    run.steps = STEPS;
+    run.first = SAVED;
+    run.save = NULL;
+    run.load = dir;
+    start(&run);
+    run = (run_t){
+        .tp = 1, .dp = 1, .micro = 1, .batch = 8, .steps = STEPS, .lr = 0.003f, .part = 1e-5};
+    start(&run);
+    keep(&run);
+    run.cp = run.pp = 2;
+    run.micro = 2;
+    run.batch = 4;
+    start(&run);
+    run.pp = 0;
+    run.dp = 2;
+    run.batch = 2;
+    run.shared = 1;
+    start(&run);
 }
 
 static void test_refused(void)
@@ -153,6 +208,18 @@ static void test_refused(void)
     tap_failure(lap_trainer_create(world, &desc, &trainer), LAP_ERR_INVALID,
                 "tp is 0, expected at least 1", NULL);
     desc.tp = 1;
+    desc.cp = 0;
+    tap_failure(lap_trainer_create(world, &desc, &trainer), LAP_ERR_INVALID,
+                "cp is 0, expected at least 1", NULL);
+    desc.cp = 1;
+    desc.pp = -1;
+    tap_failure(lap_trainer_create(world, &desc, &trainer), LAP_ERR_INVALID,
+                "pp is -1, expected at least 1", NULL);
+    desc.pp = 2;
+    desc.dp = 0;
+    tap_failure(lap_trainer_create(world, &desc, &trainer), LAP_ERR_INVALID,
+                "tp 1, cp 1, pp 2, dp 1 is 2 ranks, but 1 rank was started", NULL);
+    desc.pp = 1;
     desc.micro_batches = 0;
     tap_failure(lap_trainer_create(world, &desc, &trainer), LAP_ERR_INVALID,
                 "micro_batches is 0, expected 1 to", NULL);
@@ -163,11 +230,17 @@ static void test_refused(void)
 
 int main(void)
 {
-    char dir[] = "/tmp/lap-train-XXXXXX", command[64];
+    char dir[] = "/tmp/lap-train-XXXXXX", command[96];
     if (!mkdtemp(dir))
         return 1;
-    run_t run = {
-        .tp = 1, .dp = 1, .micro = 1, .batch = 8, .steps = STEPS, .lr = 0.003f, .part = 1e-5};
+    run_t run = {.tp = 1,
+                 .dp = 1,
+                 .micro = 1,
+                 .batch = 8,
+                 .steps = STEPS,
+                 .lr = 0.003f,
+                 .part = 1e-5,
+                 .dropout = 0.1f};
     start(&run);
     tap_ok(run.losses[STEPS - 1] < run.losses[0], "the loss falls from %.4f to %.4f", run.losses[0],
            run.losses[STEPS - 1]);
@@ -205,7 +278,11 @@ int main(void)
     memset(run.seen_losses, 0, sizeof(run.seen_losses));
     run.expected = LAP_ERR_INVALID;
     start(&run);
+    char again[] = "/tmp/lap-train-XXXXXX";
+    if (!mkdtemp(again))
+        return 1;
+    test_grids(again);
     test_refused();
-    snprintf(command, sizeof(command), "rm -rf %s", dir);
+    snprintf(command, sizeof(command), "rm -rf %s %s", dir, again);
     return system(command) == 0 ? tap_done() : 1; /* NOLINT(cert-env33-c): its own folder */
 }

@@ -127,7 +127,6 @@ static bool has_last(const lap_probe_t *probe, const lap_nn_prediction_t *predic
 static lap_status_t play_variant(const lap_probe_t *probe, bool more, bool last,
                                  lap_nn_prediction_t *prediction)
 {
-    const lap_nn_background_t *replicas = last ? lap_probe_replicas(probe) : NULL;
     lap_fragment_span_t *spans = more || last ? NULL : prediction->spans;
     lap_timeline_t *timeline = more || last != (prediction->last && has_last(probe, prediction))
                                    ? NULL
@@ -135,14 +134,9 @@ static lap_status_t play_variant(const lap_probe_t *probe, bool more, bool last,
     const lap_nn_source_t source = lap_nn_chosen(probe->nn);
     lap_nn_linking_t linking = {
         .target = &probe->nn->calls[0].op->target, .more = more, .source = &source};
-    if (replicas) {
-        const lap_nn_buckets_t *buckets = replicas->replicas.buckets;
-        linking.replication = (lap_nn_replication_t){.replicas = buckets->replicas /
-                                                                 (int)probe->nn->list.plan.desc.cp,
-                                                     .bucket = buckets->elements,
-                                                     .ahead = replicas->ahead,
-                                                     .wire = buckets->wire};
-    }
+    if (lap_probe_replicas(probe)) /* weights that forward gathers come with the first of a step */
+        linking.replication = lap_nn_replication(probe->nn);
+    linking.replication.held = !last;
     if (last && prediction->step)
         linking.optimizer = &probe->nn->optimizer;
     lap_nn_programs_t programs;

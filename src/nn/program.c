@@ -364,12 +364,12 @@ static lap_status_t link_parts(const lap_nn_list_t *list, const lap_nn_linking_t
     LAP_TRY(lap_nn_link_part(list, LAP_NN_FORWARD, seq, mode, source, linked));
     mode.replicas = NULL;
     LAP_TRY(lap_nn_link_part(list, LAP_NN_LOSS_PART, seq, mode, source, linked));
-    const bool late = linking->replication.late;
-    mode.replicas = late ? NULL : replicas;
+    const bool late = linking->replication.late, held = linking->replication.held;
+    mode.replicas = late || held ? NULL : replicas;
     LAP_TRY(lap_nn_link_part(list, linking->more ? LAP_NN_BACKWARD_MORE : LAP_NN_BACKWARD, seq,
                              mode, source, linked));
     mode.replicas = replicas;
-    if (replicas && late)
+    if (replicas && late && !held)
         LAP_TRY(lap_nn_link_part(list, LAP_NN_SYNC, seq, mode, source, linked));
     if (linking->optimizer)
         LAP_TRY(lap_nn_link_step(list, source, ahead ? NULL : replicas, linked));
@@ -407,7 +407,8 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
     const int replicas = linking->replication.replicas > 1 ? linking->replication.replicas : 1;
     const int place = plan->nranks * (int)plan->desc.cp; /* ranks of a replica */
     const size_t size = (size_t)place * (size_t)replicas;
-    *programs = (lap_nn_programs_t){.size = (int)size, .step_alone = linking->step_alone};
+    *programs = (lap_nn_programs_t){
+        .size = (int)size, .step_alone = linking->step_alone, .late = linking->replication.late};
     programs->lists = lap_alloc(size, sizeof(*programs->lists));
     programs->programs = lap_alloc(size, sizeof(*programs->programs));
     programs->list = lap_alloc(size, sizeof(*programs->list));
@@ -461,14 +462,26 @@ static size_t made_bytes(const lap_nn_list_t *list)
     return y->memory == LAP_NN_EXTERNAL ? lap_nn_region_bytes(y) + lap_nn_region_bytes(dx) : 0;
 }
 
-/* The fragments before the step and the copies of weights that follow it. */
-static uint32_t count_passes(const lap_nn_list_t *list, const lap_linked_t *linked)
+/* What is issued at once: all of a step, or where the host comes in between, these by themselves. */
+enum { RUN_PASS, RUN_SYNC, RUN_STEP, RUN_GATHER, RUNS };
+
+/* `stepped`: the optimizer's step comes before the fragment. */
+static int run_of(const lap_nn_programs_t *programs, const lap_nn_list_t *list, uint32_t origin,
+                  bool stepped)
 {
-    uint32_t count = linked->nfragments;
-    while (count > 0 && linked->fragments[count - 1].origin >= list->parts[LAP_NN_REFRESH] &&
-           linked->fragments[count - 1].origin < LAP_NN_BUCKET_ORIGIN)
-        count--;
-    return count;
+    size_t index;
+    int which;
+    const bool alone = programs->step_alone, bucket = lap_nn_bucket_of(origin, &index, &which);
+    const bool weights =
+        bucket && list->shards && (which == LAP_NN_BUCKET_PACK || which == LAP_NN_BUCKET_GATHER);
+    if (stepped)
+        return list->shards ? RUN_GATHER : alone ? RUN_STEP : RUN_PASS;
+    return alone && programs->late && bucket && !weights ? RUN_SYNC : RUN_PASS;
+}
+
+static bool is_in_background(const lap_linked_t *linked, uint32_t f)
+{
+    return linked->fragments[f].schedule.set == LAP_BACKGROUND;
 }
 
 /*
@@ -478,14 +491,31 @@ static uint32_t count_passes(const lap_nn_list_t *list, const lap_linked_t *link
 static size_t count_launches(const lap_nn_programs_t *programs, int rank)
 {
     const lap_linked_t *linked = &programs->programs[rank];
-    const uint32_t passes = count_passes(&programs->lists[rank], linked);
-    const bool steps = passes < linked->nfragments;
-    size_t count = 1;
-    if (steps && !programs->step_alone)
-        return 1;
-    for (uint32_t f = 1; f < passes; f++)
-        count += linked->fragments[f].schedule.set != linked->fragments[f - 1].schedule.set;
-    return count + steps;
+    const lap_nn_list_t *list = &programs->lists[rank];
+    size_t turns[RUNS] = {0}, count = 0;
+    bool waits[RUNS] = {false}, stepped = false;
+    uint32_t last = LAP_NO_STEP, first = 0; /* the fragment before, and the first of the same run */
+    int before = RUNS;
+    for (uint32_t f = 0; f < linked->nfragments; f++) {
+        const lap_fragment_t *fragment = &linked->fragments[f];
+        const uint32_t origin = fragment->origin;
+        const bool step = origin >= list->parts[LAP_NN_STEP] && origin < LAP_NN_BUCKET_ORIGIN;
+        const int run = !step                  ? run_of(programs, list, origin, stepped)
+                        : programs->step_alone ? RUN_STEP
+                                               : RUN_PASS;
+        stepped = stepped || step;
+        first = run == before ? first : f;
+        turns[run] +=
+            run != before || is_in_background(linked, f) != is_in_background(linked, last);
+        for (uint32_t i = 0; i < fragment->nlinks && !is_in_background(linked, f); i++)
+            waits[run] = waits[run] || (fragment->links[i].fragment >= first &&
+                                        is_in_background(linked, fragment->links[i].fragment));
+        before = run;
+        last = f;
+    }
+    for (int run = 0; run < RUNS; run++)
+        count += waits[run] ? 1 : turns[run];
+    return count;
 }
 
 lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)

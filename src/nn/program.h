@@ -22,6 +22,10 @@ typedef struct lap_nn_source {
 struct lap_nn;
 lap_nn_source_t lap_nn_chosen(struct lap_nn *nn);
 
+/* The replicas of layers as they run: those that lap_dp_create has joined, else those of `shards`. */
+typedef struct lap_nn_replication lap_nn_replication_t;
+lap_nn_replication_t lap_nn_replication(const struct lap_nn *nn);
+
 /* The active rows of an operator of the list in a pass with `seq` tokens of each sequence. */
 size_t lap_nn_step_rows(const lap_nn_list_t *list, uint32_t step, size_t seq);
 
@@ -80,20 +84,22 @@ lap_status_t lap_nn_link_step(const lap_nn_list_t *list, const lap_nn_source_t *
  */
 typedef struct lap_nn_programs {
     int size;
-    bool step_alone; /* see lap_nn_linking_t */
+    bool step_alone; /* see lap_nn_linking_t, */
+    bool late;       /* and lap_nn_replication_t */
     lap_nn_list_t *lists;
     lap_linked_t *programs;
     const lap_linked_t **list; /* to be checked */
 } lap_nn_programs_t;
 
 /* Replicas, and how gradients travel to them: as lap_dp_options_t. */
-typedef struct lap_nn_replication {
+struct lap_nn_replication {
     int replicas;  /* 0 or 1: there are none */
     size_t bucket; /* elements */
     lap_dtype_t wire;
     bool late;  /* gradients travel when backward has ended */
     bool ahead; /* the weights of a shared optimizer travel as the next forward needs them */
-} lap_nn_replication_t;
+    bool held;  /* gradients stay here: another backward of the step adds to them */
+};
 
 /* How a pass is linked. */
 typedef struct lap_nn_linking {

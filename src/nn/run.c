@@ -30,17 +30,30 @@ lap_nn_source_t lap_nn_chosen(lap_nn_t *nn)
     return (lap_nn_source_t){build_chosen, nn};
 }
 
+lap_nn_replication_t lap_nn_replication(const lap_nn_t *nn)
+{
+    const lap_nn_desc_t *desc = &nn->list.plan.desc;
+    const lap_nn_background_t *background = nn->background;
+    const lap_nn_buckets_t *buckets = background ? background->replicas.buckets : NULL;
+    if (!background)
+        return (lap_nn_replication_t){.replicas =
+                                          (int)(desc->shards > 1 ? desc->shards / desc->cp : 0),
+                                      .bucket = desc->shard_bucket,
+                                      .wire = LAP_FLOAT32};
+    return (lap_nn_replication_t){.replicas = buckets->replicas / (int)desc->cp,
+                                  .bucket = buckets->elements,
+                                  .wire = buckets->wire,
+                                  .late = !background->overlap,
+                                  .ahead = background->ahead};
+}
+
 lap_status_t lap_nn_prove_own(lap_nn_t *nn)
 {
     const lap_nn_source_t source = lap_nn_chosen(nn);
-    const lap_nn_desc_t *desc = &nn->list.plan.desc;
-    const lap_nn_linking_t how = {
-        .target = &nn->calls[0].op->target,
-        .source = &source,
-        .replication = {.replicas = (int)(desc->shards > 1 ? desc->shards / desc->cp : 0),
-                        .bucket = desc->shard_bucket,
-                        .wire = LAP_FLOAT32},
-        .optimizer = nn->has_optimizer ? &nn->optimizer : NULL};
+    const lap_nn_linking_t how = {.target = &nn->calls[0].op->target,
+                                  .source = &source,
+                                  .replication = lap_nn_replication(nn),
+                                  .optimizer = nn->has_optimizer ? &nn->optimizer : NULL};
     lap_nn_proof_t proof;
     return lap_nn_prove_linking(&nn->list.plan, &how, &proof);
 }

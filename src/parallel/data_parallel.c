@@ -315,6 +315,15 @@ static void leave(lap_dp_t *dp)
     lap_nn_set_background(dp->nn, NULL);
 }
 
+/* What runs from now on, if the layers are to prove it; a pipeline does so itself. Collective. */
+static lap_status_t prove(lap_dp_t *dp)
+{
+    const lap_nn_list_t *list = &dp->nn->list;
+    if (!list->plan.desc.debug || lap_nn_list_is_stage(list))
+        return LAP_OK;
+    return lap_group_agree(dp->group, lap_nn_prove_own(dp->nn));
+}
+
 lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_options_t *given,
                            lap_dp_t **dp_p)
 {
@@ -342,7 +351,8 @@ lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_option
         return status;
     }
     join(dp);
-    if (nn->sharers && !dp->background.ahead)
+    status = prove(dp);
+    if (status == LAP_OK && nn->sharers && !dp->background.ahead)
         status = lap_nn_gather_weights(nn);
     if (status != LAP_OK) {
         lap_dp_destroy(dp);

@@ -63,8 +63,43 @@ static void locate(const lap_check_t *check, access_t *access)
     access->range.offset += region->base;
 }
 
+/* Whether an access of a program is in one of its regions, or in a buffer; else the check has failed. */
+static bool is_placed(const list_t *list, uint32_t node, const lap_range_t *range, bool write)
+{
+    lap_check_t *check = list->check;
+    const lap_linked_t *linked = check->programs[check->nodes[node].rank];
+    const uint32_t region = (uint32_t)range->place - LAP_PLACES;
+    const bool known = range->place >= LAP_PLACES && region < linked->nregions;
+    char text[LAP_CHECK_TEXT], where[128];
+    size_t end;
+    if (range->place == LAP_SYMMETRIC)
+        return true;
+    lap_range_valid(range, &end);
+    if (known && end <= linked->regions[region].bytes)
+        return true;
+    lap_check_describe(check, node, text, sizeof(text));
+    if (known)
+        check->status =
+            lap_error(LAP_ERR_CHECK,
+                      "an access outside a region: %s %s up to byte %zu of %s of rank "
+                      "%d, which has %zu",
+                      text, write ? "writes" : "reads", end, linked->regions[region].name,
+                      linked->rank, linked->regions[region].bytes);
+    else {
+        lap_range_describe(range, where, sizeof(where));
+        check->status = lap_error(LAP_ERR_CHECK,
+                                  "a place without a region: %s %s %s, which is no region of the "
+                                  "program of rank %d",
+                                  text, write ? "writes" : "reads", where, linked->rank);
+    }
+    return false;
+}
+
 static void add_access(list_t *list, uint32_t node, lap_range_t range, bool write)
 {
+    if (list->check->programs && lap_range_bytes(&range) > 0 && list->check->status == LAP_OK &&
+        !is_placed(list, node, &range, write))
+        return;
     /* Nobody writes the caller's input: check_form.c has seen to that. */
     if (lap_place_is_input(range.place) || list->check->status != LAP_OK)
         return;

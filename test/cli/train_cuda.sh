@@ -93,6 +93,8 @@ launches 5 --dtype bf16 --tp 2 --fp8=current --num-replicas 2 --grad-sync-dtype 
 launches 10 --dtype fp32 --tp 2 --num-replicas 2 --micro-batches 2 --batch 4 --no-comm-overlap
 launches 10 --dtype fp32 --tp 2 --clip-grad 0
 launches 5 --dtype bf16 --model gpt --layers 2 --hidden 48 --vocab 96 --tp 2 --num-replicas 2
+# Weights of a shared optimizer are gathered once before the first iteration, too.
+launches 21 --dtype fp32 --tp 1 --num-replicas 2 --distributed-optimizer --no-comm-overlap --clip-grad 0
 # Of a pipeline only the optimizer's step is a graph: messages go step by step.
 launches 5 --dtype fp32 --model gpt --layers 2 --hidden 48 --vocab 96 --tp 1 --pp 2 --num-replicas 2 --micro-batches 2 --batch 4
 FAKE_GRAPHS=$work/graphs lap train --device cuda --tp 4 --seq 12 --heads 12 --head-dim 4 --iters 6 --no-predict

@@ -102,6 +102,19 @@ for n in 2, 3, 4, 32:
     assert abs(plain - shared - 12 * count * (1 - 1 / n)) < allowed
 PY
 
+for micro in 1 2; do
+    # shellcheck disable=SC2086
+    lap train ${small%% --global-batch*} --tp 1 --dp 2 $shared --batch 4 --micro-batches $micro --iters 2 --quiet --trace "$work/t.json" --trace-simulated
+    is "a trace of $micro micro-batches: status 0" "$status$err" 0
+    ok '... of which the first that is simulated gathers its weights' python3 - "$work/t.json" <<'PY'
+import json, sys
+events = json.load(open(sys.argv[1]))["traceEvents"]
+played = {e["pid"] for e in events if e.get("name") == "process_name" and e["args"]["name"].startswith("rank") and "simulated" in e["args"]["name"]}
+calls = [e["args"]["call"] for e in events if e["pid"] in played and "call" in e.get("args", {})]
+assert len(played) == 2 and any(c.startswith("weights ") for c in calls), set(calls)
+PY
+done
+
 refuse '--distributed-optimizer is for gradients sent to other replicas; expected --num-replicas 2 or more' --tp 1 --distributed-optimizer
 refuse '--no-overlap-param-sync is for a shared optimizer; expected --distributed-optimizer' --tp 1 --dp 2 --no-overlap-param-sync
 refuse '--distributed-optimizer is not there yet for pipelines' --model gpt --layers 2 --tp 1 --pp 2 --dp 2 --distributed-optimizer

@@ -155,8 +155,6 @@ static bool in_line(const lap_target_t *target)
 static bool objects(const lap_nn_programs_t *programs, const lap_target_t *target, uint32_t f)
 {
     const lap_schedule_t *call[16];
-    if (lap_linked_check(programs->list, programs->size, in_line(target)) == LAP_ERR_CHECK)
-        return true;
     for (int rank = 0; rank < programs->size; rank++) {
         const lap_fragment_t *first = &programs->programs[rank].fragments[f];
         const int size = first->schedule.size;
@@ -167,7 +165,7 @@ static bool objects(const lap_nn_programs_t *programs, const lap_target_t *targe
         if (lap_lowered_check(call, 1, size, target) == LAP_ERR_CHECK)
             return true;
     }
-    return false;
+    return lap_linked_check(programs->list, programs->size, in_line(target)) == LAP_ERR_CHECK;
 }
 
 /* Whether a link is from a step that sends from scratch memory to a GEMM that writes there. */
@@ -450,9 +448,41 @@ static void try_replicas(const lap_target_t *target, tally_t *sums)
     replication = (lap_nn_replication_t){.replicas = 0};
 }
 
+/* Takes a place of fragment f of all ranks to another region, and expects a sentence. */
+static void misplace(uint32_t region, size_t offset, const char *expected)
+{
+    const lap_target_t *target = lap_target_at(0);
+    const lap_nn_linking_t linking = linking_of(target, PASS);
+    const lap_nn_desc_t desc = describe(LAP_NN_LAYERNORM_MLP);
+    lap_nn_plan_t plan;
+    lap_nn_programs_t programs = {.size = 0};
+    tap_success(lap_nn_plan_init(&desc, 2, &plan), "a plan");
+    tap_success(lap_nn_programs_init(&programs, &plan, &linking), "its programs");
+    for (int place = 0; place < LAP_PLACES; place++) {
+        uint32_t f = 0; /* the first that has that place */
+        while (f < programs.programs[0].nfragments &&
+               programs.programs[0].fragments[f].places[place].region == LAP_NO_REGION)
+            f++;
+        if (f == programs.programs[0].nfragments || place == LAP_SCRATCH)
+            continue;
+        lap_link_place_t *own = &programs.programs[0].fragments[f].places[place];
+        const lap_link_place_t before = *own;
+        own->region = region == LAP_PLACES ? own->region : region;
+        own->offset += offset;
+        tap_failure(lap_linked_check(programs.list, programs.size, false), LAP_ERR_CHECK, expected,
+                    "rank 0", NULL);
+        *own = before;
+    }
+    tap_success(lap_linked_check(programs.list, programs.size, false), "as it was, it is proved");
+    lap_nn_programs_clear(&programs);
+}
+
 int main(void)
 {
     const lap_target_t *target;
+    misplace(LAP_NO_REGION, 0, "a place without a region");
+    misplace(1u << 20, 0, "a place without a region");
+    misplace(LAP_PLACES, (size_t)1 << 30, "an access outside a region");
     tally_t sums[MUTATIONS] = {{0, 0, 0}};
     prove_all();
     optimizer = (lap_optimizer_desc_t)LAP_OPTIMIZER_DESC_INIT;

@@ -59,7 +59,7 @@ void lap_nn_add_scale(lap_nn_list_t *list, uint32_t region)
     const char *name = list->status == LAP_OK ? list->regions[region].name : "";
     const uint32_t scale = part_of(list, name, list->fp8_scales, number, 1, LAP_FP8_SLOT),
                    amax = part_of(list, name, list->fp8_amax, number, 1, 1);
-    if (list->status != LAP_OK || list->more)
+    if (list->status != LAP_OK || list->same_regions)
         return;
     lap_nn_region_t *matrix = &list->regions[region];
     matrix->scale = scale;
@@ -69,7 +69,8 @@ void lap_nn_add_scale(lap_nn_list_t *list, uint32_t region)
     list->regions[list->fp8_amax].cols++;
     list->regions[list->fp8_scales].stride = list->regions[list->fp8_scales].cols;
     list->regions[list->fp8_amax].stride = list->regions[list->fp8_amax].cols;
-    if (matrix->dtype == LAP_FLOAT8_E4M3 && list->nfp8_e4m3 != list->nfp8)
+    /* One kernel renews all that are delayed; slots of a pipeline, which are not, come one after the other. */
+    if (is_delayed(list) && matrix->dtype == LAP_FLOAT8_E4M3 && list->nfp8_e4m3 != list->nfp8)
         list->status = lap_error(LAP_ERR_INTERNAL, "%s is e4m3, and comes after a matrix of e5m2",
                                  matrix->name);
     list->nfp8_e4m3 += matrix->dtype == LAP_FLOAT8_E4M3;

@@ -46,6 +46,23 @@ once=$losses$norms
 figures --tp 1 --pp 2 --schedule "$work/table.csv" --no-overlap-p2p
 is 'messages in line with computing: the same bits' "$losses$norms" "$once"
 
+# ---- FP8 ----
+
+# Each micro-batch has its own scales wherever it is: stages change nothing but the order of sums.
+figures --tp 1 --fp8=current
+ok 'FP8 has losses of its own' eval '! near "$losses" "$alone" 1e-5'
+scaled=$losses scaled_norms=$norms
+for grid in '--tp 1 --pp 2' '--tp 2 --pp 2 --schedule zb-h1' '--tp 1 --pp 2 --dp 2 --virtual-pp 2 --micro-batches 2'; do
+    # shellcheck disable=SC2086
+    figures $grid --fp8=current
+    ok '... with the losses of one rank, in FP8' near "$losses" "$scaled" 1e-5
+    ok '... and its norms' near "$norms" "$scaled_norms" 1e-5
+done
+# shellcheck disable=SC2086
+lap check train $small --tp 2 --pp 2 --schedule zb-h1 --fp8=current
+is 'a pipeline in FP8 is proved' "$status" 0
+refuse '--fp8 is delayed with --pp 2; expected --fp8=current' --tp 1 --pp 2 --fp8
+
 # ---- what messages cost ----
 
 # A message is a micro-batch of 2 x 8 tokens of 24 floats: 7.68 ms at 200 kB/s, and four go to each of the two ranks.

@@ -31,10 +31,13 @@ def _version() -> str:
 
 
 def _metadata() -> str:
+    versions = "".join(f"Classifier: Programming Language :: Python :: 3.{minor}\n" for minor in range(9, 14))
     return (f"Metadata-Version: 2.1\nName: lapstrake\nVersion: {_version()}\n"
             "Summary: Communication hidden behind computation in transformer training\n"
-            "License: Apache-2.0\nRequires-Python: >=3.9\nProvides-Extra: torch\n"
-            'Requires-Dist: torch>=2.5; extra == "torch"\n')
+            "License: Apache-2.0\nRequires-Python: >=3.9\nClassifier: Operating System :: POSIX :: Linux\n"
+            f"{versions}Provides-Extra: torch\n"
+            'Requires-Dist: torch>=2.5; extra == "torch"\n'
+            "Description-Content-Type: text/markdown\n\n" + (ROOT / "README.md").read_text())
 
 
 def _tag() -> str:
@@ -95,6 +98,14 @@ def _entry(name: str) -> zipfile.ZipInfo:
     entry.compress_type = zipfile.ZIP_DEFLATED
     entry.external_attr = (0o100755 if name in ("lapstrake/liblap.so", "lapstrake/lap") else 0o100644) << 16
     return entry
+
+
+def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Optional[Dict[str, Any]] = None) -> str:
+    """Writes the metadata alone: what pip wants to know before it waits for the build."""
+    folder = Path(metadata_directory) / f"lapstrake-{_version()}.dist-info"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "METADATA").write_text(_metadata())
+    return folder.name
 
 
 def build_wheel(wheel_directory: str, config_settings: Optional[Dict[str, Any]] = None,

@@ -46,6 +46,7 @@ class _Object:
         self._parent = parent
         self._children: List[weakref.ref[_Object]] = []
         self._value = handle
+        self._maker = os.getpid()
         # Finalizers that are left run at the interpreter's end, the newest first.
         self._finalizer = weakref.finalize(self, _destroy, getattr(library(), destroy), handle, self._lock,
                                            os.getpid(), parent)
@@ -70,6 +71,9 @@ class _Object:
     def _handle(self) -> int:
         if not self._finalizer.alive:
             raise InvalidArgument(f"this {type(self).__name__} has been closed")
+        if os.getpid() != self._maker:  # its threads are not here: a call would wait for them
+            raise InvalidArgument(f"this {type(self).__name__} was made by process {self._maker}, expected use in that "
+                                  "one: a process that was forked cannot use it")
         return self._value
 
     def __enter__(self) -> Any:

@@ -245,6 +245,24 @@ def compiled(rank, ranks, backend):
         same("compiled", ours, theirs)
 
 
+def forks(rank, ranks):
+    """A process that is forked, such as one that loads data, gets a sentence; its parent goes on."""
+    A, B = torch.ones(2, 4), torch.ones(4, 3)
+    lap.all_gather_matmul(A, [B], 0, method="ring")
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            told(lapstrake.InvalidArgument, "a process that was forked cannot use it", lap.all_gather_matmul, A, [B], 0,
+                 method="ring")
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        raise AssertionError("the child was told nothing")
+    same("the parent", lap.all_gather_matmul(A, [B], 0, method="ring")[1][0], torch.full((2 * ranks, 3), 4.0))
+
+
 def killed(rank, ranks):
     """A rank dies; the others learn of it in the next operator."""
     A, B = torch.ones(2, 4), torch.ones(4, 3)
@@ -286,6 +304,9 @@ class Ops(Case):
 
     def test_three_and_four_ranks(self):
         self.on((3, 4), all_cases)
+
+    def test_forks(self):
+        self.on((2,), forks)
 
     def test_frozen(self):
         self.on((1, 2), frozen)

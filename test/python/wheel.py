@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wheel: pip installs it without a network, with its library inside. The environment of the tests."""
 
+import ast
 import os
 import subprocess
 import sys
 import tempfile
 import unittest
 import zipfile
+from email import message_from_string
 from pathlib import Path
 
 ROOT = Path(os.environ["LAP_SOURCE_DIR"])
@@ -42,6 +44,23 @@ class Wheel(unittest.TestCase):
                 wheels.append(Path(text.strip()).read_bytes())
             self.assertEqual(wheels[0], wheels[1])
             self.assertIsNone(zipfile.ZipFile(text.strip()).testzip())
+
+    def test_metadata(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # Without a compiler: pip asks for it before it builds.
+            status, text = run(sys.executable, "-c", "import sys, wheel_backend; "
+                               "print(wheel_backend.prepare_metadata_for_build_wheel(sys.argv[1]))", folder,
+                               LAPSTRAKE_LIBRARY="", PATH="/nowhere", PYTHONPATH=str(ROOT / "python"))
+            self.assertEqual(status, 0, text)
+            metadata = message_from_string((Path(folder) / text.strip() / "METADATA").read_text())
+            self.assertEqual(metadata["Requires-Python"], ">=3.9")
+            for minor in range(9, 14):
+                self.assertIn(f"Programming Language :: Python :: 3.{minor}", metadata.get_all("Classifier"))
+            self.assertIn("Lapstrake", metadata.get_payload())
+
+    def test_syntax_of_the_oldest_python(self):
+        for path in [*(ROOT / "python").rglob("*.py"), *(ROOT / "examples" / "python").glob("*.py")]:
+            ast.parse(path.read_text(), str(path), feature_version=(3, 9))
 
     def test_an_environment_without_a_network(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -24,10 +24,10 @@
 #define RATIO_ROUNDS 5 /* GEMMs that are timed for a link of a given ratio */
 
 /* What a rank tells all others with everything that it measures. */
-typedef struct said {
+typedef struct measured {
     double value;
     int32_t interrupted; /* the signal that asked it to stop; 0: none */
-} said_t;
+} measured_t;
 
 /* One rank at work on one case. */
 typedef struct runner {
@@ -42,7 +42,7 @@ typedef struct runner {
     lap_op_t *ops[LAP_LIST_MAX + 1];
     lap_op_t *gemm; /* that the operators run behind; NULL: they have their own */
     lap_bench_baseline_t *baseline;
-    said_t *said;                      /* by each rank; room for a verdict */
+    measured_t *gathered;              /* by each rank; room for a verdict */
     double *samples[LAP_LIST_MAX + 3]; /* ns of each row; then of the GEMM, twice as many */
     double *sorted;                    /* what statistics sort */
     lap_bench_result_t result;
@@ -53,14 +53,14 @@ typedef struct runner {
 /* The largest of what the ranks say, nothing below 0; what is not a number counts as that. */
 static lap_status_t largest(runner_t *runner, double mine, double *all_p)
 {
-    said_t say;
-    memset(&say, 0, sizeof(say));
-    say.value = mine;
-    say.interrupted = lap_interrupt_here();
-    LAP_TRY(lap_group_allgather(runner->group, &say, sizeof(say), runner->said));
+    measured_t own;
+    memset(&own, 0, sizeof(own));
+    own.value = mine;
+    own.interrupted = lap_interrupt_here();
+    LAP_TRY(lap_group_allgather(runner->group, &own, sizeof(own), runner->gathered));
     double most = 0;
     for (int r = 0; r < lap_group_size(runner->group); r++) {
-        const said_t *its = &runner->said[r];
+        const measured_t *its = &runner->gathered[r];
         if (!isnan(most) && !(its->value <= most))
             most = its->value;
         /* All have heard the same, and stop at the same place. */
@@ -117,8 +117,8 @@ static lap_status_t time_gemm(runner_t *runner, double *ns_p)
 }
 
 /* A collective behind a GEMM that has been begun; both have ended when this returns. */
-static lap_status_t run_behind(lap_op_t *gemm, lap_op_t *moves, const lap_op_args_t *args,
-                               lap_trace_t *trace, lap_trace_t *gemm_trace)
+static lap_status_t run_after(lap_op_t *gemm, lap_op_t *moves, const lap_op_args_t *args,
+                              lap_trace_t *trace, lap_trace_t *gemm_trace)
 {
     /* Each of the two has the scales of what it uses. */
     lap_op_args_t gemm_args = *args, moves_args = *args;
@@ -135,12 +135,12 @@ static lap_status_t run_behind(lap_op_t *gemm, lap_op_t *moves, const lap_op_arg
 }
 
 /* The same with a trace, which then holds the steps of both. */
-static lap_status_t trace_behind(lap_op_t *gemm, lap_op_t *moves, const lap_op_args_t *args,
-                                 lap_trace_t *trace)
+static lap_status_t trace_after(lap_op_t *gemm, lap_op_t *moves, const lap_op_args_t *args,
+                                lap_trace_t *trace)
 {
     lap_trace_t *gemm_trace = NULL;
     LAP_TRY(lap_trace_create(&gemm_trace));
-    lap_status_t status = run_behind(gemm, moves, args, trace, gemm_trace);
+    lap_status_t status = run_after(gemm, moves, args, trace, gemm_trace);
     if (status == LAP_OK)
         status = lap_trace_join(trace, gemm_trace);
     lap_trace_destroy(gemm_trace);
@@ -155,14 +155,14 @@ static lap_status_t run_method(runner_t *runner, size_t method, lap_trace_t *tra
     args.trace = trace;
     if (!runner->gemm)
         return lap_op_run(op, &args);
-    return trace ? trace_behind(runner->gemm, op, &args, trace)
-                 : run_behind(runner->gemm, op, &args, NULL, NULL);
+    return trace ? trace_after(runner->gemm, op, &args, trace)
+                 : run_after(runner->gemm, op, &args, NULL, NULL);
 }
 
 /* The verdict of all ranks is that of the one nearest to its bound, or farthest beyond. */
 static lap_status_t join_verdicts(runner_t *runner, lap_bench_verdict_t *verdict)
 {
-    lap_bench_verdict_t *all = (lap_bench_verdict_t *)(void *)runner->said;
+    lap_bench_verdict_t *all = (lap_bench_verdict_t *)(void *)runner->gathered;
     LAP_TRY(lap_group_allgather(runner->group, verdict, sizeof(*verdict), all));
     for (int r = 0; r < lap_group_size(runner->group); r++)
         if (!isnan(verdict->ratio) && !(all[r].ratio <= verdict->ratio))
@@ -305,10 +305,10 @@ static void note_predictions(runner_t *runner)
 static lap_status_t set_up(runner_t *runner)
 {
     size_t nranks = (size_t)lap_group_size(runner->group);
-    _Static_assert(sizeof(said_t) <= sizeof(lap_bench_verdict_t), "there is room for either");
-    runner->said = lap_alloc(nranks, sizeof(lap_bench_verdict_t));
+    _Static_assert(sizeof(measured_t) <= sizeof(lap_bench_verdict_t), "there is room for either");
+    runner->gathered = lap_alloc(nranks, sizeof(lap_bench_verdict_t));
     runner->sorted = lap_alloc(2 * (size_t)runner->bench->iters, sizeof(double));
-    bool there = runner->said && runner->sorted;
+    bool there = runner->gathered && runner->sorted;
     for (size_t i = 0; i <= lap_bench_rows(runner->it); i++) {
         runner->samples[i] = lap_alloc(2 * (size_t)runner->bench->iters, sizeof(double));
         there = there && runner->samples[i];
@@ -350,7 +350,7 @@ static void tear_down(runner_t *runner)
     for (size_t i = 0; i <= lap_bench_rows(runner->it); i++)
         lap_free(runner->samples[i]);
     lap_free(runner->sorted);
-    lap_free(runner->said);
+    lap_free(runner->gathered);
     lap_error_restore(&saved);
 }
 

@@ -240,7 +240,7 @@ static void escalate(job_t *job)
 }
 
 /* All ranks ended so together, and one of them said why. */
-static bool is_told(const job_t *job)
+static bool is_reported(const job_t *job)
 {
     return job->result < 32 && job->launch->reported >> job->result & 1;
 }
@@ -251,7 +251,7 @@ static void report_failure(job_t *job, int number, const siginfo_t *info)
     bool exited = info->si_code == CLD_EXITED;
     job->first = number;
     job->result = exited ? info->si_status : 128 + info->si_status;
-    if (exited && !is_told(job))
+    if (exited && !is_reported(job))
         say(job, "rank %d (pid %d) exited with status %d", number, (int)info->si_pid,
             info->si_status);
     if (!exited)
@@ -265,7 +265,7 @@ static void report_failure(job_t *job, int number, const siginfo_t *info)
 static void summarise(job_t *job)
 {
     int others = job->launch->nranks - 1;
-    if (job->first < 0 || job->also_failed == 0 || is_told(job))
+    if (job->first < 0 || job->also_failed == 0 || is_reported(job))
         return;
     if (others == 1) {
         say(job, "then the other rank failed too%s", job->forced > 0 ? "; it had to be ended" : "");

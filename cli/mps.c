@@ -47,17 +47,17 @@ bool lap_mps_find(char path[PATH_MAX])
 /* ---- the control program ---- */
 
 /* Where the control program's words go, for our own sentence. */
-static void said_path(const lap_mps_t *mps, char path[LAP_DIR_BYTES + 8])
+static void output_path(const lap_mps_t *mps, char path[LAP_DIR_BYTES + 8])
 {
-    snprintf(path, LAP_DIR_BYTES + 8, "%s/said", mps->dir);
+    snprintf(path, LAP_DIR_BYTES + 8, "%s/output", mps->dir);
 }
 
 static _Noreturn void become_control(const lap_mps_t *mps, const char *flag, int input)
 {
     char path[LAP_DIR_BYTES + 8];
-    said_path(mps, path);
-    int said = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (said < 0 || dup2(input, 0) < 0 || dup2(said, 1) < 0 || dup2(said, 2) < 0)
+    output_path(mps, path);
+    int output = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (output < 0 || dup2(input, 0) < 0 || dup2(output, 1) < 0 || dup2(output, 2) < 0)
         _exit(126);
     close_range(3, ~0u, 0);
     setenv("CUDA_MPS_PIPE_DIRECTORY", mps->pipe, 1);
@@ -115,7 +115,7 @@ static int control(const lap_mps_t *mps, const char *flag, const char *command, 
 static void complain(const lap_mps_t *mps, const char *what, char why[LAP_MPS_WHY])
 {
     char path[LAP_DIR_BYTES + 8], line[256], last[256] = "nothing";
-    said_path(mps, path);
+    output_path(mps, path);
     FILE *file = fopen(path, "re");
     while (file && fgets(line, sizeof(line), file)) {
         line[strcspn(line, "\n")] = '\0';
@@ -228,7 +228,7 @@ static void remove_directory(const lap_mps_t *mps)
         return;
     remove_inside(fd, "pipe");
     remove_inside(fd, "log");
-    unlinkat(fd, "said", 0);
+    unlinkat(fd, "output", 0);
     lap_private_dir_remove(mps->dir, fd);
     close(fd);
 }

@@ -334,8 +334,8 @@ static lap_status_t open_weights(const char *path, file_list_t *list)
 }
 
 /* What layers the weights are of is in the manifest, if they are of a checkpoint of ours, or in config.json. */
-static lap_status_t check_beside(const lap_checkpoint_t *checkpoint, const char *path,
-                                 lap_status_t status)
+static lap_status_t check_neighbours(const lap_checkpoint_t *checkpoint, const char *path,
+                                     lap_status_t status)
 {
     char dir[PATH_MAX];
     lap_ckpt_manifest_t manifest;
@@ -362,7 +362,7 @@ static lap_status_t read_weights(lap_checkpoint_t *checkpoint, const char *path)
     if (status == LAP_OK)
         status =
             read_pieces(checkpoint, &layout->files[LAP_CKPT_MODEL], list.files, list.count, &sum);
-    status = check_beside(checkpoint, path, status);
+    status = check_neighbours(checkpoint, path, status);
     for (size_t a = 1; a < layout->narrays; a++)
         memset(lap_ckpt_array(checkpoint, a), 0, checkpoint->count * sizeof(float));
     for (uint32_t i = 0; i < list.count; i++)

@@ -168,7 +168,7 @@ static lap_blocked_words_t words_of(const lap_blocked_t *mine)
 }
 
 /* Whether the words say nothing new. */
-static bool is_said(const lap_blocked_words_t *before, const lap_blocked_words_t *words)
+static bool is_written(const lap_blocked_words_t *before, const lap_blocked_words_t *words)
 {
     if (before->flags == 0 && words->flags == 0)
         return true;
@@ -184,7 +184,7 @@ static void say(lap_world_t *world, const lap_blocked_words_t *words)
     lap_blocked_words_t before = {.flags = 0};
     if (!read_blocked(lap_group_blocked_note(world->group, world->rank), true, &before))
         before.flags = 0;
-    if (is_said(&before, words))
+    if (is_written(&before, words))
         return;
     lap_group_tell_blocked(world->group, words);
     atomic_store_explicit(&world->is_blocked, words->flags != 0, memory_order_relaxed);

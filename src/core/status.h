@@ -22,7 +22,7 @@ lap_status_t lap_error_errno(const char *format, ...) __attribute__((format(prin
  * Around what may fail without a word of it being of use, as when things are ended after a failure:
  * the caller has yet to read why.
  */
-typedef struct lap_said {
+typedef struct lap_saved_error {
     char text[LAP_ERROR_TEXT];
 } lap_saved_error_t;
 void lap_error_save(lap_saved_error_t *saved);

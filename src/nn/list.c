@@ -420,7 +420,7 @@ static void use(lap_nn_list_t *list, uint32_t region, uint32_t entry)
     if (root->first == LAP_NN_NONE)
         root->first = entry;
     else if (stage)
-        root->kept = root->kept || action_of(list, root->first) != action_of(list, entry);
+        root->outlives = root->outlives || action_of(list, root->first) != action_of(list, entry);
     root->last = kept ? list->parts[LAP_NN_LOOK_GRADIENTS] : entry;
 }
 
@@ -428,7 +428,7 @@ static void use(lap_nn_list_t *list, uint32_t region, uint32_t entry)
 static void keep_regions(lap_nn_list_t *list)
 {
     for (uint32_t i = 0; i < list->nregions; i++)
-        if (list->regions[i].kept) {
+        if (list->regions[i].outlives) {
             list->regions[i].first = 0;
             list->regions[i].last = list->nentries;
         }

@@ -51,7 +51,7 @@ typedef struct lap_nn_region {
     bool made;            /* lasting: the first pass, or what is before it, writes it; of an
                              optimizer: each step does */
     uint32_t slot;        /* of a pipeline: the slot that it belongs to; else LAP_NN_NONE */
-    bool kept;            /* of a pipeline: outlives the action that uses it first */
+    bool outlives;        /* of a pipeline: outlives the action that uses it first */
     uint32_t first, last; /* private: the first and the last entry that use it */
     size_t offset;        /* in bytes: in the memory of its kind, or in what it is part of */
 } lap_nn_region_t;

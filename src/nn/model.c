@@ -32,7 +32,7 @@ static uint32_t add_message(lap_nn_list_t *list, const char *name)
     const lap_nn_desc_t *desc = &list->plan.desc;
     const uint32_t region = private(list, name, LAP_NN_OWN_ROWS, desc->dtype, desc->hidden);
     if (list->status == LAP_OK && lap_nn_list_is_stage(list))
-        list->regions[region].kept = true;
+        list->regions[region].outlives = true;
     return region;
 }
 

@@ -31,7 +31,7 @@ lap_tp_rule_t lap_tp_rule_default(lap_tp_gemm_t gemm, lap_tp_method_t method, in
 lap_status_t lap_tp_rule_check(lap_tp_gemm_t gemm, const lap_tp_rule_t *rule, int tp);
 
 /* The wgrad of a dgrad that may reduce, so that it has nothing left to do beside wgrad. */
-static inline bool lap_tp_is_beside(lap_tp_gemm_t gemm)
+static inline bool lap_tp_is_paired_wgrad(lap_tp_gemm_t gemm)
 {
     return gemm == LAP_QKV_WGRAD || gemm == LAP_FC1_WGRAD;
 }

@@ -419,7 +419,7 @@ static lap_status_t check_pairs(reader_t *reader)
 {
     for (int gemm = LAP_QKV_DGRAD; gemm < LAP_TP_GEMMS; gemm++) {
         lap_tp_rule_t *rule = &reader->overlap.rules[gemm];
-        if (!lap_tp_is_beside((lap_tp_gemm_t)gemm) || !rule[-1].is_reduce_scatter)
+        if (!lap_tp_is_paired_wgrad((lap_tp_gemm_t)gemm) || !rule[-1].is_reduce_scatter)
             continue;
         if (reader->lines[gemm] != 0 && rule->method != LAP_TP_SERIAL)
             return lap_error(LAP_ERR_INVALID,

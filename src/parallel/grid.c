@@ -81,18 +81,6 @@ int lap_grid_group(const lap_grid_t *grid, unsigned slice, int rank)
     return lap_grid_index(grid, ~slice, rank);
 }
 
-int lap_grid_member(const lap_grid_t *grid, unsigned slice, int number, int index)
-{
-    int rank = 0, step = 1;
-    for (int a = 0; a < LAP_AXES; a++) {
-        int *digits = has(slice, a) ? &index : &number;
-        rank += *digits % lap_grid_size(grid, (lap_axis_t)a) * step;
-        *digits /= lap_grid_size(grid, (lap_axis_t)a);
-        step *= lap_grid_size(grid, (lap_axis_t)a);
-    }
-    return rank;
-}
-
 /* ---- groups ---- */
 
 /* The group gets the name of the slowest of the axes: that of replicas is "dp". */

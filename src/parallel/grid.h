@@ -59,13 +59,9 @@ lap_status_t lap_grid_check(const lap_grid_t *grid, int nranks);
 /* The coordinate of a rank along an axis. */
 int lap_grid_at(const lap_grid_t *grid, lap_axis_t axis, int rank);
 
-/*
- * Which of the groups of a slice a rank is in, which of its members it is, and the inverse: member
- * `index` of group `number`. Both count in the order of ranks.
- */
+/* Which of the groups of a slice a rank is in, and which of its members; both count in the order of ranks. */
 int lap_grid_group(const lap_grid_t *grid, unsigned slice, int rank);
 int lap_grid_index(const lap_grid_t *grid, unsigned slice, int rank);
-int lap_grid_member(const lap_grid_t *grid, unsigned slice, int number, int index);
 
 /* The groups that a rank is in. */
 typedef struct lap_grid_groups {

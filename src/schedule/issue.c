@@ -143,7 +143,7 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
 }
 
 /* What travels is counted with its signal, so that it is counted once. */
-static size_t bytes_told(const lap_step_t *step)
+static size_t traced_bytes(const lap_step_t *step)
 {
     if (step->kind == LAP_STEP_PUT)
         return step->signal == LAP_NO_SIGNAL ? 0 : step->src.rows * step->src.row_bytes;
@@ -418,7 +418,7 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
         LAP_TRY(issue_chaos(issue, stream));
     lap_trace_record_t *record = NULL; /* a GEMM's blocks have their own */
     if (step->kind != LAP_STEP_GEMM && step->kind != LAP_STEP_CONSUME)
-        record = next_record(issue, index, step->peer, bytes_told(step));
+        record = next_record(issue, index, step->peer, traced_bytes(step));
     if (record) {
         lap_record_step(&issue->program->schedule, index, record);
         LAP_TRY(issue->device->stamp_delay(stream, &record->delays.before));

@@ -128,11 +128,11 @@ static lap_status_t prove(const lap_train_t *train, const lap_nn_desc_t *desc,
                                   .optimizer = &train->optimizer,
                                   .step_alone = !lap_train_steps(train, false)};
     lap_nn_plan_t plan;
-    if (train->grid.pp > 1)
-        return prove_stages(train, desc, target, proof_p);
     lap_nn_desc_t proved = *desc;
     if (desc->shards > 1)
         proved.shards = desc->cp * (size_t)proved_replicas(train);
+    if (train->grid.pp > 1)
+        return prove_stages(train, &proved, target, proof_p);
     LAP_TRY(lap_nn_plan_init(&proved, train->grid.tp, &plan));
     LAP_TRY(lap_nn_prove_linking(&plan, &how, proof_p));
     return proved.shards == desc->shards ? LAP_OK : count_shards(train, desc, proof_p);

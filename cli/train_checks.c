@@ -35,8 +35,6 @@ bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const boo
          LIST(VOCAB, TIED, DATA, ATTENTION_DROPOUT, HIDDEN_DROPOUT)},
         {train->desc.shards <= 1, "is for a shared optimizer; expected --distributed-optimizer",
          LIST(NO_OVERLAP_PARAM)},
-        {train->grid.pp > 1, "is not there yet for pipelines; expected no --pp with it",
-         LIST(DISTRIBUTED)},
         {train->grid.pp == 1, "is for pipelines; expected --pp 2 or more with it",
          LIST(VIRTUAL_PP, SCHEDULE, STAGE_LAYERS, NO_OVERLAP_P2P)},
         {!train->data, "is for files of tokens; expected --data with it", LIST(DATA_ENDS)},

@@ -187,7 +187,7 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
     optimizer->kind = (lap_optimizer_kind_t)kind;
     train->grad_overlap = !args->given[NO_OVERLAP_GRAD];
     train->param_overlap = !args->given[NO_OVERLAP_PARAM];
-    if (args->given[DISTRIBUTED] && train->grid.pp == 1) {
+    if (args->given[DISTRIBUTED]) {
         train->desc.shards = (size_t)train->grid.cp * (size_t)train->grid.dp;
         train->desc.shard_bucket = train->bucket;
     }

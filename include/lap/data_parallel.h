@@ -53,7 +53,8 @@ typedef struct lap_dp_options {
  * Joins layers with their replicas on the other ranks of `group`. Of the ranks that share the
  * weights only this one is in `group`. With `overlap` the last backward of a step, and in a pipeline that of
  * each stage, sends gradients as it completes them, in the background. Layers with `shards` have no
- * forward before; `group` has the ranks of shard_group.
+ * forward before; `group` has the ranks of shard_group. A stage of a pipeline gathers weights after the step of
+ * the optimizer, whatever `overlap_weights` says.
  * Collective over the group; every rank gives the same options, and layers whose weights, and whose
  * optimizer if they have one, are described alike: LAP_ERR_MISMATCH names the difference.
  * `options` may be NULL. Writes *dp_p on success; the caller destroys it before the layers and the

@@ -189,9 +189,6 @@ static lap_status_t prepare(lap_nn_t *nn, const lap_nn_desc_t *desc, const lap_n
                 : lap_nn_plan_init(desc, nn->group->size, &plan));
     LAP_TRY(check_context(nn, &plan));
     LAP_TRY(check_sharers(nn, &plan));
-    if (cut && plan.desc.shards > 1)
-        return lap_error(LAP_ERR_UNSUPPORTED, "shards is %zu for a stage of a pipeline, expected 1",
-                         plan.desc.shards);
     LAP_TRY(lap_engine_get(nn->group->world, &nn->engine));
     LAP_TRY(lap_nn_kernels_of(nn->engine->device, &nn->kernels));
     const lap_group_t *others = nn->sharers ? nn->sharers : nn->context;
@@ -534,7 +531,9 @@ lap_status_t lap_nn_start_step(lap_nn_t *nn)
     const lap_nn_mode_t mode = {.first = false};
     lap_nn_pass_t *pass;
     for (; nn->ncalls < nn->list.nsteps; nn->ncalls++)
-        LAP_TRY(nn->norm_group ? create_norm(nn) : create_call(nn, nn->ncalls));
+        LAP_TRY(nn->norm_group && nn->list.steps[nn->ncalls].group == LAP_NN_BY_LAYERS
+                    ? create_norm(nn)
+                    : create_call(nn, nn->ncalls));
     const bool proves = nn->list.plan.desc.debug && !nn->norm_group;
     lap_status_t status = proves ? lap_nn_prove_own(nn) : LAP_OK;
     if (status == LAP_OK)

@@ -293,7 +293,8 @@ static void join(lap_dp_t *dp)
         .group = dp->group,
         .buffer = dp->buffer,
         .overlap = dp->options.overlap != 0,
-        .ahead = dp->cut.sharded && dp->options.overlap_weights != 0,
+        .ahead = dp->cut.sharded && dp->options.overlap_weights != 0 &&
+                 !lap_nn_list_is_stage(&dp->nn->list), /* the step of a pipeline gathers none */
         .call = call_of,
         .cast = cast,
         .context = dp,

@@ -118,8 +118,8 @@ static lap_status_t make_lists(lap_stage_programs_t *programs, const lap_stage_p
         LAP_TRY(lap_stages_cut(&programs->stages, (uint32_t)p, &cut));
         LAP_TRY(lap_nn_plan_stage(proving->desc, proving->tp, &cut, &plan));
         for (int i = 0; i < sharers; i++)
-            LAP_TRY(
-                lap_nn_list_init(&programs->all.lists[p * sharers + i], &plan, i % place, kernels));
+            LAP_TRY(lap_nn_list_init(&programs->all.lists[p * sharers + i], &plan,
+                                     plan.desc.shards > 1 ? i : i % place, kernels));
     }
     return LAP_OK;
 }

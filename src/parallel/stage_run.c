@@ -171,6 +171,11 @@ lap_status_t lap_pp_step(lap_pp_t *pp, size_t seq, const int32_t *tokens, const 
                          !pp       ? "pp"
                          : !tokens ? "tokens"
                                    : "targets");
+    if (pp->nn->stale)
+        return lap_error(
+            LAP_ERR_INVALID,
+            "lap_pp_step: the ranks that share the optimizer have not gathered its "
+            "weights: expected lap_dp_create, which joins them, before the first step");
     LAP_TRY(lap_stage_end(pp));
     LAP_TRY(put_tokens(pp, seq, tokens, targets));
     LAP_TRY(lap_stage_get_program(pp, seq));

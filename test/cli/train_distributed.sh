@@ -84,6 +84,41 @@ for way in "--tp 1 --dp 3 $shared|--tp 2 --dp 2" "--tp 2|--tp 1 --cp 2 --dp 2 $s
     rm -r "$work/run"
 done
 
+# In pipelines: those of a stage share the optimizer of its weights. Norms are over all stages, then over all that share.
+one=$small
+small=${small/--layers 1/--layers 4}
+for tied in yes no; do
+    numbers --tp 1 --tied=$tied
+    [ $tied = no ] || tied_alone=$numbers
+    alone=$numbers
+done
+for grid in '--tp 2 --pp 2 --dp 2 --micro-batches 2 --tied=yes' '--tp 1 --pp 2 --virtual-pp 2 --dp 3 --micro-batches 2 --tied=yes' '--tp 1 --pp 2 --cp 2 --dp 2 --micro-batches 2 --schedule zb-h1 --tied=no'; do
+    # shellcheck disable=SC2086
+    numbers $grid $shared
+    case $grid in *=yes) first=$tied_alone ;; *) first=$alone ;; esac
+    is "$grid: 20 steps" "$(wc -l <<<"$numbers")" 40
+    ok '... with the losses and norms of one rank' near "$numbers" "$first" 1e-5
+    overlapped=$numbers
+    # shellcheck disable=SC2086
+    numbers $grid $shared --no-comm-overlap
+    is '... and the same bits without overlap' "$numbers" "$overlapped"
+    # shellcheck disable=SC2086
+    lap check train ${small%% --global-batch*} --batch 12 $grid $shared --json
+    has '... which is proved' "$status $out" '0 ' '"ok":true'
+done
+# shellcheck disable=SC2086
+lap train $small --tp 1 --pp 2 --dp 2 --micro-batches 2 $shared --iters 12 --save "$work/run" --quiet
+is 'a pipeline saves' "$status$err" 0
+for grid in '--tp 1 --dp 2' '--tp 2 --pp 2 --dp 2 --micro-batches 2 --distributed-optimizer'; do
+    # shellcheck disable=SC2086
+    lap train $small $grid --load "$work/run" --json
+    has "$grid: goes on" "$status $out" '0 ' '"step":20'
+    last=$(tail -n 1 "$work/out" | grep -oE '"(loss|grad_norm)":[^,]+' | cut -d: -f2 | tail -n 16)
+    ok '... with the losses and norms of one rank that never stopped' near "$last" "$(tail -n 16 <<<"$tied_alone")" 1e-5
+done
+rm -r "$work/run"
+small=$one
+
 ok 'the state is 12 bytes a parameter, shared, and a bucket' python3 - "$LAP" <<'PY'
 import json, subprocess, sys
 def proved(*more):
@@ -117,7 +152,6 @@ done
 
 refuse '--distributed-optimizer is for gradients sent to other replicas; expected --num-replicas 2 or more' --tp 1 --distributed-optimizer
 refuse '--no-overlap-param-sync is for a shared optimizer; expected --distributed-optimizer' --tp 1 --dp 2 --no-overlap-param-sync
-refuse '--distributed-optimizer is not there yet for pipelines' --model gpt --layers 2 --tp 1 --pp 2 --dp 2 --distributed-optimizer
 
 refuse '--no-overlap-grad-sync is for gradients sent to other replicas; expected --num-replicas 2 or more' --tp 2 --no-overlap-grad-sync
 refuse '--link is for ranks that communicate; expected 2 ranks or more' --tp 1 --link ratio:0.5

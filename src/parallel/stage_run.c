@@ -178,7 +178,12 @@ lap_status_t lap_pp_step(lap_pp_t *pp, size_t seq, const int32_t *tokens, const 
             "weights: expected lap_dp_create, which joins them, before the first step");
     LAP_TRY(lap_stage_end(pp));
     LAP_TRY(put_tokens(pp, seq, tokens, targets));
-    LAP_TRY(lap_stage_get_program(pp, seq));
+    const lap_status_t made = lap_stage_get_program(pp, seq);
+    if (made != LAP_OK) { /* the others would wait for this rank's part */
+        const lap_status_t cause = fail(pp, made);
+        (void)each_buffer(pp, break_buffer);
+        return cause;
+    }
     LAP_TRY(each_buffer(pp, check_usable));
     LAP_TRY(lap_engine_check_free(pp->nn->engine));
     (void)each_buffer(pp, enter_flight);

@@ -2,7 +2,7 @@
 /*
  * Calls around a step of a pipeline with replicas, in other orders than the usual one: replicas that
  * are joined while a step runs are no part of it; lap_dp_wait before lap_pp_wait ends all of the step,
- * with the same bits; and so does leaving the replicas.
+ * with the same bits; and so does leaving the replicas. A rank that cannot make its step says so to all.
  */
 #include <math.h>
 #include <string.h>
@@ -11,6 +11,7 @@
 #include <lap/model.h>
 #include <lap/pipeline.h>
 
+#include "nn/nn.h"
 #include "nn/sequences.h"
 #include "parallel/grid.h"
 #include "tap.h"
@@ -91,14 +92,36 @@ static void test_orders(lap_pp_t *pp, const lap_grid_groups_t *groups)
     lap_free(usual);
 }
 
+/* One rank cannot make the program of a step with replicas: the others do not wait until their time is up. */
+static void test_failure(lap_pp_t *pp, const lap_grid_groups_t *groups, bool is_last)
+{
+    lap_dp_t *dp = NULL;
+    size_t *layers = &lap_pp_layers(pp)->list.plan.desc.layers;
+    tap_success(lap_dp_create(lap_pp_layers(pp), groups->replicas, NULL, &dp),
+                "replicas once more");
+    if (is_last)
+        *layers = 1;
+    lap_status_t status = begin(pp, groups->at.dp);
+    if (status == LAP_OK)
+        status = lap_dp_wait(dp);
+    /* The first rank is in no group with the last: others pass the failure on, or leave. */
+    const bool knows = groups->at.dp + groups->at.pp == 0 || strstr(lap_last_error(), "stages");
+    tap_ok(status != LAP_OK && status != LAP_ERR_TIMEOUT && knows,
+           "a step that one rank cannot make fails on all: %s", lap_last_error());
+    *layers = 2;
+    lap_dp_destroy(dp);
+}
+
 static void train(lap_world_t *world, void *arg)
 {
     lap_grid_groups_t groups;
     lap_pp_t *pp = NULL;
     (void)arg;
     if (tap_success(lap_grid_groups_init(&groups, &grid, lap_world_group(world)), "groups") &&
-        tap_success(create(&groups, &pp), "a pipeline"))
+        tap_success(create(&groups, &pp), "a pipeline")) {
         test_orders(pp, &groups);
+        test_failure(pp, &groups, lap_world_rank(world) + 1 == lap_world_size(world));
+    }
     lap_pp_destroy(pp);
     lap_grid_groups_clear(&groups);
 }

@@ -355,10 +355,10 @@ LAP_API size_t lap_nn_params(const lap_nn_t *nn);
 LAP_API const lap_nn_param_t *lap_nn_param(const lap_nn_t *nn, size_t index);
 
 /*
- * All masters, and all gradients, as one array of *count_p floats each: the parameters lie in it in
- * their order, each at a multiple of 16, with zeros between. Local. The memory is the device's.
- * Where ranks share masters (shards), those that GEMMs do not read lie before the others, and the masters
- * are this rank's part only, bucket after bucket.
+ * All masters, and all gradients, as one array of *count_p floats each, parameters at multiples of 16: first
+ * those whose gradients are complete when backward ends (of norms, embeddings, positions), else in order, with
+ * zeros between. Local. The memory is the device's. Where ranks share masters (shards), those that GEMMs do
+ * not read lie before the others, and the masters are this rank's part only, bucket after bucket.
  */
 LAP_API float *lap_nn_masters(lap_nn_t *nn, size_t *count_p);
 LAP_API float *lap_nn_gradients(lap_nn_t *nn, size_t *count_p);

@@ -211,18 +211,18 @@ bool lap_nn_is_late(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
 }
 
 /*
- * Ranks that share masters gather the weights of one type together, and those first whose gradients are
- * complete when backward ends; else weights lie in their order.
+ * Those first whose gradients are complete when backward ends: buckets, which are filled from the last weight
+ * on, have the others one after the other. Ranks that share masters gather the weights of one type together.
  */
 static void order_weights(lap_nn_list_t *list)
 {
-    const bool sorts = list->plan.desc.shards > 1;
+    const bool shared = list->plan.desc.shards > 1;
     uint32_t place = 0;
     for (int kind = 0; kind < 4; kind++)
         for (uint32_t i = 0; i < list->nweights; i++) {
             lap_nn_weight_t *weight = &list->weights[i];
-            const int own = 2 * is_narrow(list, weight) + !lap_nn_is_late(list, weight);
-            if ((sorts ? own : 0) != kind)
+            const bool apart = shared && is_narrow(list, weight);
+            if (2 * apart + !lap_nn_is_late(list, weight) != kind)
                 continue;
             weight->place = place;
             list->order[place++] = i;

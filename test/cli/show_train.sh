@@ -65,6 +65,15 @@ PY
     done
 done
 
+# Layers of 7.1M parameters each, whose norms are apart: their gradients come after `sums`, when backward ends.
+buckets_of() { # GRID...: how many there are, and how many follow the sums of norms
+    lap show train --layer transformer --layers 12 --hidden 768 --head-dim 64 --seq 16 "$@"
+    awk '/ sums /{after = 1} / bucket [0-9]+ +external RS/{n++; late += after} END{print n + 0, late + 0}' "$work/out"
+}
+is 'replicas fill their buckets of 40M: two of matrices, one of norms' "$(buckets_of --tp 1 --dp 2 --bucket-size 40M)" '3 1'
+is '... of 4M' "$(buckets_of --tp 1 --dp 2 --bucket-size 4M)" '19 1'
+is '... and so do ranks that share weights' "$(buckets_of --tp 2 --dp 2 --bucket-size 20M)" '3 1'
+
 lap show train "${small[@]}" --num-replicas 2 --bucket-size 8K --grad-sync-dtype bf16 --rank 3 --json
 ok 'with replicas: buckets of gradients, in a buffer and a group of their own' python3 - "$work/out" <<'PY'
 import json, sys

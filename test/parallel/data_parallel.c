@@ -14,7 +14,7 @@
 #include "tap.h"
 #include "util/random.h"
 
-enum { SEQ = 6, BATCH = 2, HIDDEN = 24, PASSES = 2 };
+enum { SEQ = 6, BATCH = 2, HIDDEN = 24, PASSES = 2, MOST_PARAMS = 64 };
 
 typedef struct trial {
     int tp, replicas;
@@ -221,8 +221,7 @@ static size_t begin_of(lap_nn_t *nn, size_t param)
 {
     size_t count;
     const float *all = lap_nn_gradients(nn, &count);
-    return param < lap_nn_params(nn) ? (size_t)((float *)lap_nn_param(nn, param)->grad.data - all)
-                                     : count;
+    return (size_t)((float *)lap_nn_param(nn, param)->grad.data - all);
 }
 
 static bool is_norm(lap_nn_t *nn, size_t param)
@@ -230,8 +229,27 @@ static bool is_norm(lap_nn_t *nn, size_t param)
     return strstr(lap_nn_param(nn, param)->name, "norm") != NULL;
 }
 
+/* Parameters as they should lie: norms, whose gradients are there last, before the others. */
+static void sort_params(lap_nn_t *nn, size_t order[MOST_PARAMS])
+{
+    size_t count = 0;
+    for (int norms = 1; norms >= 0; norms--)
+        for (size_t i = 0; i < lap_nn_params(nn); i++)
+            if (is_norm(nn, i) == norms)
+                order[count++] = i;
+}
+
+/* Where parameter `place` of all that lie in this order begins. */
+static size_t begin_at(lap_nn_t *nn, const size_t order[MOST_PARAMS], size_t place)
+{
+    size_t count;
+    (void)lap_nn_gradients(nn, &count);
+    return place < lap_nn_params(nn) ? begin_of(nn, order[place]) : count;
+}
+
 /* How many buckets are not what they should be: closed as soon as they have so many elements, norms by themselves. */
-static int count_wrong(lap_nn_t *nn, lap_group_t *group, size_t bucket)
+static int count_wrong(lap_nn_t *nn, lap_group_t *group, const size_t order[MOST_PARAMS],
+                       size_t bucket)
 {
     lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
     lap_dp_t *dp = NULL;
@@ -241,8 +259,8 @@ static int count_wrong(lap_nn_t *nn, lap_group_t *group, size_t bucket)
     if (!tap_success(lap_dp_create(nn, group, &options, &dp), "buckets of %zu", bucket))
         return 1;
     for (size_t i = lap_nn_params(nn); i-- > 0;) {
-        size += begin_of(nn, i + 1) - begin_of(nn, i);
-        if (i > 0 && size < bucket && is_norm(nn, i - 1) == is_norm(nn, i))
+        size += begin_at(nn, order, i + 1) - begin_at(nn, order, i);
+        if (i > 0 && size < bucket && is_norm(nn, order[i - 1]) == is_norm(nn, order[i]))
             continue;
         wrong += lap_dp_bucket(dp, index++) != size;
         size = 0;
@@ -258,12 +276,15 @@ static void run_exact(lap_world_t *world, void *arg)
     rank_t rank = {.trial = arg, .tp = lap_world_group(world)};
     tap_success(lap_group_split(rank.tp, lap_world_rank(world), 0, &rank.dp), "a group of one");
     tap_success(make_layers(&rank), "layers");
-    const size_t nparams = lap_nn_params(rank.nn), end = begin_of(rank.nn, nparams);
+    size_t order[MOST_PARAMS];
+    const size_t nparams = lap_nn_params(rank.nn);
     int wrong = 0;
+    sort_params(rank.nn, order);
+    const size_t end = begin_at(rank.nn, order, nparams);
     for (size_t i = 1; i <= nparams; i++) {
-        const size_t size = end - begin_of(rank.nn, nparams - i);
+        const size_t size = end - begin_at(rank.nn, order, nparams - i);
         for (size_t bucket = size - 1; bucket <= size + 1; bucket++)
-            wrong += count_wrong(rank.nn, rank.dp, bucket);
+            wrong += count_wrong(rank.nn, rank.dp, order, bucket);
     }
     tap_ok(wrong == 0, "buckets that %zu parameters fill exactly, or nearly: %d are wrong", nparams,
            wrong);

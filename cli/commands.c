@@ -249,7 +249,7 @@ const lap_variable_t lap_variables[] = {
     {"LAP_OPENBLAS, LAP_MPI, LAP_CUBLASLT, LAP_NCCL, LAP_CUBLASMP",
      "the file of that library, and no other", "bench train tune info calibrate"},
     {"LAP_ZLIB", "the file of zlib, and no other; files that end in .gz, and pages, need it",
-     "bench train report"},
+     "bench train report plan"},
     {"LAP_NCCL_ADDRESSES",
      "0: NCCL reaches all ranks as it reaches those of other hosts; for tests",
      "bench train tune calibrate"},

@@ -2,6 +2,7 @@
 /* Files of gzip, by zlib, whose functions for files need none of its headers: see gzip.h. */
 #include "gzip.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -64,15 +65,20 @@ static void *open_fd(const zlib_t *zlib, int fd, const char *mode)
 
 /* ---- compressing ---- */
 
+/* False with errno of the first failure; 0: zlib had no memory. */
 static bool compress(const zlib_t *zlib, int fd, const char *data, size_t bytes)
 {
+    errno = 0;
     void *file = open_fd(zlib, fd, "wb");
     bool whole = file != NULL;
     for (size_t at = 0; whole && at < bytes; at += PIECE) {
         const size_t piece = bytes - at < PIECE ? bytes - at : PIECE;
         whole = zlib->write(file, data + at, (unsigned)piece) == (int)piece;
     }
-    return file && zlib->close(file) == 0 && whole;
+    const int first = errno;
+    const bool closed = file && zlib->close(file) == 0;
+    errno = whole ? errno : first;
+    return closed && whole;
 }
 
 /* Copies a file from its beginning. */
@@ -85,15 +91,23 @@ static bool copy(int fd, FILE *file)
     return count == 0;
 }
 
+lap_status_t lap_gzip_check(void)
+{
+    zlib_t zlib;
+    return load(&zlib);
+}
+
 lap_status_t lap_gzip(const void *data, size_t bytes, FILE *file)
 {
     zlib_t zlib;
     LAP_TRY(load(&zlib));
     const int fd = memfd_create("gzip", MFD_CLOEXEC);
     const bool whole = fd >= 0 && compress(&zlib, fd, data, bytes) && copy(fd, file);
+    const int error = errno ? errno : ENOMEM;
     if (fd >= 0)
         close(fd);
-    return whole ? LAP_OK : lap_error(LAP_ERR_NO_MEMORY, "no memory to compress %zu bytes", bytes);
+    errno = error;
+    return whole ? LAP_OK : lap_error_errno("cannot compress %zu bytes in memory", bytes);
 }
 
 /* ---- decompressing ---- */

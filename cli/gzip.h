@@ -16,7 +16,10 @@
 bool lap_is_gzip(const void *data, size_t bytes);
 bool lap_has_gzip_name(const char *path);
 
-/* Writes bytes compressed. LAP_ERR_NO_MEMORY; failures to write are the file's. */
+/* Whether files can be compressed: before work whose result will be. */
+lap_status_t lap_gzip_check(void);
+
+/* Writes bytes compressed. Failures to write are the file's. */
 lap_status_t lap_gzip(const void *data, size_t bytes, FILE *file);
 
 /*

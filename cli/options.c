@@ -108,6 +108,14 @@ static size_t find_option(const lap_command_t *command, char *arg, char **value_
     return command->noptions;
 }
 
+/* Values that take a place in a list are shown so: LIST, NAME,... and N,N,... */
+static bool is_list(const lap_option_t *option)
+{
+    const char *value = option->value ? option->value : "";
+    const size_t length = strlen(value);
+    return strcmp(value, "LIST") == 0 || (length > 4 && strcmp(value + length - 4, ",...") == 0);
+}
+
 /* Takes the option at argv[*i_p], and its value, which may be the next argument. */
 static int take_option(const lap_command_t *command, char **argv, int *i_p, lap_args_t *args)
 {
@@ -128,7 +136,7 @@ static int take_option(const lap_command_t *command, char **argv, int *i_p, lap_
         return lap_args_fail(command, "option '--%s' needs a value: --%s %s", option->name,
                              option->name, option->value);
     /* A value that comes again takes the place of an earlier one; who names a list twice wants both. */
-    if (args->given[o] && option->value && strcmp(option->value, "LIST") == 0)
+    if (args->given[o] && is_list(option))
         return lap_args_fail(command,
                              "option '--%s' is given twice, as '%s' and as '%s'; expected it once, "
                              "with commas: --%s %s,%s",

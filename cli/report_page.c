@@ -57,6 +57,7 @@ lap_status_t lap_report_check(const char *path)
 {
     if (!*path)
         return lap_error(LAP_ERR_INVALID, "the path is empty: expected the file to write");
+    LAP_TRY(lap_gzip_check()); /* of its traces */
     return lap_output_check("the report", path);
 }
 

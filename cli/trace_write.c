@@ -564,6 +564,8 @@ lap_status_t lap_trace_file_check(const lap_trace_file_t *trace)
         return lap_error(LAP_ERR_INVALID, "the path is empty: expected the file to write");
     if (trace->report)
         LAP_TRY(lap_report_check(trace->report));
+    if (trace->path && lap_has_gzip_name(trace->path))
+        LAP_TRY(lap_gzip_check());
     return trace->path ? lap_output_check("the trace", trace->path) : LAP_OK;
 }
 

@@ -188,7 +188,8 @@ static lap_status_t try_candidate(search_t *search, const lap_tp_overlap_t *rule
     if (status == LAP_OK && *timed_p)
         status =
             compare(&contender, &search->best, search->tune->rounds, ratio_p, &search->interrupted);
-    if (status == LAP_OK && *timed_p && ratio_p->q3 < 1) /* once more: of many, some are lucky */
+    /* Once more: of many, some are lucky. */
+    if (status == LAP_OK && *timed_p && !search->interrupted && ratio_p->q3 < 1)
         status =
             compare(&contender, &search->best, search->tune->rounds, ratio_p, &search->interrupted);
     leave(&contender);

@@ -121,7 +121,8 @@ static ssize_t write_all(void *cookie, const char *data, size_t bytes)
         const ssize_t count = write(output->fd, data + written, bytes - written);
         if (count < 0 && errno == EINTR)
             continue;
-        if (count < 0) {
+        if (count <= 0) {
+            errno = count < 0 ? errno : ENOSPC;
             note_error(output);
             break;
         }
@@ -170,8 +171,16 @@ lap_status_t lap_output_open(const char *what, const char *path, lap_output_t *o
 
 lap_status_t lap_output_close(lap_output_t *output, lap_status_t status)
 {
-    /* What the stream still holds is written here; some file systems tell of a full disk at last. */
-    fclose(output->file);
+    /*
+     * What the stream still holds is written here; some file systems tell of a full disk at last. The
+     * stream may have failed before it wrote, and does not tell why.
+     */
+    const bool failed = ferror(output->file);
+    errno = 0;
+    if (fclose(output->file) != 0 || failed) {
+        errno = errno ? errno : EIO;
+        note_error(output);
+    }
     if (close(output->fd) != 0)
         note_error(output);
     if (status == LAP_OK && (output->error != 0 || rename(output->temporary, output->place) != 0))

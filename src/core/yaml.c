@@ -130,7 +130,7 @@ static lap_status_t open_file(const char *path, FILE **file_p)
 
 lap_status_t lap_yaml_read_file(lap_yaml_reader_t *reader, const char *path)
 {
-    FILE *file;
+    FILE *file = NULL;
     LAP_TRY(open_file(path, &file));
     const lap_status_t status = read_input(reader, path, file, NULL, 0);
     fclose(file);

@@ -94,7 +94,8 @@ void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, co
         .layer = (int)lap_nn_fragment_layer(&nn->list, fragment->origin),
         .base = group->members[0],
         .stride = group->size > 1 ? group->members[1] - group->members[0] : 0,
-        .traffic = set == LAP_BACKGROUND                          ? LAP_TRAFFIC_DP
+        .traffic = group->size == 1                               ? LAP_TRAFFIC_NONE
+                   : set == LAP_BACKGROUND                        ? LAP_TRAFFIC_DP
                    : set == LAP_DOWNSTREAM || set == LAP_UPSTREAM ? LAP_TRAFFIC_PP
                    : group == nn->group                           ? LAP_TRAFFIC_TP
                                                                   : LAP_TRAFFIC_CP,

@@ -38,7 +38,10 @@ static lap_traffic_t traffic_of(const lap_pp_t *pp, const lap_stage_item_t *item
         return LAP_TRAFFIC_DP;
     if (item->kind != LAP_STAGE_ENTRY)
         return LAP_TRAFFIC_PP;
-    return group_of(pp, item) == pp->nn->group ? LAP_TRAFFIC_TP : LAP_TRAFFIC_CP;
+    const lap_group_t *group = group_of(pp, item);
+    return group->size == 1         ? LAP_TRAFFIC_NONE
+           : group == pp->nn->group ? LAP_TRAFFIC_TP
+                                    : LAP_TRAFFIC_CP;
 }
 
 void lap_stage_add_to_timeline(lap_pp_t *pp, bool background)

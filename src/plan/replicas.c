@@ -53,7 +53,7 @@ double lap_plan_optimizer_s(const lap_plan_state_t *state)
 
 /* ---- rows ---- */
 
-#define BUCKETS_MOST 512.0 /* what has more does not fit anywhere */
+#define BUCKETS_MOST 512.0 /* of more they are planned larger, so that a plan stays quick */
 #define COLS_MOST 4096.0
 #define LEAST_ROWS 2.0  /* of a bucket */
 #define LAYER_GEMMS 4.0 /* of a layer: qkv, proj, fc1, fc2 */

@@ -16,6 +16,7 @@ const char *const lap_plan_reason_names[LAP_PLAN_REASONS + 1] = {
     "tp is larger than a node",
     "tokens of a sequence are no multiple of 2 * cp, or too few for it",
     "layers do not divide by the stages",
+    "virtual stages need a pipeline",
     "the global batch is no multiple of dp * micro-batch",
     "interleaved wants a multiple of pp micro-batches",
     "slower than the best even without bubbles",
@@ -183,7 +184,7 @@ static lap_status_t try_stages(search_t *search, lap_plan_config_t config)
     const size_t most = config.pp > 1 ? config.model.layers / config.pp + 1 : 1;
     if (given > 1 && config.pp == 1) {
         config.virtual_pp = given;
-        leave_out(search, &config, LAP_PLAN_STAGES);
+        leave_out(search, &config, LAP_PLAN_VIRTUAL);
         return LAP_OK;
     }
     if (given > 0) {

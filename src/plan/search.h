@@ -13,7 +13,8 @@ typedef enum lap_plan_reason {
     LAP_PLAN_HEADS = 0, /* heads do not divide by tp */
     LAP_PLAN_NODE,      /* tensor parallel over more than a node */
     LAP_PLAN_SEQ,
-    LAP_PLAN_STAGES, /* layers do not divide by stages */
+    LAP_PLAN_STAGES,  /* layers do not divide by stages */
+    LAP_PLAN_VIRTUAL, /* virtual stages without a pipeline */
     LAP_PLAN_BATCH,
     LAP_PLAN_MICROS, /* the schedule needs a multiple of its ranks */
     LAP_PLAN_SLOW,   /* slower than the best ones, even without a bubble */

@@ -56,6 +56,9 @@ wrong 'a value is missing' '--ranks' 'needs a value' -- run -n
 wrong 'a value too many' '--no-prefix' "'yes'" -- run -n 2 --no-prefix=yes true
 wrong 'a list twice' "'--method' is given twice, as 'ring' and as 'pull'; expected it once, with commas: --method ring,pull" -- \
     bench ag 8 8 8 --method ring --method pull
+wrong '... of names' "'--method' is given twice, as 'ring' and as 'direct'" -- check ag --ranks 2 --method ring --method direct
+wrong '... of numbers' "'--layers-per-stage' is given twice, as '1' and as '2'" -- \
+    train --layers-per-stage 1 --layers-per-stage 2
 wrong '... the same one, too' "'--epilogue' is given twice" -- show ag 8 8 8 --epilogue bias --epilogue=bias
 wrong 'no ranks' '-n is missing, expected the number of ranks' '-n N' -- run true
 wrong 'no program' 'PROGRAM' -- run -n 2

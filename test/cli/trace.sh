@@ -216,6 +216,16 @@ for r in ranks:
     assert {"%d%s%d qkv_%s" % (r, *x) for m in range(4) for x in (("F", m, "fprop"), ("B", m, "dgrad"), ("B", m, "wgrad"))} <= calls, calls
     assert any(e["args"]["call"] == "%dF2 norm1" % r for e in slices(r, "kernel")), slices(r, "kernel")[:3]'
 
+lap train --tp 1 --dp 2 --heads 4 --head-dim 8 --seq 32 --iters 1 --trace "$work/dp.json"
+holds 'what does not communicate has no kind of communication' "$work/dp.json" '
+assert {e["args"].get("kind") for r in ranks for e in slices(r, "gemm")} == {None}
+assert {e["args"].get("kind") for r in ranks for e in slices(r, "link")} == {"dp"}'
+for option in --trace --report; do
+    LAP_ZLIB=$work/none lap train --tp 2 --heads 4 --head-dim 8 --seq 32 --iters 1 $option "$work/none.gz"
+    is "without zlib $option is refused before anything is trained: status" $status 2
+    has '... and says what is missing' "$err" "LAP_ZLIB is '$work/none', expected the library zlib"
+    is '... without a table' "$out" ''
+done
 lap train --tp 2 --heads 4 --head-dim 8 --seq 32 --iters 1 --assert-hidden 0 --trace /dev/full
 is 'a place that is no file: status 2' $status 2
 refused 'an assertion without traces' '--no-trace' train --tp 2 --heads 4 --seq 32 --no-trace --assert-hidden 80

@@ -316,13 +316,16 @@ static void leave(lap_dp_t *dp)
     lap_nn_set_background(dp->nn, NULL);
 }
 
-/* What runs from now on, if the layers are to prove it; a pipeline does so itself. Collective. */
+/*
+ * What runs from now on, if the layers of this rank are to prove it; a pipeline does so itself.
+ * Collective: each rank decides for itself whether it proves.
+ */
 static lap_status_t prove(lap_dp_t *dp)
 {
     const lap_nn_list_t *list = &dp->nn->list;
-    if (!list->plan.desc.debug || lap_nn_list_is_stage(list))
+    if (lap_nn_list_is_stage(list))
         return LAP_OK;
-    return lap_group_agree(dp->group, lap_nn_prove_own(dp->nn));
+    return lap_group_agree(dp->group, list->plan.desc.debug ? lap_nn_prove_own(dp->nn) : LAP_OK);
 }
 
 lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_options_t *given,

@@ -207,11 +207,12 @@ static lap_status_t predict(const lap_train_model_t *model, lap_train_result_t *
     double step = 0;
     if (!train->predicts)
         return LAP_OK;
-    const lap_status_t status = model->pp ? lap_stage_predict(model->pp, prediction.timeline, &step)
-                                          : lap_nn_predict(model->nn, &prediction);
+    const lap_status_t status =
+        model->pp ? lap_stage_predict(model->pp, model->groups.world, prediction.timeline, &step)
+                  : lap_nn_predict(model->nn, &prediction);
     if (status == LAP_ERR_NO_MEMORY) { /* on all ranks: they train without */
-        if (plays)
-            fprintf(stderr, "%s: nothing is simulated: %s\n", lap_train_command.name,
+        if (lap_group_rank(model->groups.world) == 0)
+            fprintf(stderr, "%s: nothing is predicted: %s\n", lap_train_command.name,
                     lap_last_error());
         return LAP_OK;
     }

@@ -199,6 +199,22 @@ static lap_status_t add_action(const lap_stage_linking_t *linking, uint32_t at,
     return LAP_OK;
 }
 
+uint64_t lap_stage_count(const lap_stages_t *stages, uint32_t rank, const lap_nn_list_t *list)
+{
+    const lap_nn_mode_t mode = {.looks = false};
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < stages->norder; i++) {
+        const lap_pipe_action_t *action = &stages->order[i].action;
+        if (stages->order[i].rank != rank)
+            continue;
+        const span_t span = entries_of(stages, list, action);
+        for (uint32_t e = span.first; e < span.end; e++)
+            count += lap_nn_entry_runs(&list->entries[e], mode) &&
+                     is_part(&list->entries[e], action->work);
+    }
+    return count;
+}
+
 /* ---- messages ---- */
 
 static const lap_nn_slot_t *slot_of(const lap_stage_linking_t *linking, uint32_t stage,

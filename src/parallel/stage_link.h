@@ -74,6 +74,9 @@ typedef struct lap_stage_linking {
     void *context;
 } lap_stage_linking_t;
 
+/* How many kernels and operators of its layers a rank of a pipeline has in a step. */
+uint64_t lap_stage_count(const lap_stages_t *stages, uint32_t rank, const lap_nn_list_t *list);
+
 /* Links it. The caller clears it, also after a failure. */
 lap_status_t lap_stage_link(const lap_stage_linking_t *linking, lap_stage_program_t *program);
 void lap_stage_program_clear(lap_stage_program_t *program);

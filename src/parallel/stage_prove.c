@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parallel/stage_prove.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "core/status.h"
@@ -222,6 +223,23 @@ static lap_status_t link_ranks(lap_stage_programs_t *programs, const lap_stage_p
     return status;
 }
 
+/* Before any of them is linked: that is what takes memory. */
+static lap_status_t check_count(const lap_stage_programs_t *programs,
+                                const lap_stage_proving_t *proving)
+{
+    const int sharers = sharers_of(proving);
+    uint64_t count = 0;
+    for (int p = 0; p < proving->pp; p++)
+        count += lap_stage_count(&programs->stages, (uint32_t)p, &programs->all.lists[p * sharers]);
+    count *= (uint64_t)sharers;
+    if (proving->most == 0 || count <= proving->most)
+        return LAP_OK;
+    return lap_error(LAP_ERR_NO_MEMORY,
+                     "a step has %" PRIu64
+                     " kernels and operators on %d ranks; expected at most %" PRIu64,
+                     count, programs->all.size, proving->most);
+}
+
 lap_status_t lap_stage_programs_init(lap_stage_programs_t *programs,
                                      const lap_stage_proving_t *proving)
 {
@@ -236,6 +254,7 @@ lap_status_t lap_stage_programs_init(lap_stage_programs_t *programs,
     LAP_TRY(lap_stage_plan(&whole.desc, proving->pp, &options, &programs->stages));
     LAP_TRY(alloc(programs, (size_t)size));
     LAP_TRY(make_lists(programs, &known));
+    LAP_TRY(check_count(programs, &known));
     LAP_TRY(make_buckets(programs, &known));
     return link_ranks(programs, &known);
 }

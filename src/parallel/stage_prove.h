@@ -36,6 +36,7 @@ struct lap_stage_proving {
     bool as_built;     /* no pass of lowering runs */
     const char *after; /* the pass of lowering to stop after; NULL: all run */
     bool aligned;      /* fragment i of all ranks is one call, as proofs need it */
+    uint64_t most;     /* kernels and operators of all ranks, or LAP_ERR_NO_MEMORY; 0: any number */
 };
 
 /* Links them. The caller clears them, also after a failure. */

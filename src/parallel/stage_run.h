@@ -68,9 +68,11 @@ lap_op_t *lap_stage_op(const lap_pp_t *pp, const lap_stage_item_t *item, lap_op_
 /*
  * Predicts the seconds from lap_pp_step to the end of lap_pp_wait, as lap_nn_predict does those of a pass.
  * What all ranks do is added to `timeline`, unless that is NULL; only rank 0 of the world may have one.
- * Collective over all ranks of the grid.
+ * LAP_ERR_NO_MEMORY: a step is too long to be simulated next to the training. Collective over `world`: all
+ * ranks of the grid.
  */
-lap_status_t lap_stage_predict(lap_pp_t *pp, lap_timeline_t *timeline, double *seconds_p);
+lap_status_t lap_stage_predict(lap_pp_t *pp, lap_group_t *world, lap_timeline_t *timeline,
+                               double *seconds_p);
 
 /* ---- stage_run.c ---- */
 

@@ -171,6 +171,25 @@ kinds = {e["args"].get("kind") for r in ranks for e in slices(sim + r, "put")}
 assert kinds == set(os.environ["kinds"].split(",")) == {e["args"].get("kind") for r in ranks for e in slices(r, "put") if e["name"] != "put norm"}, kinds
 assert it["lapstrake"]["simulated"]["ms"] > 0'
 done
+long='--model gpt --vocab 32 --hidden 8 --heads 2 --layers 8 --seq 4 --tp 1 --pp 2 --batch 64 --micro-batches 64 --iters 1 --json'
+# shellcheck disable=SC2086
+lap train $long --trace "$work/long.json" --trace-simulated
+has 'a step too long to be simulated is run, and one rank says so' "$status $(grep -c . <<<"$err") $err" '0 1 ' \
+    'nothing is predicted: a step has 15488 kernels and operators on 2 ranks; expected at most 10000'
+ok '... nothing is predicted' grep -q '"predicted_ms":null' "$work/out"
+holds '... and what was measured is written' "$work/long.json" 'assert all(slices(r, "gemm") for r in ranks) and "simulated" not in it["lapstrake"]'
+# shellcheck disable=SC2086
+ok '... and it takes no memory that training does not take' python3 - "$LAP" train $long <<'PY'
+import os, subprocess, sys
+def peak(*more):  # of the largest process, in KiB
+    command = subprocess.Popen([*sys.argv[1:], *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(command.pid, 0)
+    assert status == 0, status
+    return usage.ru_maxrss
+with_it, without = peak(), peak("--no-predict")
+print(f"# {with_it} KiB, without a prediction {without}")
+assert with_it < without + 40 * 1024
+PY
 refused 'a simulation without a file, of layers' 'needs a file; expected --trace' train --tp 2 --trace-simulated
 refused 'a simulation of what is not predicted' 'needs a prediction; expected no --no-predict' train --tp 2 --trace "$work/t.json" --trace-simulated --no-predict
 

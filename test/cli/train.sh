@@ -84,7 +84,7 @@ refuse '--norm has no effect on --layer linear' --layer linear --norm rmsnorm
 refuse '--bucket-size is for gradients sent to other replicas' --bucket-size 100
 refuse '--compare is for ranks that communicate' --compare --tp 1
 refuse '--link is for ranks that communicate' --link 1GB/s --tp 1
-refuse 'expected --tp 2 or more, or a rate' --link ratio:0.4 --tp 1 --num-replicas 2
+refuse '--link ratio:0.4 is for layers without a pipeline; expected a rate' --link ratio:0.4 --model gpt --tp 1 --pp 2 --layers 2 --batch 2 --micro-batches 2
 LAP_TIMEOUT_S=abc refuse "LAP_TIMEOUT_S is 'abc', expected a number of seconds, 0.001 to 1e+09" --tp 2
 for seconds in 0 0.0009 1000000001; do
     LAP_TIMEOUT_S=$seconds refuse "LAP_TIMEOUT_S is $seconds, expected a number of seconds, 0.001 to 1e+09" --tp 2

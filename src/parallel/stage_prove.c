@@ -229,8 +229,10 @@ static lap_status_t check_count(const lap_stage_programs_t *programs,
 {
     const int sharers = sharers_of(proving);
     uint64_t count = 0;
-    for (int p = 0; p < proving->pp; p++)
-        count += lap_stage_count(&programs->stages, (uint32_t)p, &programs->all.lists[p * sharers]);
+    for (int p = 0; p < proving->pp; p++) {
+        const int first = p * sharers;
+        count += lap_stage_count(&programs->stages, (uint32_t)p, &programs->all.lists[first]);
+    }
     count *= (uint64_t)sharers;
     if (proving->most == 0 || count <= proving->most)
         return LAP_OK;

@@ -228,6 +228,7 @@ class Fp8(Case):
             (lapstrake.Unsupported, "Float8BlockScaling is not supported", lambda: Float8BlockScaling(x=1)),
             (lapstrake.Unsupported, "fp8_dpa is True", lambda: DelayedScaling(fp8_dpa=True)),
             (lapstrake.Unsupported, "reduce_amax is False", lambda: DelayedScaling(reduce_amax=False)),
+            (lapstrake.Unsupported, "use_power_2_scales is False", lambda: Float8CurrentScaling(use_power_2_scales=False)),
             (lapstrake.Unsupported, "fp8_format is Format.E5M2", lambda: Float8CurrentScaling(fp8_format=Format.E5M2)),
             (lapstrake.Unsupported, "amax_compute_algo is 'mean'", lambda: DelayedScaling(amax_compute_algo="mean")),
             (lapstrake.InvalidArgument, "amax_history_len is 0", lambda: DelayedScaling(amax_history_len=0)),

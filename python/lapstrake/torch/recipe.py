@@ -84,6 +84,8 @@ class Float8CurrentScaling(Recipe):
 
     def __post_init__(self) -> None:
         self._check(fp8_dpa=self.fp8_dpa, fp8_mha=self.fp8_mha, backward_override=self.backward_override)
+        if not self.use_power_2_scales:
+            raise Unsupported("use_power_2_scales is False, expected True: scales of the library are powers of two")
 
 
 class _Refused(Recipe):

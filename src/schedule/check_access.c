@@ -71,11 +71,10 @@ static bool is_placed(const list_t *list, uint32_t node, const lap_range_t *rang
     const uint32_t region = (uint32_t)range->place - LAP_PLACES;
     const bool known = range->place >= LAP_PLACES && region < linked->nregions;
     char text[LAP_CHECK_TEXT], where[128];
-    size_t end;
+    size_t end = SIZE_MAX; /* of a range that no memory can have */
     if (range->place == LAP_SYMMETRIC)
         return true;
-    lap_range_valid(range, &end);
-    if (known && end <= linked->regions[region].bytes)
+    if (known && lap_range_valid(range, &end) && end <= linked->regions[region].bytes)
         return true;
     lap_check_describe(check, node, text, sizeof(text));
     if (known)

@@ -97,20 +97,20 @@ lap_status_t lap_tune_keep(const lap_tune_t *tune)
 /* ---- the rules ---- */
 
 /*
- * All of a rule that is not the default of its method, so that it is the same when it is read. Of a serial
- * one only what is reduced has an effect.
+ * All of a rule that is not the default of its method and has an effect on the device, so that it does
+ * the same when it is read.
  */
-static void write_rule(FILE *file, lap_tp_gemm_t gemm, const lap_tp_rule_t *rule, int tp)
+static void write_rule(FILE *file, const lap_tune_t *tune, lap_tp_gemm_t gemm,
+                       const lap_tp_overlap_t *rules)
 {
-    const lap_tp_rule_t usual = lap_tp_rule_default(gemm, rule->method, tp);
+    const lap_tp_rule_t *rule = &rules->rules[gemm];
+    const lap_tp_rule_t usual = lap_tp_rule_default(gemm, rule->method, rules->tp);
+    const unsigned used = lap_tp_overlap_used(rules, gemm, tune->train.device);
     fprintf(file, "%s:\n  method: %s\n", lap_tp_gemm_name(gemm), lap_tp_method_name(rule->method));
     for (size_t f = 0; f < LAP_TP_FIELDS; f++) {
         const lap_field_t *field = &lap_tp_fields[f];
         const uint64_t value = lap_field_number(field, rule);
-        if (rule->method == LAP_TP_SERIAL &&
-            field->offset != offsetof(lap_tp_rule_t, is_reduce_scatter))
-            continue;
-        if (value != lap_field_number(field, &usual))
+        if ((used >> f & 1) && value != lap_field_number(field, &usual))
             fprintf(file, "  %s: %d\n", field->name, (int)value);
     }
 }
@@ -131,9 +131,9 @@ static void write_unit(FILE *file, const lap_tune_t *tune, int u, const lap_tp_o
                 "# Nothing was surely faster: with the nearest, %s, %+.1f %% (%+.1f to %+.1f).\n",
                 choice->other, 100 * (choice->ratio - 1), 100 * (choice->least - 1),
                 100 * (choice->most - 1));
-    write_rule(file, unit->gemm, rule, rules->tp);
+    write_rule(file, tune, unit->gemm, rules);
     if (unit->both && !rule->is_reduce_scatter)
-        write_rule(file, (lap_tp_gemm_t)(unit->gemm + 1), rule + 1, rules->tp);
+        write_rule(file, tune, (lap_tp_gemm_t)(unit->gemm + 1), rules);
 }
 
 lap_status_t lap_tune_write(const lap_tune_t *tune, const lap_tune_entry_t *entry)

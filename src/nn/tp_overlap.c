@@ -346,8 +346,10 @@ lap_status_t lap_tp_overlap_describe(const lap_tp_overlap_t *overlap, lap_tp_gem
 /* ---- what a file said in vain ---- */
 
 /* The fields of a rule that its operator uses, or whose value is what the device does anyway. */
-static unsigned used_fields(const lap_tp_overlap_t *overlap, lap_tp_gemm_t gemm, bool cuda)
+unsigned lap_tp_overlap_used(const lap_tp_overlap_t *overlap, lap_tp_gemm_t gemm,
+                             const char *device)
 {
+    const bool cuda = device && strcmp(device, "cuda") == 0;
     const lap_tp_rule_t *rule = &overlap->rules[gemm];
     const bool pipeline = rule->method == LAP_TP_PIPELINE;
     const bool ring = rule->method == LAP_TP_RING_EXCHANGE;
@@ -374,13 +376,12 @@ static unsigned used_fields(const lap_tp_overlap_t *overlap, lap_tp_gemm_t gemm,
 size_t lap_tp_overlap_unused(const lap_tp_overlap_t *overlap, const char *device, char *text,
                              size_t bytes)
 {
-    const bool cuda = device && strcmp(device, "cuda") == 0;
     unsigned unused = 0;
     size_t count = 0;
     if (check_overlap(overlap) != LAP_OK)
         return 0;
     for (int g = 0; g < LAP_TP_GEMMS; g++)
-        unused |= overlap->rules[g].given & ~used_fields(overlap, (lap_tp_gemm_t)g, cuda);
+        unused |= overlap->rules[g].given & ~lap_tp_overlap_used(overlap, (lap_tp_gemm_t)g, device);
     if (bytes > 0)
         text[0] = '\0';
     for (size_t i = 0; i < LAP_TP_FIELDS; i++) {

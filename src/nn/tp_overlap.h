@@ -21,6 +21,10 @@ extern const lap_field_t lap_tp_fields[LAP_TP_FIELDS + 1];
 extern const char *const lap_tp_gemm_names[LAP_TP_GEMMS + 1];
 extern const char *const lap_tp_method_names[];
 
+/* The fields of a rule that have an effect on a device, a bit each in the order of lap_tp_fields. */
+unsigned lap_tp_overlap_used(const lap_tp_overlap_t *overlap, lap_tp_gemm_t gemm,
+                             const char *device);
+
 /* The rule of a GEMM with a method, and all other fields at their defaults. */
 lap_tp_rule_t lap_tp_rule_default(lap_tp_gemm_t gemm, lap_tp_method_t method, int tp);
 

@@ -5,7 +5,8 @@ PREFIX ?= /usr/local
 CI ?=
 LAP_WERROR ?= $(if $(filter-out false 0,$(CI)),ON,OFF)
 CMAKE_ARGS ?=
-CTEST_ARGS ?= -j3
+# More tests at a time than cores: many sleep until something has been late for long enough.
+CTEST_ARGS ?= -j$(shell expr $$(nproc) + 2)
 BENCH_ARGS ?=
 MUTANTS_ARGS ?=
 FUZZ_SECONDS ?= 60

@@ -4,7 +4,8 @@
 
 For each number of ranks PyTorch runs once over all shapes, then `lap bench` over the same shapes and operators; with
 --rounds N all of it N times, so that the two alternate, and medians count. What is compared is the whole operator over
-the GEMM alone on the same data, each measured by its own program. Rows go to a file, one JSON object per line.
+the GEMM alone on the same data, each measured by its own program. --from-torch also calls our operators from PyTorch
+(bench/torch_ops.py). Rows go to a file, one JSON object per line.
 """
 import argparse
 import importlib.util
@@ -59,6 +60,8 @@ def options():
     parser.add_argument("--iters", type=int, default=10, help="timed rounds of lap bench (default 10)")
     parser.add_argument("--rounds", type=int, default=1, help="how often to do all of it (default 1)")
     parser.add_argument("--timeout", type=float, default=120, help="seconds for one program (default 120)")
+    parser.add_argument("--from-torch", action="store_true", help="call our operators from PyTorch, too")
+    parser.add_argument("--library", help="with --from-torch: liblap.so (default: beside the command)")
     parser.add_argument("--no-peer", action="store_true", help="measure Lapstrake alone")
     parser.add_argument("--json", default="bench-gpu.jsonl", help="where the rows go (default bench-gpu.jsonl)")
     return parser.parse_args()
@@ -108,7 +111,7 @@ class Table:
     """All that was measured, by (op, m, n, k, ranks)."""
 
     def __init__(self):
-        self.ours, self.peer, self.failures = {}, {}, []
+        self.ours, self.peer, self.from_torch, self.failures = {}, {}, {}, []
 
     def add(self, where, line):
         key = (line["op"], line["m"], line["n"], line["k"], line["ranks"])
@@ -119,15 +122,17 @@ class Table:
         print(f"bench-gpu: {what}: {why}", file=sys.stderr, flush=True)
 
 
-def measure_peer(args, table, ranks, shapes):
-    command = [args.lap, "run", "--gpu-share", "--no-prefix", "-n", str(ranks), sys.executable, str(args.peer)]
+def measure_torch(args, table, where, script, what, ranks, shapes):
+    command = [args.lap, "run", "--gpu-share", "--no-prefix", "-n", str(ranks), sys.executable, str(script)]
     command += [",".join(map(str, shape)) for shape in shapes]
-    environment = dict(os.environ, MASTER_PORT=str(free_port()))
+    library = args.library or pathlib.Path(args.lap).resolve().parent / "liblap.so"
+    path = os.pathsep.join(filter(None, [str(HERE.parent / "python"), os.environ.get("PYTHONPATH")]))
+    environment = dict(os.environ, MASTER_PORT=str(free_port()), LAPSTRAKE_LIBRARY=str(library), PYTHONPATH=path)
     lines, why = run(command, args.timeout, environment)
     for line in lines:
-        table.add(table.peer, line)
+        table.add(where, line)
     if why:
-        table.fail(f"PyTorch on {ranks} ranks", why)
+        table.fail(f"{what} on {ranks} ranks", why)
 
 
 def measure_ours(args, table, ranks, shape):
@@ -147,11 +152,11 @@ def median_of(lines, value):
     return statistics.median(value(line) for line in lines)
 
 
-def make_row(key, ours, peer):
+def make_row(key, ours, peer, from_torch):
     """One row of the table out of the rounds; None for what was not measured."""
     row = dict(zip(("op", "m", "n", "k", "ranks"), key))
     row.update(gemm_ms=None, methods={}, auto=None, auto_ms=None, picked=None, torch=None, torch_ms=None,
-               torch_gemm_ms=None, torch_over_auto=None)
+               torch_gemm_ms=None, torch_over_auto=None, from_torch_ms=None, torch_over_from_torch=None)
     if ours:
         row["gemm_ms"] = median_of(ours, lambda line: line["gemm_ms"])
         for name in [method["method"] for method in ours[0]["methods"]]:
@@ -165,6 +170,10 @@ def make_row(key, ours, peer):
         row["torch"] = median_of(peer, lambda line: line["ratio"])
         row["torch_ms"] = median_of(peer, lambda line: line["total_ms"])
         row["torch_gemm_ms"] = median_of(peer, lambda line: line["gemm_ms"])
+    if from_torch:
+        row["from_torch_ms"] = median_of(from_torch, lambda line: line["total_ms"])
+        if row["torch_ms"]:
+            row["torch_over_from_torch"] = row["torch_ms"] / row["from_torch_ms"]
     if row["auto_ms"] and row["torch_ms"]:
         row["torch_over_auto"] = row["torch_ms"] / row["auto_ms"]
     return row
@@ -180,15 +189,18 @@ def cell(value, width=8, digits=2):
 
 
 def print_table(rows):
+    called = any(row["from_torch_ms"] for row in rows)
     columns = METHODS + sorted({name for row in rows for name in row["methods"]} - set(METHODS))
     print(f"{'op':8}{'M':>7}{'N':>7}{'K':>7}{'P':>4}{'GEMM ms':>10}{'auto':>8} {'picked':18}"
-          + "".join(f"{name:>{max(9, len(name) + 1)}}" for name in columns) + f"{'PyTorch':>9}{'PyTorch/auto':>14}")
+          + "".join(f"{name:>{max(9, len(name) + 1)}}" for name in columns)
+          + f"{'PyTorch':>9}{'PyTorch/auto':>14}" + (f"{'/from PyTorch':>15}" if called else ""))
     for row in rows:
         mark = " !" if row["torch_over_auto"] and row["torch_over_auto"] * TOLERANCE < 1 else ""
         print(f"{row['op']:8}{row['m']:7}{row['n']:7}{row['k']:7}{row['ranks']:4}{cell(row['gemm_ms'], 10, 3)}"
               f"{cell(row['auto'])} {row['picked'] or '-':18}"
               + "".join(cell(row["methods"].get(name), max(9, len(name) + 1)) for name in columns)
-              + f"{cell(row['torch'], 9)}{cell(row['torch_over_auto'], 14)}{mark}")
+              + f"{cell(row['torch'], 9)}{cell(row['torch_over_auto'], 14)}"
+              + (cell(row["torch_over_from_torch"], 15) if called else "") + mark)
 
 
 def print_means(rows):
@@ -201,6 +213,8 @@ def print_means(rows):
     if both:
         print(f"auto is slower than PyTorch, by more than {TOLERANCE - 1:.0%}, in {len(slower)} of {both} rows (!).")
     print("Methods and PyTorch: whole operator over GEMM alone, 1 is free. PyTorch/auto: its time over ours.")
+    if any(row["from_torch_ms"] for row in rows):
+        print("/from PyTorch: its time over that of ours called from PyTorch.")
 
 
 def main():
@@ -212,14 +226,18 @@ def main():
         for ranks in args.ranks:
             if not args.no_peer:
                 progress(f"round {number + 1}, {ranks} ranks: PyTorch, {len(shapes)} shapes", begin)
-                measure_peer(args, table, ranks, shapes)
+                measure_torch(args, table, table.peer, args.peer, "PyTorch", ranks, shapes)
+            if args.from_torch:
+                progress(f"round {number + 1}, {ranks} ranks: Lapstrake from PyTorch", begin)
+                measure_torch(args, table, table.from_torch, HERE / "torch_ops.py", "Lapstrake from PyTorch", ranks,
+                              shapes)
             for shape in shapes:
                 progress(f"round {number + 1}, {ranks} ranks: Lapstrake, {','.join(map(str, shape))}", begin)
                 measure_ours(args, table, ranks, shape)
-    keys = list(dict.fromkeys([*table.ours, *table.peer]))
+    keys = list(dict.fromkeys([*table.ours, *table.peer, *table.from_torch]))
     cases = list(dict.fromkeys(key[:4] for key in keys))
     keys.sort(key=lambda key: (key[0], cases.index(key[:4]), key[4]))
-    rows = [make_row(key, table.ours.get(key), table.peer.get(key)) for key in keys]
+    rows = [make_row(key, table.ours.get(key), table.peer.get(key), table.from_torch.get(key)) for key in keys]
     wrong = [f"{line['op']} {method['method']} on {line['ranks']} ranks gives wrong results"
              for lines in table.ours.values() for line in lines for method in line["methods"] if not method["ok"]]
     with open(args.json, "w", encoding="utf-8") as file:

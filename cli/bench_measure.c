@@ -240,10 +240,8 @@ static lap_status_t choose_link(runner_t *runner)
     double gemm_s = lap_stats(samples, RATIO_ROUNDS).median * 1e-9;
     /* All ranks have the same samples, and so would agree anyway; this way they need not. */
     double rate = lap_bench_serial_bytes(&runner->data.shape) / (asked->ratio * gemm_s);
-    void *rates;
-    LAP_TRY(lap_group_collect(runner->group, &rate, sizeof(rate), &rates));
-    runner->result.link.bytes_per_s = ((const double *)rates)[0];
-    lap_free(rates);
+    LAP_TRY(lap_group_broadcast(runner->group, &rate, sizeof(rate)));
+    runner->result.link.bytes_per_s = rate;
     return LAP_OK;
 }
 

@@ -7,6 +7,7 @@
 #include "overlap/op.h"
 #include "ranks.h"
 #include "schedule/calibrate.h"
+#include "schedule/play.h"
 #include "schedule/simulate.h"
 #include "util/alloc.h"
 
@@ -51,29 +52,14 @@ static void put_place(const void *context, int rank, char *text, size_t bytes)
 
 /* ---- the same call, simulated ---- */
 
-typedef struct player {
-    const lap_linked_t *programs; /* of each rank */
-    lap_timeline_call_t words;
-    lap_timeline_t *timeline;
-} player_t;
-
-static uint64_t ns_of(double seconds)
+static int describe(void *context, int rank, uint32_t fragment, lap_timeline_call_t *call,
+                    char *name, size_t bytes)
 {
-    return (uint64_t)(seconds * 1e9) + 1; /* 0 is no time */
-}
-
-static void add_step(void *context, int rank, uint32_t fragment, uint32_t step, uint32_t block,
-                     const lap_step_times_t *times)
-{
-    const player_t *player = context;
-    const lap_schedule_t *schedule = &player->programs[rank].fragments[fragment].schedule;
-    lap_timeline_record_t record = lap_timeline_describe(&player->words, 0, schedule, step, block);
-    record.ready = ns_of(times->ready);
-    record.begin = ns_of(times->begin);
-    record.end = ns_of(times->end);
-    record.sent = times->came > 0 ? ns_of(times->sent) : 0;
-    record.came = times->came > 0 ? ns_of(times->came) : 0;
-    lap_timeline_add(player->timeline, &record);
+    const lap_op_kind_t *kind = context;
+    (void)fragment;
+    *call = (lap_timeline_call_t){.layer = -1, .stride = 1, .traffic = LAP_TRAFFIC_TP};
+    snprintf(name, bytes, "%s", lap_kind_words[*kind].word);
+    return rank;
 }
 
 /* A call by itself is a program of one fragment. */
@@ -84,13 +70,12 @@ static lap_status_t play(const lap_bench_call_t *call, const lap_cost_t *cost,
     lap_fragment_t *fragments = lap_alloc(size, sizeof(*fragments));
     lap_linked_t *programs = lap_alloc(size, sizeof(*programs));
     const lap_linked_t **list = lap_alloc(size, sizeof(*list));
-    player_t player = {programs,
-                       {.name = lap_kind_words[call->it->kind].word,
-                        .layer = -1,
-                        .stride = 1,
-                        .traffic = LAP_TRAFFIC_TP},
-                       timeline};
-    const lap_step_watch_t watch = {add_step, &player};
+    lap_op_kind_t kind = call->it->kind;
+    lap_play_t playing = {.timeline = timeline,
+                          .programs = programs,
+                          .size = (int)size,
+                          .describe = describe,
+                          .context = &kind};
     lap_status_t status = LAP_OK;
     size_t made = 0;
     lap_simulated_t simulated;
@@ -98,15 +83,18 @@ static lap_status_t play(const lap_bench_call_t *call, const lap_cost_t *cost,
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory to simulate %zu ranks", size);
     while (made < size && status == LAP_OK) {
         fragments[made].stride = 1;
-        programs[made] = (lap_linked_t){
-            .rank = (int)made, .fragments = &fragments[made], .nfragments = 1, .watch = &watch};
+        programs[made] =
+            (lap_linked_t){.rank = (int)made, .fragments = &fragments[made], .nfragments = 1};
         list[made] = &programs[made];
         status = lap_op_schedule(call->op, call->it->m, (int)made, &fragments[made].schedule);
         made++;
     }
     const lap_fragment_cost_t costs = {.cost = cost};
     if (status == LAP_OK)
+        status = lap_play_init(&playing);
+    if (status == LAP_OK)
         status = lap_linked_simulate(list, (int)size, &costs, &simulated, 0, NULL);
+    lap_play_clear(&playing);
     while (made > 0)
         lap_schedule_clear(&fragments[--made].schedule);
     lap_free(fragments);

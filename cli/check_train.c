@@ -84,9 +84,11 @@ static lap_nn_replication_t replication_of(const lap_train_t *train)
 {
     return (lap_nn_replication_t){.replicas = proved_replicas(train),
                                   .bucket = train->bucket,
+                                  .by_layer = train->by_layer,
                                   .wire = train->grad_dtype,
                                   .late = !train->overlap || !train->grad_overlap,
-                                  .ahead = train->overlap && train->param_overlap};
+                                  .ahead = train->overlap && train->param_overlap,
+                                  .starts = train->step_overlap};
 }
 
 /* ---- pipelines ---- */
@@ -100,6 +102,7 @@ static lap_status_t prove_stages(const lap_train_t *train, const lap_nn_desc_t *
                                          .pp = train->grid.pp,
                                          .replication = replication_of(train),
                                          .options = &options,
+                                         .optimizer = &train->optimizer,
                                          .target = target};
     return lap_stage_prove(&proving, proof_p);
 }
@@ -160,7 +163,7 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
         return;
     }
     printf("%s proved safe in %.2f s\n",
-           train->grid.pp > 1 ? "a step with all its messages is"
+           train->grid.pp > 1 ? "a step with all its messages and the optimizer's is"
                               : "forward, loss, backward and the optimizer's step are",
            seconds);
     printf("launches per rank: %zu (%zu operators, %zu kernels), of %zu steps with %zu links\n",

@@ -211,9 +211,13 @@ const lap_subcommand_t lap_itself = {
 const lap_variable_t lap_variables[] = {
     {"LAP_DEVICE", "the device, where no option names one: cpu, ref or cuda",
      "bench train tune calibrate"},
-    {"LAP_TRANSPORT", "the transport, likewise: shm, self, mpi, hosts, cuda_ipc or nccl",
+    {"LAP_TRANSPORT", "the transport, likewise: shm, self, mpi, tcp, hosts, cuda_ipc or nccl",
      "bench train tune calibrate"},
     {"LAP_TIMEOUT_S", "seconds that a rank waits for another, 60 unless set",
+     "run bench train tune calibrate"},
+    {"LAP_SPIN_US",
+     "microseconds that a wait keeps its core busy before it sleeps, 50 unless set; 0 where other "
+     "programs want the cores as well",
      "run bench train tune calibrate"},
     {"LAP_LOG", "quiet: no warnings on standard error; errors are reported as always", NULL},
     {"LAP_RANK, LAP_SIZE",
@@ -226,6 +230,14 @@ const lap_variable_t lap_variables[] = {
      "run bench train tune calibrate"},
     {"LAP_JOB", "instead of LAP_DIR: a name that no other running job has",
      "run bench train tune calibrate"},
+    {"LAP_MASTER",
+     "host:port at which rank 0 can be reached: ranks on several hosts meet there over TCP. The "
+     "variables of torchrun will do instead",
+     "bench train tune calibrate"},
+    {"LAP_NODE",
+     "the number of the host of a rank; where it is not set, ranks that can share memory are on "
+     "one",
+     "bench train tune calibrate"},
     {"OPENBLAS_NUM_THREADS, OMP_NUM_THREADS",
      "threads of a rank; where they are not set, ranks get their share of the cores",
      "run bench train tune calibrate"},

@@ -9,6 +9,7 @@
 #include "man.h"
 
 #define HELP_COLUMNS 80
+#define WIDTH_MOST 36 /* of names: what is longer has its explanation in the next line */
 
 const char *const lap_help_formats[] = {"text", "man", "words", NULL};
 
@@ -69,7 +70,10 @@ static void print_option(FILE *file, const lap_option_t *option, int width)
     snprintf(text, sizeof(text), "%3s --%s%s%s", option->letter ? letter : "", option->name,
              apart ? " " : "", option->value ? option->value : "");
     lap_option_explain(option, help);
-    fprintf(file, "  %-*s  ", width, text);
+    const int used = fprintf(file, "  %-*s", width, text);
+    if (used > width + 2)
+        fprintf(file, "\n%*s", width + 2, "");
+    fprintf(file, "  ");
     print_wrapped(file, help, width + 4);
 }
 
@@ -92,7 +96,7 @@ static void print_text(FILE *file, const lap_command_t *command)
     fprintf(file, "Options:\n");
     int width = width_of(&lap_help_option);
     for (size_t i = 0; i < command->noptions; i++)
-        if (width_of(&command->options[i]) > width)
+        if (width_of(&command->options[i]) > width && width_of(&command->options[i]) <= WIDTH_MOST)
             width = width_of(&command->options[i]);
     for (size_t i = 0; i < command->noptions; i++)
         print_option(file, &command->options[i], width);

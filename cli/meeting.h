@@ -3,9 +3,9 @@
  * A rank that a signal ends while it waits for the others at its directory would leave that there;
  * `lap run` removes it for its ranks, other launchers do not know of it. Between begin and end
  * signals whose effect is to end the process still do, but take the directory away first, unless it
- * was there before; and one that the library makes meanwhile for the ranks of a host, over MPI. The
- * library itself cannot do that: signals belong to the program. SIGKILL still leaves the directory,
- * which the next job of the same place then takes over.
+ * was there before; and one that the library makes meanwhile for the ranks of a host, over MPI or
+ * TCP. The library itself cannot do that: signals belong to the program. SIGKILL still leaves the
+ * directory, which the next job of the same place then takes over.
  */
 #ifndef LAP_CLI_MEETING_H
 #define LAP_CLI_MEETING_H

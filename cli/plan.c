@@ -5,6 +5,7 @@
  */
 #include "plan.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -130,6 +131,9 @@ static bool parse_model(const lap_args_t *args, lap_plan_request_t *request)
         desc.ffn = 4 * desc.hidden;
     if (desc.heads == 0)
         return lap_args_wrong(&command, "--heads is 0, expected at least 1");
+    if (desc.vocab > INT32_MAX)
+        return lap_args_wrong(&command, "--vocab is %zu, expected at most %d", desc.vocab,
+                              INT32_MAX);
     if (desc.hidden % desc.heads != 0)
         return lap_args_wrong(&command, "--hidden is %zu, expected a multiple of the %zu heads",
                               desc.hidden, desc.heads);
@@ -190,7 +194,7 @@ static bool parse_ways(const lap_args_t *args, lap_plan_config_t *config)
                               "--virtual-pp is 1 with --schedule interleaved, expected 2 or more");
     config->fsdp = args->given[FSDP];
     if (args->given[NO_OVERLAP])
-        config->tp_overlap = config->dp_overlap = config->pp_overlap = false;
+        config->tp_overlap = config->cp_overlap = config->dp_overlap = config->pp_overlap = false;
     return true;
 }
 
@@ -213,8 +217,12 @@ static bool parse(const lap_args_t *args, lap_plan_request_t *request)
     request->trace = args->values[TRACE];
     request->explain = args->given[EXPLAIN] || request->trace;
     request->json = args->given[JSON];
-    if (request->validate && request->trace)
-        return lap_args_wrong(&command, "--trace is given with --validate, expected one of them");
+    for (int i = 0; request->validate && i < NOPTIONS; i++)
+        if (args->given[i] && i != VALIDATE && i != GPU && i != JSON)
+            return lap_args_wrong(&command,
+                                  "--%s is given with --validate, expected one of them: the rows "
+                                  "of the file say what is planned",
+                                  options[i].name);
     if (request->validate)
         return true;
     return parse_model(args, request) && parse_grid(args, &request->config) &&

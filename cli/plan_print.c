@@ -120,6 +120,11 @@ void lap_plan_print_one(const lap_plan_request_t *request, const lap_plan_choice
     for (int i = 0; i < LAP_PLAN_KINDS; i++)
         printf("%-11s %10.4f  %5.1f %10.4f\n", lap_plan_kind_names[i], result->exposed[i],
                percent(result->exposed[i], result->seconds), result->hidden[i]);
+    if (result->larger_buckets)
+        printf(
+            "dp: planned with buckets of %.1f million parameters: there are too many smaller ones "
+            "to simulate\n",
+            result->bucket / 1e6);
     printf("\nmemory of a GPU    GB\n");
     for (int i = 0; i < LAP_PLAN_MEMORIES; i++)
         printf("%-13s %8.2f\n", lap_plan_memory_names[i], result->bytes[i] / GB);
@@ -152,6 +157,9 @@ static void json_choice(const lap_plan_request_t *request, const lap_plan_choice
     for (int i = 0; i < LAP_PLAN_MEMORIES; i++)
         printf("%s\"%s\":%.0f", i ? "," : "", lap_plan_memory_names[i], result->bytes[i]);
     printf("}");
+    if (result->bucket > 0)
+        printf(",\"bucket_parameters\":%.0f,\"larger_buckets\":%s", result->bucket,
+               result->larger_buckets ? "true" : "false");
     if (request->price > 0)
         printf(",\"cost\":%.9g", money(request, result));
     if (request->power_w > 0)

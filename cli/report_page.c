@@ -86,18 +86,43 @@ static bool take_time(lap_json_t *json)
     return lap_json_skip(json);
 }
 
-/* Events are objects, whose times are numbers. */
+/* An object, whose times are numbers; a slice has two. */
+static bool take_event(lap_json_t *json)
+{
+    char key[64], kind[8] = "";
+    int times = 0;
+    for (bool has = lap_json_open(json, '{'); has; has = lap_json_next(json, '}')) {
+        if (!lap_json_take_key(json, key, sizeof(key)))
+            return false;
+        const bool time = strcmp(key, "ts") == 0 || strcmp(key, "dur") == 0;
+        times += time;
+        if (!(time                     ? take_time(json)
+              : strcmp(key, "ph") == 0 ? lap_json_take_string(json, kind, sizeof(kind))
+                                       : lap_json_skip(json)))
+            return false;
+    }
+    if (!json->wrong && strcmp(kind, "X") == 0 && times < 2)
+        return lap_json_fail(json, "expected ts and dur before the end of a slice");
+    return !json->wrong;
+}
+
 static bool take_events(lap_json_t *json)
 {
     for (bool more = lap_json_open(json, '['); more; more = lap_json_next(json, ']'))
-        for (bool has = lap_json_open(json, '{'); has; has = lap_json_next(json, '}')) {
-            char key[64];
-            if (!lap_json_take_key(json, key, sizeof(key)))
-                return false;
-            const bool time = strcmp(key, "ts") == 0 || strcmp(key, "dur") == 0;
-            if (!(time ? take_time(json) : lap_json_skip(json)))
-                return false;
-        }
+        if (!take_event(json))
+            return false;
+    return !json->wrong;
+}
+
+/* What we add: of a measured step, a simulated one, or both. */
+static bool take_about(lap_json_t *json, bool *steps_p)
+{
+    char key[64];
+    for (bool more = lap_json_open(json, '{'); more; more = lap_json_next(json, '}')) {
+        if (!lap_json_take_key(json, key, sizeof(key)) || !lap_json_skip(json))
+            return false;
+        *steps_p = *steps_p || strcmp(key, "measured") == 0 || strcmp(key, "simulated") == 0;
+    }
     return !json->wrong;
 }
 
@@ -105,16 +130,16 @@ static bool take_events(lap_json_t *json)
 lap_status_t lap_report_judge(const char *path, const char *text, size_t bytes)
 {
     lap_json_t json = {.text = text, .bytes = bytes};
-    bool events = false, ours = false;
+    bool events = false, ours = false, steps = false;
     for (bool more = lap_json_open(&json, '{'); more; more = lap_json_next(&json, '}')) {
         char key[64];
         if (!lap_json_take_key(&json, key, sizeof(key)))
             break;
-        const bool list = strcmp(key, "traceEvents") == 0;
-        if (!(list ? take_events(&json) : lap_json_skip(&json)))
+        const bool list = strcmp(key, "traceEvents") == 0, about = strcmp(key, "lapstrake") == 0;
+        if (!(list ? take_events(&json) : about ? take_about(&json, &steps) : lap_json_skip(&json)))
             break;
         events = events || list;
-        ours = ours || strcmp(key, "lapstrake") == 0;
+        ours = ours || about;
     }
     if (!lap_json_end(&json))
         return lap_error(LAP_ERR_INVALID, "%s is no trace: byte %zu: %s", path, json.at,
@@ -124,5 +149,10 @@ lap_status_t lap_report_judge(const char *path, const char *text, size_t bytes)
                          "%s is no trace of lap: it has no member \"%s\"; expected a file that "
                          "--trace has written, in the format perfetto",
                          path, events ? "lapstrake" : "traceEvents");
+    if (!steps)
+        return lap_error(LAP_ERR_INVALID,
+                         "%s has no step: in \"lapstrake\" there is neither \"measured\" nor "
+                         "\"simulated\"; expected a file as --trace has written it",
+                         path);
     return LAP_OK;
 }

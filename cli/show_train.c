@@ -13,6 +13,7 @@
 #include "core/status.h"
 #include "core/world.h"
 #include "nn/predict.h"
+#include "parallel/stage_run.h"
 #include "ranks.h"
 #include "shared_options.h"
 #include "tune.h"
@@ -59,7 +60,10 @@ typedef struct request {
     const char *svg;
 } request_t;
 
-/* Collective, also after a failure of this rank: `status`. */
+/*
+ * Of one pass; with replicas, of the last of a step, in which gradients go to them. Collective, also
+ * after a failure of this rank: `status`.
+ */
 static lap_status_t predict(lap_nn_t *nn, lap_status_t status, lap_show_train_t *show,
                             lap_fragment_span_t **spans_p)
 {
@@ -70,16 +74,16 @@ static lap_status_t predict(lap_nn_t *nn, lap_status_t status, lap_show_train_t 
                                (unsigned)show->linked->nfragments);
     }
     LAP_TRY(lap_group_agree(nn->group, status));
-    lap_nn_prediction_t prediction = {.spans = *spans_p, .rank = show->rank};
+    lap_nn_prediction_t prediction = {.spans = *spans_p, .rank = show->rank, .last = true};
     LAP_TRY(lap_nn_predict(nn, &prediction));
-    show->predicted = prediction.seconds[0][0];
+    show->predicted = prediction.seconds[0][1];
     show->spans = *spans_p;
     return LAP_OK;
 }
 
 /*
  * The program after `pass`; NULL: with operators as built. Of layers that there are: predicted, with
- * the methods that they have chosen; rank 0 of their group shows it.
+ * the methods that they have chosen; rank 0 of the world shows it.
  */
 static lap_status_t show_after(const request_t *request, const lap_pass_t *pass, lap_nn_t *nn)
 {
@@ -90,14 +94,19 @@ static lap_status_t show_after(const request_t *request, const lap_pass_t *pass,
         .after = pass ? pass->name : NULL,
         .replication = {.replicas = request->train.grid.dp,
                         .bucket = request->train.bucket,
+                        .by_layer = request->train.by_layer,
                         .wire = request->train.grad_dtype,
                         .late = !request->train.overlap || !request->train.grad_overlap,
-                        .ahead = request->train.overlap && request->train.param_overlap},
+                        .ahead = request->train.overlap && request->train.param_overlap,
+                        .starts = request->train.step_overlap},
         .optimizer = nn ? NULL : &request->train.optimizer,
         .step_alone = !lap_train_steps(&request->train, false)};
     if (nn) {
         source = lap_nn_chosen(nn);
         linking.source = &source;
+        linking.replication = (lap_nn_replication_t){.held = true};
+        if (nn->background)
+            linking.replication = lap_nn_replication(nn);
     }
     lap_nn_programs_t programs;
     lap_show_train_t show = {.train = &request->train,
@@ -116,7 +125,7 @@ static lap_status_t show_after(const request_t *request, const lap_pass_t *pass,
     lap_fragment_span_t *spans = NULL;
     if (nn)
         status = predict(nn, status, &show, &spans);
-    const bool is_shown = status == LAP_OK && (!nn || nn->group->rank == 0);
+    const bool is_shown = status == LAP_OK && (!nn || lap_world_rank(nn->group->world) == 0);
     if (is_shown && request->svg)
         status = lap_show_train_svg(&show, request->svg);
     else if (is_shown)
@@ -127,39 +136,32 @@ static lap_status_t show_after(const request_t *request, const lap_pass_t *pass,
     return status;
 }
 
-/* The same of a step of a pipeline. */
-static lap_status_t show_stage(const request_t *request, const lap_pass_t *pass)
+/* The same of a step of a pipeline; `spans`: when the rank is at each fragment, or NULL. */
+static lap_status_t show_linked(const request_t *request, const lap_stage_proving_t *proving,
+                                const lap_pass_t *pass, const lap_fragment_span_t *spans,
+                                uint32_t count, double seconds)
 {
     const lap_train_t *train = &request->train;
-    const lap_pp_options_t options = lap_train_stages(train, train->overlap);
-    lap_nn_desc_t desc = train->desc;
-    desc.overlap = train->overlap ? &train->rules : &train->serial;
-    const lap_stage_proving_t proving = {.desc = &desc,
-                                         .tp = train->grid.tp,
-                                         .pp = train->grid.pp,
-                                         .replication = {.replicas = train->grid.dp,
-                                                         .bucket = train->bucket,
-                                                         .wire = train->grad_dtype,
-                                                         .late = !train->overlap},
-                                         .options = &options,
-                                         .target = request->target,
-                                         .as_built = !pass,
-                                         .after = pass ? pass->name : NULL};
-    const int rank = lap_stage_number(&proving, request->rank);
+    const int rank = lap_stage_number(proving, request->rank);
     lap_stage_programs_t programs;
     lap_show_train_t show = {.train = train,
                              .target = request->target,
                              .pass = pass,
                              .programs = &programs.all,
                              .rank = rank,
-                             .steps = request->steps};
-    lap_status_t status = lap_stage_programs_init(&programs, &proving);
+                             .steps = request->steps,
+                             .predicted = seconds,
+                             .spans = spans};
+    lap_status_t status = lap_stage_programs_init(&programs, proving);
     if (status == LAP_OK) {
         show.list = &programs.all.lists[rank];
         show.linked = &programs.all.programs[rank];
         show.items = programs.programs[rank].items;
         status = lap_show_lifetimes(&show);
     }
+    if (status == LAP_OK && spans && count != show.linked->nfragments)
+        status = lap_error(LAP_ERR_CHECK, "%u fragments were simulated, expected the %u of rank %d",
+                           (unsigned)count, (unsigned)show.linked->nfragments, request->rank);
     if (status == LAP_OK && request->svg)
         status = lap_show_train_svg(&show, request->svg);
     else if (status == LAP_OK)
@@ -167,6 +169,35 @@ static lap_status_t show_stage(const request_t *request, const lap_pass_t *pass)
     lap_free(show.lifetimes);
     lap_stage_programs_clear(&programs);
     return status;
+}
+
+static lap_status_t view_stage(void *context, const lap_stage_proving_t *proving,
+                               const lap_fragment_span_t *spans, uint32_t count, double seconds)
+{
+    return show_linked(context, proving, NULL, spans, count, seconds);
+}
+
+static lap_status_t show_stage(const request_t *request, const lap_pass_t *pass)
+{
+    const lap_train_t *train = &request->train;
+    const lap_pp_options_t options = lap_train_stages(train, train->overlap);
+    lap_nn_desc_t desc = train->desc;
+    desc.overlap = train->overlap ? &train->rules : &train->serial;
+    const lap_stage_proving_t proving = {
+        .desc = &desc,
+        .tp = train->grid.tp,
+        .pp = train->grid.pp,
+        .replication = {.replicas = train->grid.dp,
+                        .bucket = train->bucket,
+                        .by_layer = train->by_layer,
+                        .wire = train->grad_dtype,
+                        .late = !train->overlap || !train->grad_overlap,
+                        .ahead = train->overlap && train->param_overlap},
+        .options = &options,
+        .target = request->target,
+        .as_built = !pass,
+        .after = pass ? pass->name : NULL};
+    return show_linked(request, &proving, pass, NULL, 0, 0);
 }
 
 static lap_status_t show_pass(const request_t *request, const lap_pass_t *pass)
@@ -194,11 +225,10 @@ static bool parse(const lap_command_t *command, request_t *request)
     request->steps = lap_train_own(train, STEPS) != NULL;
     request->predicts = lap_train_own(train, PREDICT) != NULL;
     request->svg = lap_train_own(train, SVG);
-    if (request->predicts && (target || lap_train_own(train, AFTER) || request->each ||
-                              request->svg || train->grid.dp > 1 || train->grid.pp > 1))
-        return lap_args_wrong(command,
-                              "--predict is for what runs here, of one replica: expected no "
-                              "--target, --after, --each, --svg, --pp or --num-replicas");
+    if (request->predicts &&
+        (target || lap_train_own(train, AFTER) || request->each || request->svg))
+        return lap_args_wrong(command, "--predict is for what runs here: expected no --target, "
+                                       "--after, --each or --svg");
     return lap_arg_int(command, "--rank", lap_train_own(train, RANK), 0, lap_train_ranks(train) - 1,
                        &request->rank) &&
            (!target || lap_arg_target(command, target, &request->target)) &&
@@ -207,6 +237,19 @@ static bool parse(const lap_command_t *command, request_t *request)
 }
 
 /* ---- the command ---- */
+
+/* Collective. */
+static lap_status_t predict_model(request_t *request, lap_train_model_t *model)
+{
+    lap_group_t *world = model->groups.world;
+    const lap_stage_viewer_t viewer = {
+        .view = view_stage, .context = request, .rank = request->rank};
+    double seconds;
+    if (!model->pp)
+        return show_after(request, NULL, model->nn);
+    return lap_stage_predict(model->pp, world, NULL, lap_group_rank(world) == 0 ? &viewer : NULL,
+                             &seconds);
+}
 
 /* One rank of --predict. */
 static int predict_rank(const void *context, lap_world_t *world)
@@ -225,7 +268,7 @@ static int predict_rank(const void *context, lap_world_t *world)
         status = lap_train_model_init(&model, &request->train, &groups, request->train.overlap,
                                       false, link);
     if (status == LAP_OK)
-        status = show_after(request, NULL, model.nn);
+        status = predict_model(request, &model);
     const int result = status == LAP_OK ? LAP_CLI_OK
                                         : lap_ranks_fail(request->train.args.command->name,
                                                          lap_world_rank(world), status);

@@ -169,32 +169,7 @@ static lap_status_t match_signals(lap_analysis_t *analysis)
     return LAP_OK;
 }
 
-/* ---- intervals ---- */
-
-static int by_begin(const void *left, const void *right)
-{
-    const lap_interval_t *a = left, *b = right;
-    return compare_numbers(a->begin, b->begin);
-}
-
-static uint64_t sort_intervals(lap_interval_t *list, size_t *count_p)
-{
-    size_t last = 0;
-    uint64_t sum = 0;
-    if (*count_p == 0)
-        return 0;
-    qsort(list, *count_p, sizeof(*list), by_begin);
-    for (size_t i = 1; i < *count_p; i++) {
-        if (list[i].begin > list[last].end)
-            list[++last] = list[i];
-        else if (list[i].end > list[last].end)
-            list[last].end = list[i].end;
-    }
-    *count_p = last + 1;
-    for (size_t i = 0; i < *count_p; i++)
-        sum += list[i].end - list[i].begin;
-    return sum;
-}
+/* ---- what was hidden ---- */
 
 bool lap_record_computes(const lap_timeline_record_t *record)
 {
@@ -202,31 +177,6 @@ bool lap_record_computes(const lap_timeline_record_t *record)
     return lane && (record->kind == LAP_STEP_GEMM || record->kind == LAP_STEP_REDUCE ||
                     record->kind == LAP_STEP_COPY || record->kind == LAP_STEP_SUMS ||
                     record->kind == LAP_STEP_KERNEL);
-}
-
-static void add_interval(lap_interval_t *list, size_t *count, uint64_t begin, uint64_t end)
-{
-    if (begin < end)
-        list[(*count)++] = (lap_interval_t){begin, end};
-}
-
-/* What of `comm` none of `busy` covers; there is room for both together. */
-static void find_exposed(lap_rank_times_t *times)
-{
-    size_t b = 0;
-    for (size_t i = 0; i < times->ncomm; i++) {
-        uint64_t at = times->comm[i].begin;
-        const uint64_t end = times->comm[i].end;
-        while (b < times->nbusy && times->busy[b].end <= at)
-            b++;
-        for (size_t j = b; j < times->nbusy && times->busy[j].begin < end; j++) {
-            add_interval(times->exposed, &times->nexposed, at, times->busy[j].begin);
-            at = times->busy[j].end;
-        }
-        add_interval(times->exposed, &times->nexposed, at, end);
-    }
-    for (size_t i = 0; i < times->nexposed; i++)
-        times->exposed_ns += times->exposed[i].end - times->exposed[i].begin;
 }
 
 static lap_status_t find_times(lap_analysis_t *analysis)
@@ -252,20 +202,24 @@ static lap_status_t find_times(lap_analysis_t *analysis)
         const lap_timeline_record_t *record = &timeline->records[i];
         lap_rank_times_t *own = &analysis->ranks[record->rank];
         if (lap_record_computes(record))
-            add_interval(own->busy, &own->nbusy, record->begin, record->end);
+            lap_intervals_add(own->busy, &own->nbusy, record->begin, record->end);
         if (record->came && record->peer != record->rank) {
-            add_interval(own->comm, &own->ncomm, record->sent, record->came);
+            lap_intervals_add(own->comm, &own->ncomm, record->sent, record->came);
             if (record->peer >= 0 && record->peer < timeline->size) {
                 lap_rank_times_t *peer = &analysis->ranks[record->peer];
-                add_interval(peer->comm, &peer->ncomm, record->sent, record->came);
+                lap_intervals_add(peer->comm, &peer->ncomm, record->sent, record->came);
             }
         }
     }
     for (int r = 0; r < timeline->size; r++) {
         lap_rank_times_t *times = &analysis->ranks[r];
-        times->busy_ns = sort_intervals(times->busy, &times->nbusy);
-        times->comm_ns = sort_intervals(times->comm, &times->ncomm);
-        find_exposed(times);
+        times->nbusy = lap_intervals_join(times->busy, times->nbusy);
+        times->ncomm = lap_intervals_join(times->comm, times->ncomm);
+        times->nexposed = lap_intervals_without(times->comm, times->ncomm, times->busy,
+                                                times->nbusy, times->exposed);
+        times->busy_ns = lap_intervals_length(times->busy, times->nbusy);
+        times->comm_ns = lap_intervals_length(times->comm, times->ncomm);
+        times->exposed_ns = lap_intervals_length(times->exposed, times->nexposed);
     }
     return LAP_OK;
 }

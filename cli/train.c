@@ -41,20 +41,6 @@ static double flops_of(const lap_train_t *train, const lap_nn_gemm_t *gemm)
            train->grid.tp;
 }
 
-/* As the mean of the ranks of a pipeline, which have other layers. Collective. */
-static lap_status_t average_flops(lap_group_t *pp, double *flops)
-{
-    void *all;
-    if (!pp)
-        return LAP_OK;
-    LAP_TRY(lap_group_collect(pp, flops, sizeof(*flops), &all));
-    *flops = 0;
-    for (int r = 0; r < lap_group_size(pp); r++)
-        *flops += ((const double *)all)[r] / lap_group_size(pp);
-    lap_free(all);
-    return LAP_OK;
-}
-
 /*
  * What the GEMMs are that other stages of a pipeline have: those of the logits, which the first rank has
  * not. Collective.
@@ -103,7 +89,8 @@ static lap_status_t list_gemms(const lap_train_model_t *model, lap_train_result_
         result->flops += flops_of(model->train, &gemm);
     }
     LAP_TRY(share_gemms(model->groups.pp, result));
-    return average_flops(model->groups.pp, &result->flops);
+    /* The ranks of a pipeline have other layers. */
+    return model->groups.pp ? lap_group_mean(model->groups.pp, &result->flops, 1) : LAP_OK;
 }
 
 static double seconds_since(uint64_t begin)
@@ -207,9 +194,9 @@ static lap_status_t predict(const lap_train_model_t *model, lap_train_result_t *
     double step = 0;
     if (!train->predicts)
         return LAP_OK;
-    const lap_status_t status =
-        model->pp ? lap_stage_predict(model->pp, model->groups.world, prediction.timeline, &step)
-                  : lap_nn_predict(model->nn, &prediction);
+    const lap_status_t status = model->pp ? lap_stage_predict(model->pp, model->groups.world,
+                                                              prediction.timeline, NULL, &step)
+                                          : lap_nn_predict(model->nn, &prediction);
     if (status == LAP_ERR_NO_MEMORY) { /* on all ranks: they train without */
         if (lap_group_rank(model->groups.world) == 0)
             fprintf(stderr, "%s: nothing is predicted: %s\n", lap_train_command.name,

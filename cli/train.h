@@ -54,7 +54,9 @@ typedef struct lap_train {
     char tuned[16];             /* the day when that was; "": the rules are not from there */
     bool overlap, compare;      /* compare: with and without overlap, one after the other */
     lap_dtype_t grad_dtype;     /* of gradients on their way to other replicas */
-    size_t bucket;              /* elements that travel together */
+    size_t bucket;              /* elements that travel together; 0: those of a layer */
+    bool by_layer;              /* no bucket has weights of two layers */
+    bool step_overlap;          /* the step begins to gather weights */
     bool grad_overlap;          /* of gradients, with backward */
     bool param_overlap;         /* weights of a shared optimizer, with forward */
     const char *data;           /* files of tokens; NULL: made from the seed */

@@ -63,9 +63,11 @@ static lap_status_t init_replicas(lap_train_model_t *model, bool overlap,
     if (!model->groups.replicas)
         return LAP_OK;
     options.bucket = model->train->bucket;
+    options.by_layer = model->train->by_layer;
     options.wire_dtype = model->train->grad_dtype;
     options.overlap = overlap && model->train->grad_overlap;
     options.overlap_weights = overlap && model->train->param_overlap;
+    options.overlap_step = model->train->step_overlap;
     options.buffer_options = buffer;
     return lap_dp_create(model->nn, model->groups.replicas, &options, &model->dp);
 }
@@ -330,27 +332,13 @@ lap_status_t lap_train_add_loss(lap_train_model_t *model)
     return LAP_OK;
 }
 
-/* The mean of the losses of all replicas, in their order. Collective. */
-static lap_status_t average_loss(lap_train_model_t *model, double *loss)
-{
-    void *all;
-    if (!model->groups.replicas)
-        return LAP_OK;
-    const int replicas = lap_group_size(model->groups.replicas);
-    LAP_TRY(lap_group_collect(model->groups.replicas, loss, sizeof(*loss), &all));
-    *loss = 0;
-    for (int r = 0; r < replicas; r++)
-        *loss += ((const double *)all)[r] / replicas;
-    lap_free(all);
-    return LAP_OK;
-}
-
 lap_status_t lap_train_sync(lap_train_model_t *model, double *loss_p)
 {
     double loss = model->loss;
     if (model->dp && !model->steps)
         LAP_TRY(lap_dp_wait(model->dp));
-    LAP_TRY(average_loss(model, &loss));
+    if (model->groups.replicas)
+        LAP_TRY(lap_group_mean(model->groups.replicas, &loss, 1));
     *loss_p = isnan(loss) ? (double)NAN : loss; /* without a sign, which some processors give it */
     return LAP_OK;
 }

@@ -158,6 +158,19 @@ static bool parse_order(lap_train_t *train, const lap_args_t *args)
            lap_arg_number(args->command, "--data-seed", args->values[DATA_SEED], &train->data_seed);
 }
 
+static bool parse_buckets(lap_train_t *train, const lap_args_t *args)
+{
+    static const char *const names[] = {"size", "layer", NULL};
+    size_t by;
+    if (!lap_arg_choice(args->command, "--bucket-by", args->values[BUCKET_BY], names, &by))
+        return false;
+    train->by_layer = by == 1;
+    if (train->by_layer && !args->given[BUCKET])
+        return true;
+    return lap_train_count(args, BUCKET, strcmp(train->device, "cuda") == 0 ? "4M" : "256K",
+                           &train->bucket);
+}
+
 static bool parse_training(lap_train_t *train, const lap_args_t *args)
 {
     lap_optimizer_desc_t *optimizer = &train->optimizer;
@@ -175,9 +188,7 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
                      &train->log_interval) ||
         !lap_arg_number(args->command, "--seed", args->values[SEED], &train->desc.seed) ||
         !parse_decay(train, args) || !parse_checkpoints(train, args) || !parse_scale(train, args) ||
-        !parse_order(train, args) ||
-        !lap_train_count(args, BUCKET, strcmp(train->device, "cuda") == 0 ? "4M" : "256K",
-                         &train->bucket))
+        !parse_order(train, args) || !parse_buckets(train, args))
         return false;
     if (!parse_part(args, ATTENTION_DROPOUT, &train->desc.attention_dropout) ||
         !parse_part(args, HIDDEN_DROPOUT, &train->desc.hidden_dropout))
@@ -187,9 +198,12 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
     optimizer->kind = (lap_optimizer_kind_t)kind;
     train->grad_overlap = !args->given[NO_OVERLAP_GRAD];
     train->param_overlap = !args->given[NO_OVERLAP_PARAM];
+    train->step_overlap = args->given[OVERLAP_STEP];
     if (args->given[DISTRIBUTED]) {
         train->desc.shards = (size_t)train->grid.cp * (size_t)train->grid.dp;
         train->desc.shard_bucket = train->bucket;
+        train->desc.shard_by_layer = train->by_layer;
+        train->desc.fp8_params = args->given[FP8_PARAMS];
     }
     if (lap_dtype_parse(args->values[GRAD_DTYPE], &train->grad_dtype) == LAP_OK &&
         (train->grad_dtype == LAP_FLOAT32 || train->grad_dtype == LAP_BFLOAT16))
@@ -274,12 +288,7 @@ static bool parse_link(lap_train_t *train, const lap_args_t *args)
     const char *text = args->values[LINK];
     if (!text)
         return true;
-    if (!lap_arg_link(args->command, "--link", text, &train->link))
-        return false;
-    if (train->link.ratio > 0 && train->grid.pp > 1)
-        return lap_args_wrong(args->command,
-                              "--link %s is for layers without a pipeline; expected a rate", text);
-    return true;
+    return lap_arg_link(args->command, "--link", text, &train->link);
 }
 
 /* What --trace and --assert-hidden say. */

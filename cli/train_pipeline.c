@@ -44,11 +44,6 @@ bool lap_train_pipeline(lap_train_t *train, const lap_args_t *args)
                               "--pp is %d; expected --model with it: only models are cut into the "
                               "stages of a pipeline",
                               train->grid.pp);
-    if (train->grid.pp > 1 && train->desc.fp8 == LAP_FP8_DELAYED)
-        return lap_args_wrong(args->command,
-                              "--fp8 is delayed with --pp %d; expected --fp8=current with it: "
-                              "several micro-batches are in flight at once",
-                              train->grid.pp);
     return parse_layers(pipeline, args);
 }
 

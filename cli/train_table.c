@@ -157,7 +157,13 @@ const lap_option_t lap_train_options[NOPTIONS] = {
     [GRAD_DTYPE] = {0, "grad-sync-dtype", "TYPE",
                     "type of gradients sent to other replicas: fp32 or bf16", "fp32"},
     [BUCKET] = {0, "bucket-size", "COUNT",
-                "elements of gradients that are sent together (default 256K; cuda: 4M)", NULL},
+                "elements of gradients that are sent together (default 256K; cuda: 4M; --bucket-by "
+                "layer: those of a layer)",
+                NULL},
+    [BUCKET_BY] = {0, "bucket-by", "WHAT",
+                   "where buckets of gradients and of weights end: size (when they have "
+                   "--bucket-size elements), or layer (also where a layer ends)",
+                   "size"},
     [NO_OVERLAP_GRAD] = {0, "no-overlap-grad-sync", NULL,
                          "gradients are sent to other replicas after backward, not during it",
                          NULL},
@@ -170,6 +176,16 @@ const lap_option_t lap_train_options[NOPTIONS] = {
         {0, "no-overlap-param-sync", NULL,
          "weights of --distributed-optimizer are gathered after its step, not in the "
          "background of the next forward",
+         NULL},
+    [OVERLAP_STEP] =
+        {0, "overlap-param-gather-with-optimizer-step", NULL,
+         "the weights that a forward of --distributed-optimizer needs first are gathered "
+         "while its step makes the others",
+         NULL},
+    [FP8_PARAMS] =
+        {0, "fp8-param-gather", NULL,
+         "weights of --distributed-optimizer that GEMMs take in FP8 are gathered as FP8: "
+         "one byte each, not four",
          NULL},
     [LR_DECAY] = {0, "lr-decay-style", "KIND",
                   "how the learning rate falls after the warm-up: constant, linear or cosine",
@@ -215,7 +231,7 @@ const lap_option_t lap_train_options[NOPTIONS] = {
     [LINK] = {0, "link", "LINK",
               "emulate a link out of each rank: a rate such as 2GB/s, a rate with a latency as in "
               "2GB/s,5us, or ratio:0.4, the rate at which communication that is not overlapped "
-              "takes 0.4 of the time of the GEMMs, or with --tp 1 of a step without a link",
+              "takes 0.4 of the time of the GEMMs, or with --tp 1 or --pp of a step without a link",
               NULL},
     [DEVICE] = LAP_OPTION_DEVICE,
     [TRANSPORT] = LAP_OPTION_TRANSPORT,

@@ -202,11 +202,9 @@ lap_status_t lap_train_write_trace(const lap_train_t *train, lap_group_t *world,
                 lap_train_command.name);
     else if (lap_group_rank(world) == 0)
         written = add_simulated(result, timeline) && write_file(train, result, timeline);
-    void *all; /* ranks end alike */
-    LAP_TRY(lap_group_collect(world, &written, sizeof(written), &all));
-    if (!*(const bool *)all && *end_p == LAP_CLI_OK)
+    LAP_TRY(lap_group_broadcast(world, &written, sizeof(written))); /* ranks end alike */
+    if (!written && *end_p == LAP_CLI_OK)
         *end_p = LAP_CLI_FAILED;
-    lap_free(all);
     return LAP_OK;
 }
 

@@ -451,12 +451,9 @@ static lap_status_t go_on(search_t *search)
     lap_tune_t *tune = search->tune;
     lap_group_t *world = search->groups->world;
     int found = 0;
-    void *all;
     const bool reads = lap_group_rank(world) == 0;
     LAP_TRY(lap_group_agree(world, reads ? lap_tune_read(tune, &found) : LAP_OK));
-    LAP_TRY(lap_group_collect(world, tune->choices, sizeof(tune->choices), &all));
-    memcpy(tune->choices, all, sizeof(tune->choices));
-    lap_free(all);
+    LAP_TRY(lap_group_broadcast(world, tune->choices, sizeof(tune->choices)));
     if (found > 0 && !tune->train.quiet)
         fprintf(stderr, "lap tune: goes on after %d decisions: %s.part\n", found, tune->output);
     return replay(search);

@@ -157,16 +157,14 @@ static bool look_up(const lap_train_t *train, lap_tune_entry_t *entry)
 lap_status_t lap_tune_find(const lap_train_t *train, lap_group_t *world, lap_tune_entry_t *entry_p)
 {
     lap_tune_entry_t entry = {.rounds = 0};
-    void *all;
     if (!world) {
         *entry_p = look_up(train, &entry) ? entry : (lap_tune_entry_t){.rounds = 0};
         return LAP_OK;
     }
     if (lap_group_rank(world) == 0 && !look_up(train, &entry))
         entry = (lap_tune_entry_t){.rounds = 0};
-    LAP_TRY(lap_group_collect(world, &entry, sizeof(entry), &all));
-    memcpy(entry_p, all, sizeof(*entry_p));
-    lap_free(all);
+    LAP_TRY(lap_group_broadcast(world, &entry, sizeof(entry)));
+    *entry_p = entry;
     return LAP_OK;
 }
 

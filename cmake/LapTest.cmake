@@ -4,8 +4,12 @@
 list(TRANSFORM LAP_MPI_INCLUDE PREPEND -isystem OUTPUT_VARIABLE mpi_cflags)
 string(JOIN " " mpi_cflags ${mpi_cflags})
 
-# What every test finds in its environment, and scripts besides.
+# What every test finds in its environment, and scripts besides. Several tests run at a time: programs sleep while they wait, and
+# leave the core to another test. Those with ${spins} behind ENV spin first, as users' programs do; so do scripts and what
+# tests waiting itself, core/ and transport/.
 set(test_environment OPENBLAS_NUM_THREADS=1)
+set(sleeps LAP_SPIN_US=0)
+set(spins LAP_SPIN_US=)
 set(script_environment
   LAP=$<TARGET_FILE:lap_cli>
   LAP_SOURCE_DIR=${PROJECT_SOURCE_DIR}
@@ -70,17 +74,18 @@ if(LAP_COMPUTE_SANITIZER AND NOT LAP_TEST_GPU STREQUAL "AUTO")
   set(sanitizer_tests ${LAP_TEST_GPU})
 endif()
 
-# lap_test(folder/name[.sh] [RANKS n...] [MPI n...] [HOSTS n...] [ARGS arg...] [ENV name=value...] [TIMEOUT seconds] [LABEL text]
+# lap_test(folder/name[.sh] [RANKS n...] [MPI n...] [HOSTS n...] [TCP n...] [ARGS arg...] [ENV name=value...] [TIMEOUT seconds] [LABEL text]
 #          [SERIAL] [FORKS] [GPU] [SANITIZER tool] [TARGET target])
 # Runs the program, or with .sh the script, of that name. RANKS: under `lap run`, once for each number of ranks. MPI: the
-# same under mpirun. HOSTS: with so many ranks on each of two hosts, as test/hosts.sh makes them (Open MPI only). LABEL tells
-# several entries of one program apart. Several tests run at a time, those with the longest TIMEOUT first. SERIAL: alone on the
+# same under mpirun. HOSTS: with so many ranks on each of two hosts, as test/hosts.sh makes them (Open MPI only). TCP: the
+# same over TCP, as test/tcp.sh makes them. LABEL tells several entries of one program apart. Several tests run at a time, those with the longest TIMEOUT first. SERIAL: alone on the
 # machine, for a test that counts on being done with something after a while.
+# LOCK: not at the same time as another test that names the same; those over TCP name tcp_ports, as they choose ports at random.
 # FORKS: the program starts processes itself. GPU: it needs one, which its ranks share, and is alone on it; ctest knows it by
 # the label gpu. SANITIZER: on a GPU under that tool of compute-sanitizer; the label is gpu-sanitizer. There are tests of these
 # two only where gpu_tests and sanitizer_tests above are ON. TARGET: a program that is not one of this folder.
 function(lap_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;FORKS;GPU" "TIMEOUT;LABEL;TARGET;SANITIZER" "RANKS;MPI;HOSTS;ARGS;ENV")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;FORKS;GPU" "TIMEOUT;LABEL;LOCK;TARGET;SANITIZER" "RANKS;MPI;HOSTS;TCP;ARGS;ENV")
   set(alone ${arg_SERIAL})
   set_property(GLOBAL APPEND PROPERTY lap_tests ${name})
   if((arg_GPU AND NOT gpu_tests) OR (arg_SANITIZER AND NOT sanitizer_tests))
@@ -98,6 +103,9 @@ function(lap_test name)
     string(REPLACE "/" "_" target test_${name})
     set(command $<TARGET_FILE:${target}>)
   endif()
+  if(NOT suffix AND NOT name MATCHES "^(core|transport)/" AND NOT arg_GPU AND NOT arg_SANITIZER)
+    list(PREPEND arg_ENV ${sleeps})
+  endif()
   if(arg_SANITIZER)
     # The kernels of cuBLASLt are left alone, but that initcheck has to see what they write.
     if(NOT arg_SANITIZER STREQUAL "initcheck")
@@ -107,7 +115,7 @@ function(lap_test name)
     string(JOIN "-" arg_LABEL ${arg_LABEL} ${arg_SANITIZER})
     set(alone ON)
   endif()
-  if(arg_FORKS OR arg_RANKS OR arg_MPI OR arg_HOSTS)
+  if(arg_FORKS OR arg_RANKS OR arg_MPI OR arg_HOSTS OR arg_TCP)
     list(PREPEND arg_ENV ${many_processes_environment})
   endif()
   if(NOT arg_TIMEOUT)
@@ -117,7 +125,7 @@ function(lap_test name)
   math(EXPR limit "${arg_TIMEOUT} * 9 / 10") # Then a program says where it is, which who is killed cannot.
   string(REGEX REPLACE "\\.sh$" "" base ${name})
   string(JOIN "-" base ${base} ${arg_LABEL})
-  if(NOT arg_RANKS AND NOT arg_MPI AND NOT arg_HOSTS)
+  if(NOT arg_RANKS AND NOT arg_MPI AND NOT arg_HOSTS AND NOT arg_TCP)
     set(tests ${base}${suffix})
     add_test(NAME ${tests} COMMAND ${launcher} ${command} ${arg_ARGS})
   endif()
@@ -140,6 +148,11 @@ function(lap_test name)
                                              ${command} ${arg_ARGS})
     list(APPEND tests ${base}-2x${ranks})
   endforeach()
+  foreach(ranks IN LISTS arg_TCP)
+    add_test(NAME ${base}-tcp-2x${ranks}
+             COMMAND ${launcher} bash ${PROJECT_SOURCE_DIR}/test/tcp.sh ${ranks} ${command} ${arg_ARGS})
+    list(APPEND tests ${base}-tcp-2x${ranks})
+  endforeach()
   # A user who names libraries of a GPU names them for tests on the GPU: the others have those of test/fake, or none.
   if(NOT arg_GPU AND NOT arg_SANITIZER)
     list(PREPEND arg_ENV LAP_CUBLASLT= LAP_NCCL= LAP_CUBLASMP=)
@@ -150,6 +163,12 @@ function(lap_test name)
     RUN_SERIAL ${alone}
     COST ${arg_TIMEOUT}
     ENVIRONMENT "${test_environment};LAP_TEST_LIMIT_S=${limit};${mpirun_environment};${arg_ENV}")
+  if(arg_TCP)
+    set(arg_LOCK tcp_ports)
+  endif()
+  if(arg_LOCK)
+    set_tests_properties(${tests} PROPERTIES RESOURCE_LOCK ${arg_LOCK})
+  endif()
   if(arg_SANITIZER)
     set_tests_properties(${tests} PROPERTIES LABELS gpu-sanitizer)
   elseif(arg_GPU)

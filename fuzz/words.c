@@ -74,6 +74,7 @@ static void parse_variable(char *text)
                                         "LAP_DIR",
                                         "LAP_JOB",
                                         "LAP_TIMEOUT_S",
+                                        "LAP_SPIN_US",
                                         "OMPI_COMM_WORLD_RANK",
                                         "OMPI_COMM_WORLD_SIZE",
                                         "RANK",
@@ -96,6 +97,8 @@ static void parse_variable(char *text)
     }
     if (lap_environment_timeout(&ns) == LAP_OK)
         HOLDS(ns > 0);
+    if (lap_environment_spin(&ns) == LAP_OK)
+        HOLDS(ns <= 1000000000u);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         unsetenv(names[i]);
 }

@@ -8,6 +8,10 @@
  *                          others those of lap_nn_param
  *   optimizer.safetensors  the moments of each, as NAME.exp_avg and NAME.exp_avg_sq (AdamW) or
  *                          NAME.momentum_buffer (SGD)
+ *   fp8.safetensors        with delayed FP8 scaling: of each matrix that has a history its magnitudes, as
+ *                          GEMM.input.amax_history and GEMM.grad_output.amax_history, such as layer0.fc1.input: in
+ *                          the shape [dp, cp, 1 + history], the largest since scales were renewed and those of the
+ *                          renewals before, the newest first
  *   manifest.json          step, samples, the size and checksum of each file, and the fields of lap_nn_desc_t
  *                          that change what the layers compute with their weights
  *
@@ -15,7 +19,10 @@
  * was not finished, and counts for nothing. A kill at any moment leaves those that were there whole.
  *
  * On the same grid training goes on bit for bit. On another one weights and moments are the same bits, and
- * losses differ by rounding. With FP8 the magnitudes of earlier passes are not part of it: scales begin anew.
+ * losses differ by rounding. A matrix of FP8 is one for the ranks that share weights, so that their number may
+ * change; replicas and ranks that share sequences have matrices of their own. Where the number of either is
+ * another one, the magnitudes are the largest of all of them. A checkpoint without magnitudes gives delayed
+ * scaling none, and a warning; without delayed scaling they are not read.
  *
  * All ranks write their parts of the same files, which must be on a file system that all of them see.
  */

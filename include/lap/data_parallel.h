@@ -41,20 +41,23 @@ typedef struct lap_dp_options {
     int overlap;            /* 0: buckets are sent when backward has ended */
     const lap_buffer_options_t *buffer_options; /* of the buffer of its own; NULL: the defaults */
     int overlap_weights; /* 0: a shared optimizer gathers weights in its step, not in forward */
+    int by_layer; /* 1, or shard_by_layer: also where a layer ends, and with bucket 0 only there */
+    int overlap_step; /* 1, with overlap_weights: the weights that the first GEMM of forward waits for are
+                         gathered while the step makes the others */
 } lap_dp_options_t;
 
 /* The options that are meant by NULL. */
 #define LAP_DP_OPTIONS_INIT                                                                        \
     {                                                                                              \
-        sizeof(lap_dp_options_t), 0, LAP_FLOAT32, 1, NULL, 1                                       \
+        sizeof(lap_dp_options_t), 0, LAP_FLOAT32, 1, NULL, 1, 0, 0                                 \
     }
 
 /*
  * Joins layers with their replicas on the other ranks of `group`. Of the ranks that share the
  * weights only this one is in `group`. With `overlap` the last backward of a step, and in a pipeline that of
  * each stage, sends gradients as it completes them, in the background. Layers with `shards` have no
- * forward before; `group` has the ranks of shard_group. A stage of a pipeline gathers weights after the step of
- * the optimizer, whatever `overlap_weights` says.
+ * forward before; `group` has the ranks of shard_group. With `overlap_weights` a step of a pipeline gathers the
+ * weights of its stages as their first actions need them.
  * Collective over the group; every rank gives the same options, and layers whose weights, and whose
  * optimizer if they have one, are described alike: LAP_ERR_MISMATCH names the difference.
  * `options` may be NULL. Writes *dp_p on success; the caller destroys it before the layers and the

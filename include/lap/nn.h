@@ -95,7 +95,11 @@ typedef enum lap_recompute {
 /* How FP8 operands of GEMMs get their scales: e4m3 forward, e5m2 for gradients. */
 typedef enum lap_fp8_recipe {
     LAP_FP8_NONE = 0,
-    LAP_FP8_DELAYED = 1, /* from the largest magnitudes of earlier passes */
+    /*
+     * From the largest magnitudes of earlier steps: scales change in the first forward after a step, a refresh or
+     * lap_nn_zero_gradients, and are the same for all micro-batches of a step.
+     */
+    LAP_FP8_DELAYED = 1,
     LAP_FP8_CURRENT = 2, /* from the matrix itself: ranks exchange a number before each such GEMM */
 } lap_fp8_recipe_t;
 
@@ -131,7 +135,7 @@ typedef struct lap_nn_desc {
     int sequence_parallel; /* 0: rows are whole on every rank, and sums are all-reduced */
     lap_recompute_t recompute;
     lap_fp8_recipe_t fp8;
-    size_t amax_history; /* LAP_FP8_DELAYED: passes looked back on; 0: 16 */
+    size_t amax_history; /* LAP_FP8_DELAYED: steps looked back on; 0: 16 */
     /*
      * The overlap of each GEMM; NULL: the defaults. Without sequence parallelism all that counts is
      * whether a GEMM is serial, auto or neither.
@@ -172,8 +176,12 @@ typedef struct lap_nn_desc {
      * next to each other.
      */
     size_t shards;            /* 0: 1, each rank has all of it */
-    size_t shard_bucket;      /* elements of which each has a part; 0: 4 Mi */
+    size_t shard_bucket;      /* elements of which each has a part; 0: 4 Mi, or with
+                                 shard_by_layer those of a layer */
     lap_group_t *shard_group; /* shards 1: NULL */
+    int shard_by_layer;       /* 1: no bucket has weights of two layers */
+    int fp8_params;           /* 1: FP8 weights are made from these parts and gathered as FP8; 0:
+                                 gathered as fp32, and then made. The same numbers */
 } lap_nn_desc_t;
 
 /* A description in which seq, hidden and heads are still to be set. */
@@ -182,7 +190,7 @@ typedef struct lap_nn_desc {
         sizeof(lap_nn_desc_t), LAP_NN_TRANSFORMER, 1, 0, 1, 0, 0, 0, 0, 0, 0, LAP_FLOAT32,         \
             LAP_LAYERNORM, LAP_GELU, 1e-5f, 1, 0, 1, LAP_RECOMPUTE_NONE, LAP_FP8_NONE, 0, NULL,    \
             NULL, NULL, 1234, 0.023f, 1.0f, 0, 0, 0, LAP_POSITIONS_NONE, 0, 10000.0f, 0, 0, 0,     \
-            LAP_CP_P2P, 0, 1, NULL, 1.0f, 1.0f, 4.0f, 8192, 0, 0, NULL                             \
+            LAP_CP_P2P, 0, 1, NULL, 1.0f, 1.0f, 4.0f, 8192, 0, 0, NULL, 0, 0                       \
     }
 
 /* ---- making them ---- */

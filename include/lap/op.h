@@ -225,7 +225,8 @@ LAP_API lap_status_t lap_op_buffer_size(const lap_op_desc_t *desc, int nranks, s
  * The method "auto" is chosen here, the same on every rank. All methods that the transport can do,
  * serial among them, are simulated. The ranks measure the costs together, once per group (under a
  * second) and once per n and k (some tenths at most). serial is picked unless another method is
- * predicted to be faster by more than 2 %. On a GPU all methods are called instead, on memory as
+ * predicted to be faster by more than 2 %, and then is, where serial takes at most 20 ms, also when both
+ * are called in turns. On a GPU all methods are called instead, on memory as
  * large as calls of the capacity need (some seconds for large sizes), and simulated only where
  * there is no room for that. Calls with a half, a quarter, ... of the rows may get another method
  * than those of the capacity. The knobs must be left at 0.

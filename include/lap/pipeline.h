@@ -99,7 +99,8 @@ LAP_API lap_nn_t *lap_pp_layers(lap_pp_t *pp);
  * [micro_batches, batch, seq], as in lap_model_forward, and may change when the call has returned.
  * Gradients are the sums over the micro-batches; those of tied weights are the same on both ranks that
  * have them. Collective over both groups; every rank gives the same arguments. Does not wait for the
- * end. Returns as lap_model_forward.
+ * end. Where a rank's arguments are wrong, nobody waits for it: its groups are broken, and the others are told the reason.
+ * Returns as lap_model_forward.
  */
 LAP_API lap_status_t lap_pp_step(lap_pp_t *pp, size_t seq, const int32_t *tokens,
                                  const int32_t *targets);

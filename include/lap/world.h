@@ -38,10 +38,10 @@ typedef struct lap_world_options {
     const char *device;
     int cpu_threads; /* of one GEMM, set in OpenBLAS for all of the process; 0: as it is */
     /*
-     * Of the buffers that do not ask for another: "shm", "self", "mpi" or "hosts"; NULL:
-     * LAP_TRANSPORT of the environment, or else what fits. With "mpi" and "hosts" lap_world_create
-     * makes a world over MPI. A transport that there is not is refused when the first buffer is
-     * made. Worlds of threads know only "self".
+     * Of the buffers that do not ask for another: "shm", "self", "mpi", "tcp" or "hosts"; NULL:
+     * LAP_TRANSPORT of the environment, or else what fits. With "mpi", "tcp" and "hosts"
+     * lap_world_create makes a world over MPI or TCP. A transport that there is not is refused
+     * when the first buffer is made. Worlds of threads know only "self".
      */
     const char *transport;
 } lap_world_options_t;
@@ -54,14 +54,14 @@ typedef struct lap_world_options {
 
 /*
  * Makes a world from the environment: `lap run`, or the variables of mpirun (Open MPI, MPICH),
- * torchrun or srun; a world of one rank when there are none of them. MPI connects ranks on several
- * hosts. It is started with MPI_THREAD_MULTIPLE unless the program has done so, and then ends with
- * the world: a program that makes several worlds over MPI one after the other initialises MPI
- * itself.
+ * torchrun or srun; a world of one rank when there are none of them. Ranks on several hosts meet
+ * over TCP where they know where rank 0 is, from torchrun or LAP_MASTER=host:port; else over MPI.
+ * MPI is started with MPI_THREAD_MULTIPLE unless the program has done so, and then ends with the
+ * world: a program that makes several worlds over MPI one after the other initialises MPI itself.
  * Collective over all ranks of the job. `options` may be NULL. Writes *world_p on success; the
  * caller destroys it.
  * Blocks until every rank has come, at most the timeout. MPI's own start, and its search for the
- * ranks of a host, have no deadline.
+ * ranks of a host, have no deadline; nor has the system's search for the address of a host.
  * Returns LAP_ERR_INVALID (an option or a variable that makes no sense, named), LAP_ERR_TIMEOUT
  * (with the ranks that did not come), LAP_ERR_PEER_LOST, LAP_ERR_MISMATCH (ranks that do not fit
  * together; a LAP_JOB that another process has, which is named), LAP_ERR_UNSUPPORTED
@@ -92,10 +92,11 @@ typedef struct lap_bootstrap {
     }
 
 /*
- * Makes a world of ranks that are separate processes of one host, with two callbacks of the
- * caller's.
- * Collective over all ranks. The callbacks are used only during this call, `allgather` once and
- * then `barrier` once, on success and on failure. Only a rank whose `bootstrap` makes no sense, or
+ * Makes a world of ranks that are separate processes, with two callbacks of the caller's. Ranks of
+ * several hosts are connected over TCP.
+ * Collective over all ranks. The callbacks are used only during this call, `allgather` once, or
+ * twice with several hosts or the transports "tcp" and "hosts", and then `barrier` once, on success
+ * and on failure. Only a rank whose `bootstrap` makes no sense, or
  * that has no memory for the result of `allgather`, returns before both. Writes *world_p on
  * success; the caller destroys it.
  * Blocks until every rank has come: as long as the callbacks do, and at most the timeout besides.

@@ -67,13 +67,17 @@ class _Object:
                 child.close()
         self._finalizer()
 
-    @property
-    def _handle(self) -> int:
+    def check(self) -> None:
+        """Raises InvalidArgument where it cannot be used: it is closed, or another process made it."""
         if not self._finalizer.alive:
             raise InvalidArgument(f"this {type(self).__name__} has been closed")
         if os.getpid() != self._maker:  # its threads are not here: a call would wait for them
             raise InvalidArgument(f"this {type(self).__name__} was made by process {self._maker}, expected use in that "
                                   "one: a process that was forked cannot use it")
+
+    @property
+    def _handle(self) -> int:
+        self.check()
         return self._value
 
     def __enter__(self) -> Any:
@@ -102,7 +106,9 @@ class World(_Object):
     def connect(cls, rank: int, size: int, allgather: Callable[[bytes], bytes], barrier: Callable[[], None], *,
                 timeout_s: float = 0.0, device: Optional[str] = None, cpu_threads: int = 0,
                 transport: Optional[str] = None) -> World:
-        """Makes a world of processes of one host with two callbacks, which are used during this call only.
+        """Makes a world of processes with two callbacks, which are used during this call only.
+
+        Ranks of several hosts are connected over TCP, at any port.
 
         `allgather` takes the bytes of this rank, and returns those of all ranks, in the order of ranks, joined.
         An exception of a callback is the cause of the one that this raises.

@@ -58,8 +58,8 @@ static float *device_array(lap_checkpoint_t *checkpoint, size_t array)
                       : lap_optimizer_moments(checkpoint->optimizer, array - 1, &count);
 }
 
-static lap_status_t copy(lap_checkpoint_t *checkpoint, float *host, float *device, size_t count,
-                         bool to_host)
+lap_status_t lap_ckpt_copy_floats(lap_checkpoint_t *checkpoint, float *host, float *device,
+                                  size_t count, bool to_host)
 {
     lap_engine_t *engine = checkpoint->nn->engine;
     const size_t bytes = count * sizeof(float);
@@ -84,7 +84,7 @@ static lap_status_t copy_shards(lap_checkpoint_t *checkpoint, size_t array, bool
         size_t begin;
         const size_t count = lap_nn_bucket_shard(list->shards, i, list->shard, &begin);
         const size_t at = lap_nn_shard_begin(list->shards, i, list->shard);
-        LAP_TRY(copy(checkpoint, host + begin, device + at, count, to_host));
+        LAP_TRY(lap_ckpt_copy_floats(checkpoint, host + begin, device + at, count, to_host));
     }
     return LAP_OK;
 }
@@ -132,14 +132,17 @@ lap_status_t lap_ckpt_copy(lap_checkpoint_t *checkpoint, bool to_host)
     LAP_TRY(lap_nn_wait(nn));
     for (size_t a = 0; a < checkpoint->layout.narrays; a++)
         LAP_TRY(nn->sharers ? copy_shards(checkpoint, a, to_host)
-                            : copy(checkpoint, lap_ckpt_array(checkpoint, a),
-                                   device_array(checkpoint, a), checkpoint->count, to_host));
+                            : lap_ckpt_copy_floats(checkpoint, lap_ckpt_array(checkpoint, a),
+                                                   device_array(checkpoint, a), checkpoint->count,
+                                                   to_host));
+    LAP_TRY(lap_ckpt_fp8_copy(checkpoint, to_host));
     return lap_nn_wait(nn);
 }
 
 lap_status_t lap_ckpt_reserve(lap_checkpoint_t *checkpoint)
 {
     const size_t count = checkpoint->layout.narrays * checkpoint->count + checkpoint->layout.most;
+    LAP_TRY(lap_ckpt_fp8_reserve(&checkpoint->layout.fp8));
     if (!checkpoint->host)
         checkpoint->host = lap_alloc(count, sizeof(float));
     return checkpoint->host ? LAP_OK

@@ -12,7 +12,10 @@
 #include "checkpoint/safetensors.h"
 #include "core/world.h"
 
-enum { LAP_CKPT_MODEL, LAP_CKPT_OPTIMIZER, LAP_CKPT_FILES };
+struct lap_nn_list;
+
+enum { LAP_CKPT_MODEL, LAP_CKPT_OPTIMIZER, LAP_CKPT_FILES = 3 }; /* and one for FP8 */
+#define LAP_CKPT_FP8_FILE "fp8.safetensors"
 enum { LAP_CKPT_ARRAYS = 3 }; /* masters, first moments, second moments */
 
 /* ---- names.c ---- */
@@ -55,12 +58,25 @@ typedef struct lap_ckpt_file {
     uint64_t bytes; /* of all of it */
 } lap_ckpt_file_t;
 
+/* Delayed FP8 scaling: the matrices with a history. Without it there is no file. */
+typedef struct lap_ckpt_fp8 {
+    lap_ckpt_file_t *file; /* NULL: none */
+    size_t all;            /* matrices of the model, */
+    size_t count;          /* and of this rank: */
+    size_t *tensors;       /* the number of each among all */
+    size_t length;         /* magnitudes of each: since scales were renewed, and the history */
+    size_t replicas, contexts, replica; /* this rank's among both */
+    float *own;   /* [count, length], as in the file; then as many as they are on the device */
+    bool seen[2]; /* there was a forward, and a backward */
+} lap_ckpt_fp8_t;
+
 typedef struct lap_ckpt_layout {
     size_t ntensors; /* of the model */
     lap_ckpt_piece_t *pieces;
     size_t npieces;
     lap_ckpt_file_t files[LAP_CKPT_FILES];
     size_t nfiles, narrays;
+    lap_ckpt_fp8_t fp8;
     char config[LAP_CKPT_CONFIG_BYTES]; /* config.json; "": none */
     size_t most;                        /* floats of the longest run of a piece that is turned */
 } lap_ckpt_layout_t;
@@ -77,6 +93,27 @@ void lap_ckpt_layout_clear(lap_ckpt_layout_t *layout);
 typedef lap_status_t (*lap_ckpt_run_t)(void *context, uint64_t first, float *run, size_t count);
 lap_status_t lap_ckpt_piece_runs(const lap_ckpt_piece_t *piece, float *floats, float *room,
                                  bool reads, lap_ckpt_run_t run, void *context);
+
+/* ---- fp8.c ---- */
+
+/* Adds the file of magnitudes to a layout, if FP8 scales are delayed. `whole`: all of the model. */
+lap_status_t lap_ckpt_fp8_init(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
+                               const struct lap_nn_list *whole, const lap_group_t *replicas);
+lap_status_t lap_ckpt_fp8_reserve(lap_ckpt_fp8_t *fp8);
+void lap_ckpt_fp8_clear(lap_ckpt_fp8_t *fp8);
+
+/* As lap_ckpt_copy and lap_ckpt_collect, the latter over the ranks that share weights. */
+lap_status_t lap_ckpt_fp8_copy(lap_checkpoint_t *checkpoint, bool to_host);
+lap_status_t lap_ckpt_fp8_collect(lap_checkpoint_t *checkpoint, lap_status_t mine);
+
+/* What this rank writes of the file; what it reads. Adds to, or writes, the sum of it. */
+lap_status_t lap_ckpt_fp8_write(const lap_checkpoint_t *checkpoint, int fd, const char *path,
+                                uint64_t *sum_p);
+lap_status_t lap_ckpt_fp8_read(lap_checkpoint_t *checkpoint, const lap_st_file_t *file,
+                               uint64_t *sum_p);
+
+/* No pass has been: scales begin anew. */
+void lap_ckpt_fp8_reset(lap_ckpt_fp8_t *fp8);
 
 /* ---- describe.c ---- */
 
@@ -150,6 +187,10 @@ lap_status_t lap_ckpt_reserve(lap_checkpoint_t *checkpoint);
 
 /* Copies all arrays from the device to the host, or back; or this rank's part, where ranks share them. */
 lap_status_t lap_ckpt_copy(lap_checkpoint_t *checkpoint, bool to_host);
+
+/* Issues a copy of floats between the host and the device. */
+lap_status_t lap_ckpt_copy_floats(lap_checkpoint_t *checkpoint, float *host, float *device,
+                                  size_t count, bool to_host);
 
 /*
  * Where ranks share the optimizer: makes the arrays of the host whole. Collective over them; `mine`: what has

@@ -144,7 +144,8 @@ lap_status_t lap_ckpt_folder_lock(const char *dir, int *lock_p)
 void lap_ckpt_folder_remove(const char *path)
 {
     static const char *const names[] = {LAP_CKPT_MANIFEST, "model.safetensors",
-                                        "optimizer.safetensors", LAP_CKPT_CONFIG};
+                                        "optimizer.safetensors", LAP_CKPT_FP8_FILE,
+                                        LAP_CKPT_CONFIG};
     char file[PATH_MAX];
     /* The manifest goes first: what is left is no checkpoint. */
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {

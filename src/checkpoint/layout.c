@@ -149,6 +149,7 @@ static lap_status_t lay_out(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
     (void)lap_ckpt_config(nn, layout->config, sizeof(layout->config));
     for (size_t f = 0; f < layout->nfiles; f++)
         LAP_TRY(init_file(layout, nn, whole, &layout->files[f]));
+    LAP_TRY(lap_ckpt_fp8_init(layout, nn, whole, replicas));
     return list_pieces(layout, nn, whole, replicas);
 }
 
@@ -178,6 +179,7 @@ void lap_ckpt_layout_clear(lap_ckpt_layout_t *layout)
         lap_free(layout->files[f].tensors);
         lap_free(layout->files[f].header);
     }
+    lap_ckpt_fp8_clear(&layout->fp8);
     lap_free(layout->pieces);
     *layout = (lap_ckpt_layout_t){.ntensors = 0};
 }

@@ -206,22 +206,43 @@ static lap_status_t open_whole(const char *path, uint64_t bytes, uint64_t header
     return LAP_OK;
 }
 
+/* The number of a file of ours in a manifest; manifest->nfiles: it has none. */
+static size_t find_file(const lap_ckpt_manifest_t *manifest, const lap_ckpt_file_t *file)
+{
+    size_t i = 0;
+    while (i < manifest->nfiles && strcmp(manifest->files[i].name, file->name) != 0)
+        i++;
+    return i;
+}
+
+static bool is_fp8(const lap_checkpoint_t *checkpoint, size_t f)
+{
+    return &checkpoint->layout.files[f] == checkpoint->layout.fp8.file;
+}
+
 static lap_status_t read_file(lap_checkpoint_t *checkpoint, const char *dir,
                               const lap_ckpt_manifest_t *manifest, size_t f, outcome_t *outcome)
 {
     char path[PATH_MAX + 64];
     const lap_ckpt_file_t *wanted = &checkpoint->layout.files[f];
+    const size_t at = find_file(manifest, wanted);
     lap_st_file_t file;
     snprintf(path, sizeof(path), "%s/%s", dir, wanted->name);
-    if (f >= manifest->nfiles || strcmp(manifest->files[f].name, wanted->name) != 0)
+    if (at == manifest->nfiles && is_fp8(checkpoint, f)) {
+        lap_ckpt_fp8_reset(&checkpoint->layout.fp8);
+        return LAP_OK;
+    }
+    if (at == manifest->nfiles)
         return lap_error(LAP_ERR_INVALID, "checkpoint '%s' has no %s, which this training needs",
                          dir, wanted->name);
     lap_status_t status =
-        open_whole(path, manifest->files[f].bytes, manifest->files[f].header_sum, &file);
+        open_whole(path, manifest->files[at].bytes, manifest->files[at].header_sum, &file);
     outcome->damaged = status != LAP_OK && status != LAP_ERR_NO_MEMORY;
     if (status == LAP_OK) {
         /* The header is as it was written: tensors that are not there are those of other layers. */
-        status = read_pieces(checkpoint, wanted, &file, 1, &outcome->sums[f]);
+        status = is_fp8(checkpoint, f)
+                     ? lap_ckpt_fp8_read(checkpoint, &file, &outcome->sums[f])
+                     : read_pieces(checkpoint, wanted, &file, 1, &outcome->sums[f]);
         outcome->damaged = status == LAP_ERR_SYSTEM;
     }
     lap_st_close(&file);
@@ -249,14 +270,17 @@ static lap_status_t compare_sums(const lap_checkpoint_t *checkpoint, const char 
                                  const lap_ckpt_manifest_t *manifest, const outcome_t *all)
 {
     for (size_t f = 0; f < checkpoint->layout.nfiles; f++) {
-        uint64_t sum = manifest->files[f].header_sum;
+        const size_t at = find_file(manifest, &checkpoint->layout.files[f]);
+        if (at == manifest->nfiles)
+            continue; /* magnitudes of FP8: they begin anew */
+        uint64_t sum = manifest->files[at].header_sum;
         for (int r = 0; r < checkpoint->group->size; r++)
             sum += all[r].sums[f];
-        if (sum != manifest->files[f].sum)
+        if (sum != manifest->files[at].sum)
             return lap_error(LAP_ERR_INVALID,
                              "'%s/%s' is damaged: its checksum is %016" PRIx64
                              ", expected %016" PRIx64,
-                             dir, manifest->files[f].name, sum, manifest->files[f].sum);
+                             dir, manifest->files[at].name, sum, manifest->files[at].sum);
     }
     return LAP_OK;
 }
@@ -352,7 +376,7 @@ static lap_status_t check_neighbours(const lap_checkpoint_t *checkpoint, const c
     return check_layers(checkpoint, path, &manifest, status);
 }
 
-/* Weights only: moments begin with zeros. */
+/* Weights only: moments begin with zeros, and magnitudes of FP8 with none. */
 static lap_status_t read_weights(lap_checkpoint_t *checkpoint, const char *path)
 {
     const lap_ckpt_layout_t *layout = &checkpoint->layout;
@@ -365,6 +389,7 @@ static lap_status_t read_weights(lap_checkpoint_t *checkpoint, const char *path)
     status = check_neighbours(checkpoint, path, status);
     for (size_t a = 1; a < layout->narrays; a++)
         memset(lap_ckpt_array(checkpoint, a), 0, checkpoint->count * sizeof(float));
+    lap_ckpt_fp8_reset(&checkpoint->layout.fp8);
     for (uint32_t i = 0; i < list.count; i++)
         lap_st_close(&list.files[i]);
     lap_free(list.files);
@@ -448,12 +473,8 @@ static void search_on(search_t *search, choice_t *choice)
 /* Gives all ranks what rank 0 has, with how it went there. Collective. */
 static lap_status_t share(lap_group_t *group, void *data, size_t bytes, lap_status_t mine)
 {
-    void *all;
     LAP_TRY(lap_group_agree(group, mine));
-    LAP_TRY(lap_group_collect(group, data, bytes, &all));
-    memcpy(data, all, bytes);
-    lap_free(all);
-    return LAP_OK;
+    return lap_group_broadcast(group, data, bytes);
 }
 
 static lap_status_t none_whole(lap_checkpoint_t *checkpoint, search_t *search)
@@ -461,6 +482,14 @@ static lap_status_t none_whole(lap_checkpoint_t *checkpoint, search_t *search)
     LAP_TRY(share(checkpoint->group, search->damage, sizeof(search->damage), LAP_OK));
     return lap_error(LAP_ERR_INVALID, "there is no whole checkpoint in '%s'%s%.800s", search->dir,
                      search->damage[0] ? "; of the newest: " : "", search->damage);
+}
+
+static void warn_without_fp8(const lap_checkpoint_t *checkpoint, const choice_t *choice)
+{
+    const lap_ckpt_file_t *file = checkpoint->layout.fp8.file;
+    if (file && find_file(&choice->manifest, file) == choice->manifest.nfiles)
+        lap_warn("checkpoint '%s' has no %s: delayed FP8 scaling begins without a history",
+                 choice->path, file->name);
 }
 
 /* Reads the newest that is whole. Collective. */
@@ -487,8 +516,11 @@ static lap_status_t read_newest(lap_checkpoint_t *checkpoint, search_t *search, 
             return lap_group_agree(checkpoint->group, read_weights(checkpoint, choice->path));
         const lap_status_t status =
             read_checkpoint(checkpoint, choice->path, &choice->manifest, &damaged);
-        if (!damaged)
+        if (!damaged) {
+            if (first && status == LAP_OK)
+                warn_without_fp8(checkpoint, choice);
             return status;
+        }
         if (first)
             leave_out(search, choice->path);
     }

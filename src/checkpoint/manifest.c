@@ -14,7 +14,8 @@
 #include "util/digest.h"
 #include "util/json.h"
 
-#define FORMAT 2 /* 1 had neither layers nor training */
+/* 1 had neither layers nor training, 2 no file for FP8, which is still written without one. */
+#define FORMAT 3
 #define MOST_BYTES 8192
 
 static lap_status_t path_of(const char *dir, char path[PATH_MAX])
@@ -42,7 +43,8 @@ static size_t put_text(const lap_ckpt_manifest_t *manifest, char text[MOST_BYTES
         (size_t)snprintf(text, MOST_BYTES,
                          "{\"lap_checkpoint\":%d,\"step\":%" PRIu64 ",\"samples\":%" PRIu64
                          ",\"optimizer_steps\":%" PRIu64 ",\"files\":[",
-                         FORMAT, manifest->step, manifest->samples, manifest->optimizer_steps);
+                         manifest->nfiles == LAP_CKPT_FILES ? FORMAT : FORMAT - 1, manifest->step,
+                         manifest->samples, manifest->optimizer_steps);
     for (size_t f = 0; f < manifest->nfiles; f++)
         used += (size_t)snprintf(text + used, MOST_BYTES - used,
                                  "%s{\"name\":\"%s\",\"bytes\":%" PRIu64
@@ -110,7 +112,7 @@ static bool take_field(lap_json_t *json, const char *key, uint64_t *number_p)
 static bool take_file(lap_json_t *json, lap_ckpt_manifest_t *manifest)
 {
     if (manifest->nfiles == LAP_CKPT_FILES)
-        return lap_json_fail(json, "expected at most 2 files");
+        return lap_json_fail(json, "expected at most 3 files");
     const size_t f = manifest->nfiles++;
     char *name = manifest->files[f].name;
     if (!lap_json_open(json, '{') || !take_key(json, "name") ||
@@ -154,7 +156,7 @@ static bool take_all(lap_json_t *json, lap_ckpt_manifest_t *manifest)
     if (!lap_json_open(json, '{') || !take_field(json, "lap_checkpoint", &format))
         return false;
     if (format < 1 || format > FORMAT)
-        return lap_json_fail(json, "expected version 1 or 2 of checkpoints");
+        return lap_json_fail(json, "expected version 1 to 3 of checkpoints");
     if (!lap_json_next(json, '}') || !take_field(json, "step", &manifest->step) ||
         !lap_json_next(json, '}') || !take_field(json, "samples", &manifest->samples) ||
         !lap_json_next(json, '}') ||

@@ -59,7 +59,9 @@ static lap_status_t write_file(lap_checkpoint_t *checkpoint, size_t f)
     target_t target = {.fd = open(path, O_WRONLY | O_CLOEXEC), .path = path};
     if (target.fd < 0)
         return lap_error_errno("cannot write '%s'", path);
-    lap_status_t status = write_pieces(checkpoint, f, &target);
+    const bool fp8 = checkpoint->layout.fp8.file == &checkpoint->layout.files[f];
+    lap_status_t status = fp8 ? lap_ckpt_fp8_write(checkpoint, target.fd, path, &target.sum)
+                              : write_pieces(checkpoint, f, &target);
     if (status == LAP_OK && fsync(target.fd) != 0)
         status = lap_error_errno("cannot write '%s'", path);
     if (close(target.fd) != 0 && status == LAP_OK)
@@ -112,11 +114,13 @@ static lap_status_t prepare_own(lap_checkpoint_t *checkpoint, const char *dir,
     return lap_ckpt_copy(checkpoint, true);
 }
 
-/* Collective where ranks share the optimizer. */
+/* Collective where ranks share the optimizer, or FP8 matrices with delayed scales. */
 static lap_status_t prepare(lap_checkpoint_t *checkpoint, const char *dir,
                             const lap_checkpoint_state_t *state)
 {
-    return lap_ckpt_collect(checkpoint, prepare_own(checkpoint, dir, state));
+    lap_status_t status = prepare_own(checkpoint, dir, state);
+    status = lap_ckpt_fp8_collect(checkpoint, status);
+    return lap_ckpt_collect(checkpoint, status);
 }
 
 /* Rank 0 makes the files when all ranks have their copies. */

@@ -85,7 +85,7 @@ lap_status_t lap_board_publish(const lap_group_t *group, const lap_packet_t *wha
         lap_packet_t *packet = NULL;
         if (rank == group->rank)
             continue;
-        LAP_TRY(wire->ops->begin(wire, group->members[rank], what->bytes, NULL, &packet));
+        LAP_TRY(lap_wire_begin(wire, group->members[rank], what->bytes, NULL, &packet));
         *packet = *what;
         packet->port = group->ports[rank];
         packet->from = (uint32_t)group->rank;
@@ -194,7 +194,7 @@ static bool has_left(const lap_group_t *group, int rank)
     return atomic_load_explicit(&group->board->seats[rank].left, memory_order_acquire) != 0;
 }
 
-/* A rank whose process has ended without leaving, or that MPI has lost, or -1. */
+/* A rank whose process has ended without leaving, or that the wire has lost, or -1. */
 static int find_dead(const lap_group_t *group)
 {
     struct pollfd polls[64];

@@ -20,6 +20,9 @@
 
 #define TIMEOUT_MIN_S 0.001
 #define TIMEOUT_MAX_S 1e9
+#define MASTER_PORTS 16 /* after that of torchrun, of which one should be free */
+#define SPIN_US 50
+#define SPIN_MAX_US 1000000
 #define TIMEOUT_DIGITS 40 /* more say nothing that a double can hold */
 
 /*
@@ -31,6 +34,7 @@ typedef struct launcher {
     const char *rank, *size;
     const char *local_size; /* ranks on this host; NULL: not told */
     const char *hosts;      /* NULL: not told */
+    const char *node;       /* which of them this one is; NULL: not told */
     const char *identity[5];
 } launcher_t;
 
@@ -39,6 +43,7 @@ static const launcher_t launchers[] = {
         .name = "lap run",
         .rank = "LAP_RANK",
         .size = "LAP_SIZE",
+        .node = "LAP_NODE",
         .identity = {"LAP_JOB"},
     },
     {
@@ -61,6 +66,7 @@ static const launcher_t launchers[] = {
         .rank = "RANK",
         .size = "WORLD_SIZE",
         .local_size = "LOCAL_WORLD_SIZE",
+        .node = "GROUP_RANK",
         .identity = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
                      "TORCHELASTIC_RESTART_COUNT"},
     },
@@ -69,9 +75,12 @@ static const launcher_t launchers[] = {
         .rank = "SLURM_PROCID",
         .size = "SLURM_STEP_NUM_TASKS",
         .hosts = "SLURM_STEP_NUM_NODES",
+        .node = "SLURM_NODEID",
         .identity = {"SLURM_JOB_ID", "SLURM_STEP_ID"},
     },
 };
+
+#define TORCHRUN 3
 
 #define LAUNCHERS (sizeof(launchers) / sizeof(launchers[0]))
 
@@ -149,6 +158,16 @@ lap_status_t lap_environment_timeout(uint64_t *ns_p)
     double seconds;
     LAP_TRY(lap_timeout_parse(name, text, &seconds));
     return lap_timeout_from_seconds(name, seconds, ns_p);
+}
+
+lap_status_t lap_environment_spin(uint64_t *ns_p)
+{
+    const char *name = "LAP_SPIN_US", *text = getenv(name);
+    int us = SPIN_US;
+    if (text && *text)
+        LAP_TRY(read_int(name, 0, SPIN_MAX_US, &us));
+    *ns_p = (uint64_t)us * 1000;
+    return LAP_OK;
 }
 
 /* The user that the kernel shows in the place of those who are not in our user namespace. */
@@ -283,6 +302,110 @@ static lap_status_t read_hosts(const launcher_t *launcher, int size, int *local_
     return LAP_OK;
 }
 
+/* ---- over TCP ---- */
+
+static void read_namespace(const char *path, char *text, size_t bytes)
+{
+    const ssize_t length = readlink(path, text, bytes - 1);
+    text[length > 0 ? length : 0] = '\0';
+}
+
+void lap_environment_host(char *text, size_t bytes)
+{
+    const char *node = getenv("LAP_NODE");
+    if (node && *node) {
+        snprintf(text, bytes, "LAP_NODE %s", node);
+        return;
+    }
+    char boot[64] = "", pids[32], network[32];
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file && !fgets(boot, sizeof(boot), file))
+        boot[0] = '\0';
+    if (file)
+        fclose(file);
+    boot[strcspn(boot, "\n")] = '\0';
+    if (!boot[0] && gethostname(boot, sizeof(boot) - 1) != 0)
+        boot[0] = '\0';
+    read_namespace("/proc/self/ns/pid", pids, sizeof(pids));
+    read_namespace("/proc/self/ns/net", network, sizeof(network));
+    snprintf(text, bytes, "%s %s %s", boot, pids, network);
+}
+
+/* "host:port", or "[address]:port" where the address has colons. */
+static lap_status_t parse_master(const char *text, lap_master_t *master)
+{
+    const char *colon = strrchr(text, ':');
+    char *end = NULL;
+    const bool brackets = text[0] == '[' && colon && colon > text + 2 && colon[-1] == ']';
+    const char *host = text + brackets;
+    const size_t length = colon ? (size_t)(colon - text) - (brackets ? 2 : 0) : 0;
+    const long port = colon && isdigit((unsigned char)colon[1]) ? strtol(colon + 1, &end, 10) : 0;
+    if (length == 0 || length >= sizeof(master->hosts) || port < 1 || port > 65535 ||
+        *end != '\0' || memchr(host, ' ', length) || (!brackets && memchr(host, ':', length)))
+        return lap_error(LAP_ERR_INVALID,
+                         "LAP_MASTER is '%.200s', expected the host of rank 0 and a port from 1 to "
+                         "65535, such as gpu1:29501 or [fd00::1]:29501",
+                         text);
+    snprintf(master->hosts, sizeof(master->hosts), "%.*s", (int)length, host);
+    master->port = (int)port;
+    return LAP_OK;
+}
+
+/*
+ * The key of a job, by a hash that nobody can turn around: a LAP_JOB that is secret stays so.
+ * Names of one host may differ from rank to rank, so they are no part of it; nor is the count of
+ * restarts, which every agent of torchrun keeps for itself.
+ */
+static lap_key_t make_key(const char *job, const char *id, int port)
+{
+    struct {
+        unsigned char job[LAP_SHA256_BYTES], id[LAP_SHA256_BYTES];
+        uint64_t port;
+    } parts = {.port = (uint64_t)port};
+    unsigned char hash[LAP_SHA256_BYTES];
+    lap_key_t key;
+    lap_sha256(job, strlen(job), parts.job);
+    lap_sha256(id, strlen(id), parts.id);
+    lap_sha256(&parts, sizeof(parts), hash);
+    memcpy(&key, hash, sizeof(key));
+    return key;
+}
+
+/* The port of torchrun is its own: its store listens there. Ranks take one of those that follow. */
+static lap_status_t read_master(const launcher_t *launcher, lap_master_t *master)
+{
+    const char *given = getenv("LAP_MASTER"), *job = getenv("LAP_JOB");
+    const char *host = getenv("MASTER_ADDR"), *id = getenv("TORCHELASTIC_RUN_ID");
+    *master = (lap_master_t){.nports = 1, .source = "LAP_MASTER", .listener = -1};
+    master->key = make_key(job ? job : "", "", 0);
+    if (given && *given) {
+        master->given = true;
+        return parse_master(given, master);
+    }
+    if (launcher != &launchers[TORCHRUN] || !host || !*host || !getenv("MASTER_PORT"))
+        return LAP_OK;
+    LAP_TRY(read_int("MASTER_PORT", 1, 65535, &master->port));
+    if (strlen(host) >= sizeof(master->hosts) || strchr(host, ' '))
+        return lap_error(LAP_ERR_INVALID, "MASTER_ADDR is '%.200s', expected the name of a host",
+                         host);
+    snprintf(master->hosts, sizeof(master->hosts), "%s", host);
+    master->source = "MASTER_ADDR and MASTER_PORT";
+    master->key = make_key(job ? job : "", id ? id : "", master->port);
+    master->nports = MASTER_PORTS;
+    master->port += master->port + MASTER_PORTS <= 65535 ? 1 : -MASTER_PORTS;
+    return LAP_OK;
+}
+
+/* The launcher's number of the host, where it has one: two agents of torchrun may share a machine. */
+static void read_host(const launcher_t *launcher, char *text, size_t bytes)
+{
+    const char *node = launcher->node ? getenv(launcher->node) : NULL;
+    if (node && *node)
+        snprintf(text, bytes, "%s %s", launcher->node, node);
+    else
+        lap_environment_host(text, bytes);
+}
+
 /*
  * The launcher whose variables are set, or NULL. One of ours without the other is a mistake, not an
  * absence.
@@ -313,6 +436,11 @@ lap_status_t lap_environment_read(lap_environment_t *environment_p)
         LAP_TRY(
             read_hosts(launcher, found.size, &found.local_size, found.hosts, sizeof(found.hosts)));
         found.launcher = launcher->name;
+        LAP_TRY(read_master(launcher, &found.master));
+        read_host(launcher, found.host, sizeof(found.host));
+        if (found.master.given && found.size > 1) /* there is no other reason to give it */
+            snprintf(found.hosts, sizeof(found.hosts), "LAP_MASTER is '%.70s'",
+                     getenv("LAP_MASTER"));
     }
     if (found.size > 1 && !found.hosts[0])
         LAP_TRY(choose_dir(launcher, found.dir, &found.named));

@@ -212,6 +212,29 @@ lap_status_t lap_group_collect(lap_group_t *group, const void *mine, size_t byte
     return LAP_OK;
 }
 
+lap_status_t lap_group_broadcast(lap_group_t *group, void *data, size_t bytes)
+{
+    void *all;
+    LAP_TRY(lap_group_collect(group, data, bytes, &all));
+    memcpy(data, all, bytes);
+    lap_free(all);
+    return LAP_OK;
+}
+
+lap_status_t lap_group_mean(lap_group_t *group, double *numbers, size_t count)
+{
+    void *memory;
+    LAP_TRY(lap_group_collect(group, numbers, count * sizeof(*numbers), &memory));
+    const double *all = memory;
+    for (size_t i = 0; i < count; i++) {
+        numbers[i] = 0;
+        for (int rank = 0; rank < group->size; rank++)
+            numbers[i] += all[(size_t)rank * count + i] / group->size;
+    }
+    lap_free(memory);
+    return LAP_OK;
+}
+
 static lap_status_t pick(lap_group_t *group, double (*better)(double, double), double *number)
 {
     void *memory;
@@ -288,8 +311,8 @@ static lap_status_t open_port(lap_group_t *group)
         status =
             lap_error(LAP_ERR_NO_MEMORY, "no memory for the ports of a group of %d", group->size);
     if (status == LAP_OK)
-        status = wire->ops->port_open(wire, lap_board_deliver, group, lap_board_bank(group),
-                                      &group->port);
+        status =
+            lap_wire_port_open(wire, lap_board_deliver, group, lap_board_bank(group), &group->port);
     if (status != LAP_OK) {
         lap_free(group->ports);
         group->ports = NULL;
@@ -364,7 +387,7 @@ void lap_group_release(lap_group_t *group)
     if (group->board) {
         lap_board_leave(group);
         if (group->ports)
-            group->world->wire->ops->port_close(group->world->wire, group->port);
+            lap_wire_port_close(group->world->wire, group->port);
         lap_region_unmap(group->world, &group->board_region);
     }
     if (group->costs)

@@ -102,10 +102,11 @@ lap_status_t lap_job_look(const char *dir, int self, int rank)
         return lap_error(LAP_ERR_PEER_LOST,
                          "rank %d has ended, with status 0, and has not come to the other ranks",
                          rank);
-    if (lap_job_announced(dir, rank, LAP_JOB_MPI))
-        return lap_error(LAP_ERR_MISMATCH,
-                         "rank %d has a transport over MPI (mpi or hosts), rank %d has not: "
-                         "expected the same --transport, or LAP_TRANSPORT, on all ranks",
-                         rank, self);
+    if (lap_job_announced(dir, rank, LAP_JOB_WIRED))
+        return lap_error(
+            LAP_ERR_MISMATCH,
+            "rank %d has a transport over MPI or TCP (mpi, tcp or hosts), rank %d has not: "
+            "expected the same --transport, or LAP_TRANSPORT, on all ranks",
+            rank, self);
     return LAP_OK;
 }

@@ -13,7 +13,7 @@
 /* What can be announced of a rank. */
 typedef enum lap_job_word {
     LAP_JOB_TAKEN, /* this process is the rank */
-    LAP_JOB_MPI,   /* the rank makes its world over MPI, and does not come to the directory */
+    LAP_JOB_WIRED, /* the rank makes a world with a wire, and does not come to the directory */
     LAP_JOB_ENDED, /* the rank has ended with status 0; its launcher says so */
 } lap_job_word_t;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How worlds are made, for the files that make them: world.c and mpi/. */
+/* How worlds are made, for the files that make them: world.c, wired.c, mpi/ and tcp/. */
 #ifndef LAP_CORE_MAKE_H
 #define LAP_CORE_MAKE_H
 
@@ -10,6 +10,7 @@
 /* What the options, the environment and the defaults come to. */
 typedef struct lap_settings {
     uint64_t timeout_ns;
+    uint64_t spin_ns;
     char device_name[sizeof(((lap_world_t *)NULL)->device_name)];
     char transport_name[sizeof(((lap_world_t *)NULL)->transport_name)]; /* "": what fits */
     int cpu_threads;
@@ -38,6 +39,16 @@ void lap_world_set_local(lap_world_t *world, int local_size);
  */
 lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
                                   const lap_settings_t *settings, lap_world_t **world_p);
+
+/* The same over TCP, where the environment says where rank 0 is. */
+lap_status_t lap_tcp_world_create(const lap_environment_t *environment,
+                                  const lap_settings_t *settings, lap_world_t **world_p);
+
+/*
+ * Rank 0 listens, for others that its caller tells where: all of *master_p is filled in. The
+ * listener is the caller's, who closes it after lap_tcp_world_create.
+ */
+lap_status_t lap_tcp_master_open(lap_master_t *master_p);
 
 /* What MPI this is, in a few words: "Open MPI v4.1.4". LAP_ERR_UNSUPPORTED: there is none. */
 lap_status_t lap_mpi_describe(char *text, size_t bytes);

@@ -4,16 +4,19 @@
  * other ranks; a thread of the receiver's own takes them, whatever its other threads do. The
  * packets of one rank to one other are taken in the order in which they were sent; packets to
  * different ranks have no order. A world that has a wire does over it whatever ranks with memory in
- * common do by writing into it.
+ * common do by writing into it. There are two: over MPI (core/mpi) and over TCP (core/tcp). What
+ * they have in common, ports and memory for packets, is lap_wire_base_t.
  */
 #ifndef LAP_CORE_WIRE_H
 #define LAP_CORE_WIRE_H
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <lap/status.h>
 
+#include "core/heap.h"
 #include "core/signal.h"
 
 /* A packet with a body of at most LAP_WIRE_SMALL bytes is sent without waiting for anybody. */
@@ -39,23 +42,9 @@ typedef void (*lap_port_take_t)(void *context, const lap_packet_t *packet, const
 typedef struct lap_wire lap_wire_t;
 
 typedef struct lap_wire_ops {
-    /*
-     * Opens a port. The wire hurries while somebody sleeps on `bank`, which is what the packets of
-     * the port bring about. A port that has been closed takes nothing any more, from then on;
-     * packets that still come to it are dropped, and its number is not used again.
-     */
-    lap_status_t (*port_open)(lap_wire_t *wire, lap_port_take_t take, void *context,
-                              const lap_bank_t *bank, uint64_t *port_p);
-    void (*port_close)(lap_wire_t *wire, uint64_t port);
+    const char *name; /* "MPI" or "TCP" */
 
-    /*
-     * A packet to rank `peer` of the world, to be filled in and sent. With a body of more than
-     * LAP_WIRE_SMALL bytes this waits, as `watch` says, while too many are on their way to that
-     * rank; returns as lap_bank_wait does.
-     */
-    lap_status_t (*begin)(lap_wire_t *wire, int peer, size_t bytes, const lap_watch_t *watch,
-                          lap_packet_t **packet_p);
-    /* Sends it; it belongs to the wire from then on. Does not block. */
+    /* Sends what lap_wire_begin gave; it belongs to the wire from then on. Does not block. */
     void (*send)(lap_wire_t *wire, lap_packet_t *packet);
 
     /* Somebody is about to wait for a packet. */
@@ -69,9 +58,90 @@ struct lap_wire {
     const lap_wire_ops_t *ops;
 };
 
+/*
+ * Opens a port. The wire hurries while somebody sleeps on `bank`, which is what the packets of
+ * the port bring about. A port that has been closed takes nothing any more, from then on;
+ * packets that still come to it are dropped, and its number is not used again.
+ */
+lap_status_t lap_wire_port_open(lap_wire_t *wire, lap_port_take_t take, void *context,
+                                const lap_bank_t *bank, uint64_t *port_p);
+void lap_wire_port_close(lap_wire_t *wire, uint64_t port);
+
+/*
+ * A packet to rank `peer` of the world, to be filled in and sent. With a body of more than
+ * LAP_WIRE_SMALL bytes this waits, as `watch` says, while too many are on their way to that
+ * rank; returns as lap_bank_wait does.
+ */
+lap_status_t lap_wire_begin(lap_wire_t *wire, int peer, size_t bytes, const lap_watch_t *watch,
+                            lap_packet_t **packet_p);
+
 static inline char *lap_packet_body(lap_packet_t *packet)
 {
     return (char *)(packet + 1);
 }
+
+/* ---- for the wires themselves ---- */
+
+#define LAP_WIRE_BYE UINT64_MAX /* a port of the wire's own: its sender sends nothing more */
+
+/* A packet to be sent, or on its way. */
+typedef struct lap_out {
+    struct lap_out *next;
+    int peer;
+    bool large;
+    union {
+        void *request; /* room for an MPI_Request */
+        size_t sent;   /* bytes that TCP has taken */
+    } state;
+    lap_packet_t packet; /* its body follows */
+} lap_out_t;
+
+typedef struct lap_wire_port {
+    lap_port_take_t take; /* NULL: closed */
+    void *context;
+    const lap_bank_t *bank;
+} lap_wire_port_t;
+
+/* Memory for large packets to one rank: as many as may be on their way pace who sends more. */
+typedef struct lap_wire_lane {
+    lap_out_t *spare;
+    int made;
+} lap_wire_lane_t;
+
+/* What a wire has to begin with. */
+typedef struct lap_wire_base {
+    lap_wire_t wire;
+    struct lap_world *world;
+    lap_region_t bank_region;
+    lap_bank_t *bank;     /* a word for the wire's own use, then one per rank */
+    pthread_mutex_t lock; /* of what is spare */
+    lap_out_t *spare;     /* small ones */
+    lap_wire_lane_t *lanes;
+    pthread_mutex_t ports_lock; /* held while a packet is taken */
+    lap_wire_port_t *ports;
+    size_t nports, ports_room;
+} lap_wire_base_t;
+
+#define LAP_WIRE_WORD 0 /* of the bank: for the wire's own use */
+
+/* `base` is zero but for what the wire has there already. After a failure it is freed, too. */
+lap_status_t lap_wire_base_init(lap_wire_base_t *base, const lap_wire_ops_t *ops,
+                                struct lap_world *world);
+void lap_wire_base_free(lap_wire_base_t *base);
+
+lap_out_t *lap_wire_out_of(lap_packet_t *packet);
+void lap_wire_free_outs(lap_out_t *first);
+
+/* Memory that has been sent, or will not be, is spare again. */
+void lap_wire_put_back(lap_wire_base_t *base, lap_out_t *out);
+
+/* Gives a packet to its port, if that is open. */
+void lap_wire_deliver(lap_wire_base_t *base, const lap_packet_t *packet);
+
+/* The wire cannot reach a rank any more. Whoever waits for it finds that out. */
+void lap_wire_lose(lap_wire_base_t *base, int peer);
+
+/* Sends every other rank a packet to LAP_WIRE_BYE. */
+void lap_wire_say_bye(lap_wire_base_t *base, bool well);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Worlds: made from the environment, from a caller's own allgather, or as threads of one process,
- * and ended. How processes meet is in bootstrap.c, what they do together in group.c; worlds over
- * MPI are made in mpi/.
+ * and ended. How processes meet is in bootstrap.c, what they do together in group.c; worlds with a
+ * wire are made in wired.c, mpi/ and tcp/.
  */
 #include "core/world.h"
 
@@ -23,8 +23,6 @@
 #include "core/status.h"
 #include "util/alloc.h"
 #include "util/cores.h"
-
-#define SPIN_NS 50000u
 
 /* A name from the options, or else from the environment, or else `fallback`. */
 static lap_status_t choose_name(const char *what, const char *given, const char *variable,
@@ -50,6 +48,7 @@ lap_status_t lap_settings_make(const lap_world_options_t *given, lap_settings_t 
                                          &settings.timeout_ns));
     else
         LAP_TRY(lap_environment_timeout(&settings.timeout_ns));
+    LAP_TRY(lap_environment_spin(&settings.spin_ns));
     LAP_TRY(choose_name("device", options.device, "LAP_DEVICE", "cpu", settings.device_name,
                         sizeof(settings.device_name)));
     LAP_TRY(choose_name("transport", options.transport, "LAP_TRANSPORT", "",
@@ -79,7 +78,9 @@ void lap_world_set_local(lap_world_t *world, int local_size)
     world->local_size = local_size;
     world->cores = shared_cores(world);
     /* Spinning pays only while every rank has a core for itself. */
-    world->spin_ns = local_size <= world->cores ? SPIN_NS : 0;
+    world->spin_ns = local_size <= world->cores ? world->spin_most_ns : 0;
+    /* A stream that waits while another one multiplies would take that core from it. */
+    world->step_spin_ns = 2 * local_size <= world->cores ? world->spin_most_ns : 0;
 }
 
 lap_status_t lap_world_alloc(lap_world_kind_t kind, int rank, int size,
@@ -98,6 +99,7 @@ lap_status_t lap_world_alloc(lap_world_kind_t kind, int rank, int size,
     world->kind = kind;
     world->job_fd = -1;
     world->timeout_ns = settings->timeout_ns;
+    world->spin_most_ns = settings->spin_ns;
     lap_world_set_local(world, size);
     memcpy(world->device_name, settings->device_name, sizeof(world->device_name));
     memcpy(world->transport_name, settings->transport_name, sizeof(world->transport_name));
@@ -178,10 +180,46 @@ err_destroy:
     return status;
 }
 
-/* The transports that go between hosts do so over MPI. */
-static bool needs_mpi(const char *transport)
+/*
+ * Ranks with a wire between them: over TCP where they know where rank 0 is, unless MPI is asked for
+ * by name; else over MPI.
+ */
+static lap_status_t wired_world_create(const lap_environment_t *environment,
+                                       const lap_settings_t *settings, lap_world_t **world_p)
 {
-    return strcmp(transport, "mpi") == 0 || strcmp(transport, "hosts") == 0;
+    const char *transport = settings->transport_name;
+    if (environment->master.hosts[0] && strcmp(transport, "mpi") != 0)
+        return lap_tcp_world_create(environment, settings, world_p);
+    if (strcmp(transport, "tcp") == 0)
+        return lap_error(LAP_ERR_INVALID,
+                         "transport tcp needs to know where rank 0 is, and %s started these ranks "
+                         "without telling: expected torchrun, or LAP_MASTER=host:port in all ranks",
+                         environment->launcher);
+    return lap_mpi_world_create(environment, settings, world_p);
+}
+
+/* Those that meet in the directory are told that this rank does not come there. */
+static lap_status_t wired_world_announce(const lap_environment_t *environment,
+                                         const lap_settings_t *settings, lap_world_t **world_p)
+{
+    const int note = environment->dir[0]
+                         ? lap_job_announce(environment->dir, environment->rank, LAP_JOB_WIRED)
+                         : -1;
+    const lap_status_t status = wired_world_create(environment, settings, world_p);
+    if (note >= 0)
+        close(note);
+    return status;
+}
+
+/* Whether it is over a wire by name; that over MPI is for lap_world_create and <lap/lap_mpi.h>. */
+static bool is_wired(const char *transport)
+{
+    return strcmp(transport, "tcp") == 0 || strcmp(transport, "hosts") == 0;
+}
+
+static bool needs_wire(const lap_environment_t *environment, const char *transport)
+{
+    return environment->hosts[0] || strcmp(transport, "mpi") == 0 || is_wired(transport);
 }
 
 lap_status_t lap_world_create(const lap_world_options_t *options, lap_world_t **world_p)
@@ -199,8 +237,8 @@ lap_status_t lap_world_create_noted(const lap_world_options_t *options, lap_note
     LAP_TRY(lap_settings_make(options, &settings));
     settings.note_place = note;
     LAP_TRY(lap_environment_read(&environment));
-    if (environment.hosts[0] || needs_mpi(settings.transport_name))
-        return lap_mpi_world_create(&environment, &settings, world_p);
+    if (needs_wire(&environment, settings.transport_name))
+        return wired_world_announce(&environment, &settings, world_p);
     int job_fd = -1;
     if (environment.named)
         LAP_TRY(lap_job_take(environment.dir, environment.rank, &job_fd));
@@ -222,22 +260,14 @@ lap_status_t lap_world_create_noted(const lap_world_options_t *options, lap_note
 typedef struct card {
     int32_t rank, nranks;
     int32_t status; /* of what this rank did before; a failure of one is a failure of all */
-    char host[64];  /* the boot id: the same for all processes of a running machine */
+    int32_t wired;  /* it asks for a transport that goes between hosts */
+    int32_t port;   /* where rank 0 listens, */
+    lap_key_t key;  /* for those that have this, */
+    char hosts[sizeof(((lap_master_t *)NULL)->hosts)]; /* and its addresses: see lap_master_t */
+    char host[sizeof(((lap_environment_t *)NULL)->host)];
     char dir[LAP_DIR_BYTES]; /* of rank 0 */
     char text[LAP_ERROR_TEXT];
 } card_t;
-
-static void read_host(char *text, size_t bytes)
-{
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    size_t got = file ? fread(text, 1, bytes - 1, file) : 0;
-    if (file)
-        fclose(file);
-    text[got] = '\0';
-    text[strcspn(text, "\n")] = '\0';
-    if (got == 0 && gethostname(text, bytes - 1) == 0)
-        text[bytes - 1] = '\0';
-}
 
 /* Every rank sees the same cards and comes to the same conclusion. */
 static lap_status_t check_cards(const card_t *cards, int nranks)
@@ -251,26 +281,61 @@ static lap_status_t check_cards(const card_t *cards, int nranks)
                              rank, card->rank, card->nranks, rank, nranks);
         if (card->status != LAP_OK)
             return lap_error((lap_status_t)card->status, "rank %d: %s", rank, card->text);
-        if (strncmp(card->host, cards[0].host, sizeof(card->host)) != 0)
-            return lap_error(LAP_ERR_UNSUPPORTED,
-                             "rank %d is on another host than rank 0 (boot ids %.63s and %.63s): "
-                             "the shm transport needs all ranks on one host",
-                             rank, card->host, cards[0].host);
     }
     return LAP_OK;
 }
 
-static lap_status_t exchange_cards(const lap_bootstrap_t *bootstrap, const card_t *mine,
-                                   card_t *cards, char *dir_p)
+/* Whether the ranks need a wire, as all of them know then. */
+static bool are_wired(const card_t *cards, int nranks)
 {
+    for (int rank = 0; rank < nranks; rank++)
+        if (cards[rank].wired || strncmp(cards[rank].host, cards[0].host, sizeof(cards->host)) != 0)
+            return true;
+    return false;
+}
+
+/* `status` is what went wrong here before, which all hear. */
+static lap_status_t exchange_cards(const lap_bootstrap_t *bootstrap, lap_status_t status,
+                                   card_t *mine, card_t *cards)
+{
+    mine->status = status;
+    if (status != LAP_OK)
+        snprintf(mine->text, sizeof(mine->text), "%s", lap_last_error());
     int error = bootstrap->allgather(bootstrap->context, mine, sizeof(*mine), cards);
     if (error != 0)
         return lap_error(LAP_ERR_SYSTEM, "the caller's allgather returned %d on rank %d", error,
                          bootstrap->rank);
     LAP_TRY(check_cards(cards, bootstrap->nranks));
-    memcpy(dir_p, cards[0].dir, LAP_DIR_BYTES);
-    dir_p[LAP_DIR_BYTES - 1] = '\0';
+    cards[0].dir[LAP_DIR_BYTES - 1] = cards[0].hosts[sizeof(cards->hosts) - 1] = '\0';
     return LAP_OK;
+}
+
+/* Ranks of several hosts hear once more from rank 0: where it listens, and with which key. */
+static lap_status_t meet_over_tcp(const lap_bootstrap_t *bootstrap, card_t *mine, card_t *cards,
+                                  const lap_settings_t *settings, lap_world_t **world_p)
+{
+    lap_environment_t environment = {.rank = mine->rank, .size = mine->nranks};
+    lap_master_t *master = &environment.master;
+    lap_status_t status = LAP_OK;
+    *master = (lap_master_t){.listener = -1};
+    if (mine->rank == 0)
+        status = lap_tcp_master_open(master);
+    mine->port = master->port;
+    mine->key = master->key;
+    memcpy(mine->hosts, master->hosts, sizeof(mine->hosts));
+    status = exchange_cards(bootstrap, status, mine, cards);
+    if (status == LAP_OK) {
+        master->port = cards[0].port;
+        master->nports = 1;
+        master->key = cards[0].key;
+        master->source = "the caller's allgather";
+        memcpy(master->hosts, cards[0].hosts, sizeof(master->hosts));
+        memcpy(environment.host, mine->host, sizeof(environment.host));
+        status = lap_tcp_world_create(&environment, settings, world_p);
+    }
+    if (master->listener >= 0)
+        close(master->listener);
+    return status;
 }
 
 /*
@@ -282,17 +347,17 @@ static lap_status_t meet_with_cards(const lap_bootstrap_t *bootstrap, lap_status
                                     lap_world_t **world_p)
 {
     card_t mine = {.rank = bootstrap->rank, .nranks = bootstrap->nranks};
-    char dir[LAP_DIR_BYTES];
     int made = -1;
     if (status == LAP_OK && mine.rank == 0)
         status = lap_meeting_place_make(NULL, mine.dir, &made);
-    mine.status = status;
-    if (status != LAP_OK)
-        snprintf(mine.text, sizeof(mine.text), "%s", lap_last_error());
-    read_host(mine.host, sizeof(mine.host));
-    status = exchange_cards(bootstrap, &mine, cards, dir);
+    mine.wired = status == LAP_OK && is_wired(settings->transport_name);
+    lap_environment_host(mine.host, sizeof(mine.host));
+    status = exchange_cards(bootstrap, status, &mine, cards);
     if (status == LAP_OK)
-        status = process_world_create(mine.rank, mine.nranks, dir, settings, world_p);
+        status =
+            are_wired(cards, mine.nranks)
+                ? meet_over_tcp(bootstrap, &mine, cards, settings, world_p)
+                : process_world_create(mine.rank, mine.nranks, cards[0].dir, settings, world_p);
     lap_meeting_place_remove(NULL, mine.dir, made);
     return status;
 }

@@ -20,7 +20,7 @@ typedef struct lap_board lap_board_t; /* shared by the ranks of a group: see gro
 typedef enum lap_world_kind {
     LAP_WORLD_PROCESSES, /* of one host */
     LAP_WORLD_THREADS,   /* of one process */
-    LAP_WORLD_MPI,       /* processes, with a wire between them, on one host or several */
+    LAP_WORLD_WIRED,     /* processes, with a wire between them, on one host or several */
 } lap_world_kind_t;
 
 typedef struct lap_peer {
@@ -35,7 +35,9 @@ struct lap_world {
     int size;
     lap_world_kind_t kind;
     uint64_t timeout_ns;
-    uint64_t spin_ns;                   /* 0 when this host has fewer cores than ranks */
+    uint64_t spin_most_ns;              /* how long a wait may spin where each rank has a core, */
+    uint64_t spin_ns;                   /* and how long it does: 0 when there are fewer cores */
+    uint64_t step_spin_ns;              /* of steps; 0: they have no core beside GEMMs */
     int local_size;                     /* ranks on this host, */
     int cores;                          /* and the cores that they share */
     char device_name[16];               /* which device the operators of this world use */
@@ -49,7 +51,7 @@ struct lap_world {
     void *engine;                       /* made by the first operator: see schedule/engine.c */
     void (*engine_close)(void *engine); /* called before device_close when engine is set */
     lap_thread_heap_t *thread_heap;     /* shared by the ranks of a thread world; else NULL */
-    lap_wire_t *wire;                   /* of LAP_WORLD_MPI; else NULL */
+    lap_wire_t *wire;                   /* of LAP_WORLD_WIRED; else NULL */
     int job_fd; /* by which it is this rank of its job; -1: it has no name */
 
     const char *doing; /* the call of the caller's that collectives are part of; NULL: none */
@@ -161,6 +163,12 @@ lap_status_t lap_group_agree(lap_group_t *group, lap_status_t mine);
  * success. Collective; when one rank has no memory for it, all fail.
  */
 lap_status_t lap_group_collect(lap_group_t *group, const void *mine, size_t bytes, void **all_p);
+
+/* Gives all ranks the data of rank 0. Collective. */
+lap_status_t lap_group_broadcast(lap_group_t *group, void *data, size_t bytes);
+
+/* The mean of each number over the ranks, in their order: the same bits on all. Collective. */
+lap_status_t lap_group_mean(lap_group_t *group, double *numbers, size_t count);
 
 /* The largest, or the smallest, of the ranks' numbers, in place. Collective. */
 lap_status_t lap_group_max(lap_group_t *group, double *number);

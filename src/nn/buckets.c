@@ -51,10 +51,12 @@ static lap_dtype_t type_of(const lap_nn_list_t *list, uint32_t place)
 }
 
 /* Whether a weight may be in the bucket of another. */
-static bool goes_with(const lap_nn_list_t *list, bool sharded, uint32_t place, uint32_t other)
+static bool goes_with(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets, uint32_t place,
+                      uint32_t other)
 {
     return is_late(list, place) == is_late(list, other) &&
-           (!sharded || type_of(list, place) == type_of(list, other));
+           (!buckets->sharded || type_of(list, place) == type_of(list, other)) &&
+           (!buckets->by_layer || weight_at(list, place)->layer == weight_at(list, other)->layer);
 }
 
 static void measure(lap_nn_buckets_t *buckets)
@@ -68,16 +70,20 @@ static void measure(lap_nn_buckets_t *buckets)
     }
 }
 
-/* From the last parameter to the first: a bucket is closed when it is full. */
+/* From the last parameter to the first: a bucket is closed when it is full, or its layer ends. */
 lap_status_t lap_nn_buckets_init(lap_nn_buckets_t *buckets, const lap_nn_list_t *list,
-                                 size_t elements, lap_dtype_t wire, int replicas, int replica)
+                                 size_t elements, bool by_layer, lap_dtype_t wire, int replicas,
+                                 int replica)
 {
     const bool sharded = list->plan.desc.shards > 1;
-    *buckets = (lap_nn_buckets_t){
-        .replicas = replicas, .replica = replica, .wire = wire, .sharded = sharded};
     if (elements == 0)
-        elements = LAP_NN_BUCKET_ELEMENTS;
-    buckets->elements = elements;
+        elements = by_layer ? SIZE_MAX : LAP_NN_BUCKET_ELEMENTS;
+    *buckets = (lap_nn_buckets_t){.replicas = replicas,
+                                  .replica = replica,
+                                  .elements = elements,
+                                  .by_layer = by_layer,
+                                  .wire = wire,
+                                  .sharded = sharded};
     buckets->list = lap_alloc(list->nweights, sizeof(*buckets->list));
     if (!buckets->list)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for buckets of %u parameters",
@@ -86,7 +92,7 @@ lap_status_t lap_nn_buckets_init(lap_nn_buckets_t *buckets, const lap_nn_list_t 
         lap_nn_bucket_t *bucket = &buckets->list[buckets->count++];
         const size_t end = begin_of(list, last + 1);
         uint32_t first = last;
-        while (first > 0 && goes_with(list, sharded, first - 1, last) &&
+        while (first > 0 && goes_with(list, buckets, first - 1, last) &&
                end - begin_of(list, first) < elements)
             first--;
         *bucket = (lap_nn_bucket_t){.first = first, .last = last, .begin = begin_of(list, first)};
@@ -133,12 +139,30 @@ size_t lap_nn_shard_count(const lap_nn_buckets_t *buckets, int replica)
     return lap_nn_shard_begin(buckets, buckets->count, replica);
 }
 
+lap_nn_share_t lap_nn_own_share(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
+{
+    const lap_nn_buckets_t *shards = list->shards;
+    const size_t from = begin_of(list, weight->place),
+                 to = from + weight->param.rows * weight->param.cols;
+    size_t bucket = 0, begin;
+    while (weight->place < shards->list[bucket].first)
+        bucket++;
+    const size_t own = lap_nn_bucket_shard(shards, bucket, list->shard, &begin);
+    const size_t first = from > begin ? from : begin, end = to < begin + own ? to : begin + own;
+    if (first >= end)
+        return (lap_nn_share_t){.begin = from};
+    return (lap_nn_share_t){first, end - first,
+                            lap_nn_shard_begin(shards, bucket, list->shard) + first - begin};
+}
+
 uint32_t lap_nn_bucket_weights(const lap_nn_list_t *list, const lap_nn_bucket_t *bucket,
                                size_t *offset_p)
 {
-    const bool narrow = bucket->weights != LAP_FLOAT32;
-    *offset_p = (bucket->begin - (narrow ? list->narrow : 0)) * lap_dtype_size(bucket->weights);
-    return narrow ? list->narrowed : list->whole;
+    const lap_nn_gathered_t *gathered = list->gathered;
+    while (gathered->dtype != bucket->weights)
+        gathered++;
+    *offset_p = (bucket->begin - gathered->begin) * lap_dtype_size(bucket->weights);
+    return gathered->region;
 }
 
 bool lap_nn_bucket_has(const lap_nn_buckets_t *buckets, int which)
@@ -162,10 +186,14 @@ lap_op_desc_t lap_nn_bucket_desc(const lap_nn_buckets_t *buckets, size_t index, 
     const lap_nn_bucket_t *bucket = &buckets->list[index];
     lap_op_desc_t desc = LAP_OP_DESC_INIT;
     desc.kind = which == LAP_NN_BUCKET_SCATTER ? LAP_EXTERNAL_RS : LAP_EXTERNAL_AG;
+    const bool weights = buckets->sharded && which == LAP_NN_BUCKET_GATHER;
     desc.m = bucket->rows;
     desc.cols = bucket->cols;
-    desc.dtype =
-        buckets->sharded && which == LAP_NN_BUCKET_GATHER ? bucket->weights : buckets->wire;
+    desc.dtype = weights ? bucket->weights : buckets->wire;
+    if (lap_dtype_is_fp8(desc.dtype)) { /* without a scale: bytes are bytes */
+        desc.dtype = LAP_FLOAT32;
+        desc.cols /= sizeof(float);
+    }
     desc.method = "direct";
     desc.background = 1;
     return desc;
@@ -187,11 +215,11 @@ bool lap_nn_bucket_has_weight(const lap_nn_buckets_t *buckets, size_t index,
     return is_in(&buckets->list[index], list, &ready);
 }
 
-int lap_nn_bucket_count(const lap_nn_buckets_t *buckets)
+int lap_nn_bucket_count(const lap_nn_buckets_t *buckets, bool weights)
 {
-    int count = 0;
+    int count = weights ? 2 : 0;
     for (int which = 0; which < LAP_NN_BUCKET_FRAGMENTS; which++)
-        count += is_of_gradients(buckets, which);
+        count += !weights && is_of_gradients(buckets, which);
     return count;
 }
 
@@ -231,6 +259,9 @@ void lap_nn_link_wire(const lap_nn_list_t *list, const lap_nn_replicas_t *replic
                               buckets->most * width, false);
     (void)lap_link_add_region(linked, "rows of a bucket", memory + SUM, 0, buckets->most_own * own,
                               false);
+    for (uint32_t i = 0; i < LAP_NN_WIRE_REGIONS && linked->status == LAP_OK; i++)
+        linked->regions[region_of(list, (int)i)].scope =
+            LAP_SCOPE_ITERATION; /* one for all buckets */
 }
 
 /* The gradients of a bucket, what travels of it, or this replica's rows of the sum. */
@@ -333,6 +364,10 @@ static lap_status_t add_cast(const lap_nn_list_t *list, const lap_nn_replicas_t 
                          "cast");
     LAP_TRY(fragment->schedule.status);
     use(linked, &ends.from, ends.rows, false);
+    if (which == LAP_NN_BUCKET_PACK && lap_dtype_is_fp8(buckets->list[index].weights)) {
+        const size_t bytes = list->nfp8_weights * (size_t)LAP_FP8_SLOT * sizeof(float);
+        use(linked, &(lap_link_place_t){list->fp8_scales, 0, bytes, bytes}, 1, false);
+    }
     use(linked, &ends.to, ends.rows, true);
     return LAP_OK;
 }
@@ -355,7 +390,7 @@ static lap_status_t add_call(const lap_nn_list_t *list, const lap_nn_replicas_t 
 }
 
 static lap_status_t link_fragment(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,
-                                  size_t index, int which, lap_linked_t *linked)
+                                  size_t index, bool weights, int which, lap_linked_t *linked)
 {
     const bool call = which == LAP_NN_BUCKET_SCATTER || which == LAP_NN_BUCKET_GATHER;
     LAP_TRY(call ? add_call(list, replicas, index, which, linked)
@@ -364,6 +399,7 @@ static lap_status_t link_fragment(const lap_nn_list_t *list, const lap_nn_replic
     lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
     fragment->origin = lap_nn_bucket_origin(index, which);
     fragment->buffer = LAP_NN_BY_REPLICAS;
+    fragment->iteration = 2 * (uint32_t)index + weights;
     fragment->base = replicas->base;
     fragment->stride = replicas->stride;
     return LAP_OK;
@@ -373,11 +409,11 @@ lap_status_t lap_nn_link_bucket(const lap_nn_list_t *list, const lap_nn_replicas
                                 size_t index, bool weights, lap_linked_t *linked)
 {
     if (weights) {
-        LAP_TRY(link_fragment(list, replicas, index, LAP_NN_BUCKET_PACK, linked));
-        return link_fragment(list, replicas, index, LAP_NN_BUCKET_GATHER, linked);
+        LAP_TRY(link_fragment(list, replicas, index, true, LAP_NN_BUCKET_PACK, linked));
+        return link_fragment(list, replicas, index, true, LAP_NN_BUCKET_GATHER, linked);
     }
     for (int which = 0; which < LAP_NN_BUCKET_FRAGMENTS; which++)
         if (is_of_gradients(replicas->buckets, which))
-            LAP_TRY(link_fragment(list, replicas, index, which, linked));
+            LAP_TRY(link_fragment(list, replicas, index, false, which, linked));
     return LAP_OK;
 }

@@ -20,6 +20,7 @@ typedef struct lap_nn_bucket {
     size_t begin, count;  /* floats of all gradients */
     size_t rows, cols;
     lap_dtype_t weights; /* the type of all of them, where replicas share the optimizer */
+    uint32_t updated; /* of the list's own: the entry of LAP_NN_STEP after those that update it */
 } lap_nn_bucket_t;
 
 /*
@@ -39,7 +40,8 @@ enum {
 /* How gradients are summed over replicas. */
 typedef struct lap_nn_buckets {
     int replicas, replica; /* how many there are, and which this is */
-    size_t elements;       /* that a bucket was to have */
+    size_t elements;       /* that a bucket was to have, at most; SIZE_MAX: any number */
+    bool by_layer;         /* no bucket has weights of two layers */
     lap_dtype_t wire;      /* the type of gradients that travel */
     bool sharded;          /* replicas share the optimizer */
     lap_nn_bucket_t *list;
@@ -50,11 +52,12 @@ typedef struct lap_nn_buckets {
 #define LAP_NN_BUCKET_ELEMENTS ((size_t)4 << 20) /* of a bucket, unless it is said */
 
 /*
- * Cuts the gradients of a list into buckets of about so many elements; 0: as above. Where replicas share the
- * optimizer, all weights of a bucket have one type. To be cleared.
+ * Cuts the gradients of a list into buckets of about so many elements; 0: as above, or `by_layer` any number.
+ * Where replicas share the optimizer, all weights of a bucket have one type. To be cleared.
  */
 lap_status_t lap_nn_buckets_init(lap_nn_buckets_t *buckets, const lap_nn_list_t *list,
-                                 size_t elements, lap_dtype_t wire, int replicas, int replica);
+                                 size_t elements, bool by_layer, lap_dtype_t wire, int replicas,
+                                 int replica);
 void lap_nn_buckets_clear(lap_nn_buckets_t *buckets);
 
 /* This replica's rows of a bucket. */
@@ -68,6 +71,12 @@ size_t lap_nn_bucket_shard(const lap_nn_buckets_t *buckets, size_t index, int re
                            size_t *begin_p);
 size_t lap_nn_shard_count(const lap_nn_buckets_t *buckets, int replica);
 size_t lap_nn_shard_begin(const lap_nn_buckets_t *buckets, size_t index, int replica);
+
+/* ... and what this rank has of a parameter: floats of all gradients, which lie from `at` on among its masters. */
+typedef struct lap_nn_share {
+    size_t begin, count, at;
+} lap_nn_share_t;
+lap_nn_share_t lap_nn_own_share(const lap_nn_list_t *list, const lap_nn_weight_t *weight);
 
 /* ... and the weights of a bucket: bytes in their region. */
 uint32_t lap_nn_bucket_weights(const lap_nn_list_t *list, const lap_nn_bucket_t *bucket,
@@ -83,10 +92,10 @@ lap_op_desc_t lap_nn_bucket_desc(const lap_nn_buckets_t *buckets, size_t index, 
 bool lap_nn_bucket_completed(const lap_nn_buckets_t *buckets, const lap_nn_list_t *list, int part,
                              uint32_t entry, size_t *index_p);
 
-/* Whether a bucket has a weight of the list; and the fragments that it has, of LAP_NN_BUCKET_FRAGMENTS. */
+/* Whether a bucket has a weight of the list; and the fragments that lap_nn_link_bucket adds. */
 bool lap_nn_bucket_has_weight(const lap_nn_buckets_t *buckets, size_t index,
                               const lap_nn_list_t *list, uint32_t weight);
-int lap_nn_bucket_count(const lap_nn_buckets_t *buckets);
+int lap_nn_bucket_count(const lap_nn_buckets_t *buckets, bool weights);
 
 /* What linking needs to know of replicas. */
 typedef struct lap_nn_replicas {

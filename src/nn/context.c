@@ -76,6 +76,12 @@ lap_status_t lap_nn_context_check(lap_nn_desc_t *desc, int nranks)
 
 lap_status_t lap_nn_shards_check(lap_nn_desc_t *desc)
 {
+    if (desc->fp8_params && (desc->shards <= 1 || desc->fp8 == LAP_FP8_NONE))
+        return lap_error(
+            LAP_ERR_INVALID,
+            "fp8_params is %d with %zu shards and fp8 %s, expected 2 shards or more, which "
+            "gather FP8 weights, and fp8",
+            desc->fp8_params, desc->shards, lap_fp8_recipe_names[desc->fp8]);
     if (desc->shards <= 1) {
         desc->shards = 1;
         return LAP_OK;

@@ -278,6 +278,7 @@ static void begin_slot(lap_nn_list_t *list, uint32_t slot)
 {
     const uint32_t chunk = list->slots[slot].chunk;
     list->slot = slot;
+    list->next_fp8 = 0;
     list->first_block = (uint32_t)lap_nn_plan_begin(&list->plan, chunk);
     list->end_block = (uint32_t)lap_nn_plan_begin(&list->plan, chunk + 1);
     list_external(list);
@@ -337,6 +338,7 @@ static void list_stage(lap_nn_list_t *list)
 {
     uint32_t first_step = 0;
     lap_nn_add_entry(list, LAP_NN_ZERO, "zero", LAP_NN_NONE)->writes[0] = list->grads;
+    lap_nn_list_renew(list);
     for (uint32_t s = 0; s < list->nslots; s++) {
         lap_nn_slot_t *slot = &list->slots[s];
         if (s > 0) {
@@ -362,6 +364,7 @@ static void list_stage(lap_nn_list_t *list)
         slot->dx = list->dx;
     }
     list->same_steps = false;
+    lap_nn_list_renew_end(list);
     for (int part = 0; part < LAP_NN_LOOK_GRADIENTS; part++)
         list->parts[part] = list->nentries;
 }
@@ -483,9 +486,10 @@ static void place(lap_nn_region_t **placed, size_t count, lap_nn_region_t *regio
 }
 
 /* The large regions first: small ones fit between them. */
-static lap_status_t lay_out(lap_nn_list_t *list)
+lap_status_t lap_nn_lay_out(lap_nn_list_t *list)
 {
     size_t count = 0;
+    list->bytes[LAP_NN_PRIVATE] = list->bytes[LAP_NN_LASTING] = 0;
     lap_nn_region_t **order = lap_alloc(2 * (size_t)list->nregions + 1, sizeof(*order));
     if (!order)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the places of %u regions",
@@ -572,7 +576,7 @@ lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, in
     LAP_TRY(check_y(list));
     find_lifetimes(list);
     keep_regions(list);
-    return lay_out(list);
+    return lap_nn_lay_out(list);
 }
 
 static lap_status_t count_bytes(const lap_nn_plan_t *given, int rank,

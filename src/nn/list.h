@@ -77,7 +77,10 @@ enum { /* operators */
 };
 enum { LAP_NN_READS = 6, LAP_NN_WRITES = 5 };
 
-/* The passes in which an entry runs: all, the first, or all but the first. */
+/*
+ * The passes in which an entry runs: all; the first; or, of each step but the first one, its first. Delayed FP8
+ * scales change between steps only.
+ */
 typedef enum lap_nn_when { LAP_NN_ALWAYS = 0, LAP_NN_FIRST, LAP_NN_LATER } lap_nn_when_t;
 
 typedef struct lap_nn_entry {
@@ -123,6 +126,7 @@ typedef struct lap_nn_weight {
     uint32_t index;
     uint32_t place;         /* its number among masters and gradients as they lie in memory */
     uint32_t tensor;        /* its number in the whole model */
+    size_t layer;           /* the head: as many as there are; embeddings: LAP_NN_NONE */
     bool twin;              /* of tied weights, the copy of the stage with the head */
     bool plain;             /* no GEMM reads it: it has no copy */
     bool wide;              /* its copy is no FP8 */
@@ -173,7 +177,21 @@ typedef struct lap_nn_slot {
     uint32_t x, y, dy, dx;           /* regions */
 } lap_nn_slot_t;
 
+/* Matrices whose delayed scales are renewed together: those of a chunk, of e4m3 first. */
+typedef struct lap_nn_renewal {
+    uint32_t first, count,
+        narrow; /* the first of all with a scale, and how many; so many are e4m3 */
+} lap_nn_renewal_t;
+
 struct lap_nn_buckets;
+
+/* Ranks that share masters gather weights in the types in which they are read: those of each lie together. */
+enum { LAP_NN_WIDE = 0, LAP_NN_NARROW, LAP_NN_EIGHT, LAP_NN_TYPES };
+typedef struct lap_nn_gathered {
+    uint32_t region; /* LAP_NN_NONE: there are none */
+    lap_dtype_t dtype;
+    size_t begin; /* floats of all gradients before them */
+} lap_nn_gathered_t;
 
 typedef struct lap_nn_list {
     lap_nn_plan_t plan;
@@ -212,8 +230,9 @@ typedef struct lap_nn_list {
     uint32_t ntensors; /* parameters of the whole model so far */
     uint32_t nlooks, nreductions;
     uint32_t nfp8;         /* matrices with a scale: those of weights first, then of forward, */
-    uint32_t nfp8_weights; /* ... so many of weights, */
-    uint32_t nfp8_e4m3;    /* ... so many before those of backward */
+    uint32_t nfp8_weights; /* ... so many of weights */
+    lap_nn_renewal_t renewals[LAP_NN_CHUNKS]; /* delayed scaling: of each chunk */
+    uint32_t next_fp8; /* of the slot being listed: matrices that had a scale before */
 
     uint32_t x, y, dy, dx, target;          /* the caller's; of a model: private, and no target */
     uint32_t tokens, ids;                   /* of a model: the caller's, and the copy of them */
@@ -221,18 +240,14 @@ typedef struct lap_nn_list {
     uint32_t rope;                          /* [seq, head_dim]: cosines and sines */
     lap_nn_weight_t *embedding, *positions; /* NULL: none */
     uint32_t masters, grads;                /* of all parameters, as one array each */
-    /*
-     * Where ranks share masters, the weights of all parameters: in float32, and those in the type of GEMMs,
-     * which are those from `narrow` on. Of one type, the first are all of them, and LAP_NN_NONE the others.
-     * Else the first are the masters.
-     */
-    uint32_t whole, narrowed;
-    size_t narrow;                   /* floats before */
+    lap_nn_gathered_t
+        gathered[LAP_NN_TYPES];      /* where ranks share masters; else the first are these */
     uint32_t sums, sums_r, sums_all; /* gradients of norms: here, own rows, of all */
     uint32_t scales;                 /* P floats: where gathers put those of what they gather */
     uint32_t fp8_scales, fp8_amax;   /* a slot and a float for each of the nfp8 */
     uint32_t fp8_history;            /* delayed scaling: the magnitudes of all ranks before */
-    uint32_t renew;                  /* the entry that renews delayed scales: first of forward */
+    uint32_t renew, nrenew;          /* the entries that renew delayed scales: before forward */
+    uint32_t scaled;                 /* the entry of LAP_NN_REFRESH after the scales of weights */
     uint32_t moments[2], rates;      /* of an optimizer; LAP_NN_NONE: no second moment */
     uint32_t own_regions, own_steps; /* without those of an optimizer */
     size_t bytes[LAP_NN_MEMORIES];   /* of each kind of memory; the caller's: 0 */
@@ -345,6 +360,14 @@ uint32_t lap_nn_list_cast(lap_nn_list_t *list, uint32_t b, uint32_t source, uint
 void lap_nn_list_renew(lap_nn_list_t *list);
 void lap_nn_list_renew_end(lap_nn_list_t *list);
 
+/*
+ * The matrices whose scales are delayed; 0: none. Of each a name that is the same on every grid, such as
+ * "layer0.fc1.input", and where the magnitude of the `age`-th renewal before the latest is in fp8_history.
+ */
+size_t lap_nn_fp8_delayed(const lap_nn_list_t *list);
+void lap_nn_fp8_name(const lap_nn_list_t *list, size_t i, char *text, size_t bytes);
+size_t lap_nn_fp8_history(const lap_nn_list_t *list, size_t i, size_t age);
+
 /* The copies of all weights. */
 void lap_nn_list_refresh(lap_nn_list_t *list);
 
@@ -361,7 +384,8 @@ void lap_nn_list_drop_step(lap_nn_list_t *list);
 /* The operator that gathers the sums of squares of so many ranks, without a buffer. */
 lap_op_desc_t lap_nn_norm_desc(int nranks);
 
-/* Lays out the memory of an optimizer: list.c. */
+/* Lays out private memory by lifetimes, and that which lasts; and the memory of an optimizer: list.c. */
+lap_status_t lap_nn_lay_out(lap_nn_list_t *list);
 void lap_nn_lay_out_state(lap_nn_list_t *list);
 
 /* ---- param.c ---- */

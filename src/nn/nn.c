@@ -132,7 +132,7 @@ static int ranks_here(const lap_group_t *group)
 {
     int count = 0;
     for (int rank = 0; rank < group->size; rank++)
-        count += group->world->kind != LAP_WORLD_MPI ||
+        count += group->world->kind != LAP_WORLD_WIRED ||
                  group->world->peers[group->members[rank]].heap_fd >= 0;
     return count;
 }

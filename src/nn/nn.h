@@ -65,6 +65,7 @@ typedef struct lap_nn_background {
     lap_buffer_t *buffer;
     bool overlap; /* backward sends gradients as it completes them; else LAP_NN_SYNC does */
     bool ahead;   /* forward gathers the weights of a shared optimizer; else its step does */
+    bool starts;  /* ... the first of them its step, as it has made them */
     bool traced;  /* arguments have traces */
     /* The operator of a call and its arguments, and the cast of a bucket. */
     lap_op_t *(*call)(void *context, size_t index, int which, lap_op_args_t *args_p);
@@ -90,7 +91,8 @@ typedef struct lap_nn_passes {
     bool defers;                  /* parts are deferred where they can be: */
     unsigned deferred;            /* bits: what the next program is to have, */
     bool deferred_sends;          /* ... and whether it sends gradients to replicas, */
-    bool deferred_gathers;        /* ... or gathers weights from them */
+    bool deferred_gathers;        /* ... or gathers weights from them, */
+    bool deferred_more;           /* ... or is that of a further micro-batch of a step */
 } lap_nn_passes_t;
 
 /* The tokens of a model, in shared memory: model_pass.c's. */
@@ -143,8 +145,9 @@ struct lap_nn {
     lap_nn_passes_t passes;
     const lap_nn_background_t *background; /* NULL: gradients do not go to replicas */
     uint32_t backgrounds;                  /* how often that was set */
-    /* Of a pipeline: waits for what its step has sent to replicas; given `stage`. NULL: there is none. */
-    lap_status_t (*end_stage)(void *stage);
+    /* Of a pipeline: waits for the passes of its step, and for what they have sent to replicas, too, with
+       `background`; given `stage`. NULL: there is none. */
+    lap_status_t (*end_stage)(void *stage, bool background);
     void *stage;
     lap_stream_t *stream; /* of the entry of a pass that is being issued; NULL: none is */
     bool tracing;
@@ -152,8 +155,10 @@ struct lap_nn {
     uint64_t *live_bytes;     /* for it, of each entry; NULL until there is one */
     bool fresh;               /* the next backward overwrites gradients */
     bool accumulates;         /* the next backward is not the last of its step */
+    bool begun;               /* a step has: there was a backward since weights changed */
     size_t held;              /* backwards of this step, if the latest was not its last; else 0 */
-    bool stale;               /* ranks share the optimizer, and have not gathered its weights */
+    bool stale;               /* ranks share the optimizer, and have not gathered its weights, */
+    bool started;             /* but for those that the latest step has begun to gather */
     bool joined;              /* with replicas: */
     lap_nn_sync_t sync;       /* ... whose gradients are the sums */
     size_t seq;               /* of the latest forward; 0: none */
@@ -290,7 +295,7 @@ lap_status_t lap_nn_issue_tokens(lap_nn_t *nn, lap_stream_t *stream, const lap_n
 /* Forward of the latest tokens once more, without a loss. */
 lap_status_t lap_model_again(lap_nn_t *nn);
 
-/* ---- run.c ---- */
+/* ---- pass_program.c ---- */
 
 /* Proves the programs of all ranks as they run, with the methods that operators have chosen. */
 lap_status_t lap_nn_prove_own(lap_nn_t *nn);
@@ -308,12 +313,26 @@ static inline int lap_nn_first_part(unsigned parts)
     return part;
 }
 
+/* The operator that a fragment is a call of, and the arguments of the call; NULL: it is a kernel. */
+lap_op_t *lap_nn_call_of(const lap_nn_t *nn, const lap_fragment_t *fragment, lap_op_args_t *args_p);
+
 /* The program of parts (bits), made if need be; that used longest ago makes room. */
 lap_status_t lap_nn_get_pass(lap_nn_t *nn, unsigned parts, size_t seq, lap_nn_mode_t mode,
                              lap_nn_pass_t **pass_p);
 void lap_nn_free_passes(lap_nn_t *nn);
 /* Frees the programs with a part, of which nothing is in flight. */
 void lap_nn_free_part(lap_nn_t *nn, int part);
+
+/*
+ * From now on, or no more with NULL, the gradients of a step go to replicas. Nothing of it is in flight.
+ */
+void lap_nn_set_background(lap_nn_t *nn, const lap_nn_background_t *background);
+
+/* ---- run.c ---- */
+
+/* Whether there was a forward, and a backward: only the first of each scales FP8 without a history. */
+void lap_nn_get_seen(const lap_nn_t *nn, bool *forward_p, bool *backward_p);
+void lap_nn_set_seen(lap_nn_t *nn, bool forward, bool backward);
 
 /* Issues a pass: a part of the list; or defers it, if passes are and it can be. */
 lap_status_t lap_nn_run(lap_nn_t *nn, int part);
@@ -333,11 +352,6 @@ lap_status_t lap_nn_end_part(lap_nn_t *nn, int part);
 /* Ends all passes in flight, in their order; the first failure is that of all. */
 lap_status_t lap_nn_end_passes(lap_nn_t *nn);
 
-/*
- * From now on, or no more with NULL, the gradients of a step go to replicas. Nothing of it is in flight.
- */
-void lap_nn_set_background(lap_nn_t *nn, const lap_nn_background_t *background);
-
 /* Waits for what has been sent to replicas, if anything has. */
 lap_status_t lap_nn_end_background(lap_nn_t *nn);
 
@@ -349,7 +363,11 @@ lap_status_t lap_nn_end_background(lap_nn_t *nn);
  */
 lap_status_t lap_nn_set_timeline(lap_nn_t *nn, lap_timeline_t *timeline);
 
-/* Adds a fragment that has ended; op is NULL for a kernel. */
+/* Adds a fragment that has ended: the call of an operator of a group, or a kernel. */
+void lap_nn_add_fragment(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const lap_group_t *group,
+                         lap_timeline_call_t call);
+
+/* The same for one of a pass of the list; op is NULL for a kernel. */
 void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const lap_op_t *op);
 
 /* ---- issue.c ---- */

@@ -70,6 +70,8 @@ const lap_field_t lap_nn_fields[] = {
     {NN(shards, UNSIGNED), WEIGHTS},
     {NN(shard_bucket, UNSIGNED), WEIGHTS},
     {NN(shard_group, SKIPPED)},
+    {NN(shard_by_layer, FLAG), WEIGHTS},
+    {NN(fp8_params, FLAG), WEIGHTS},
     {.name = NULL},
 };
 

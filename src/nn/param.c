@@ -26,6 +26,7 @@ static lap_nn_weight_t *add_weight(lap_nn_list_t *list, const lap_nn_shape_t *sh
     lap_nn_weight_t *weight = &list->weights[list->nweights];
     weight->index = list->nweights++;
     weight->tensor = list->ntensors++;
+    weight->layer = shape->layer;
     if (shape->head)
         snprintf(weight->name, sizeof(weight->name), "%s.%s", part, what);
     else
@@ -115,7 +116,7 @@ static lap_nn_weight_t *add_vocab(lap_nn_list_t *list, const lap_nn_shape_t *sha
 static void list_embedding(lap_nn_list_t *list)
 {
     const lap_nn_desc_t *desc = &list->plan.desc;
-    const lap_nn_shape_t of_none = {.head = true};
+    const lap_nn_shape_t of_none = {.layer = LAP_NN_NONE, .head = true};
     list->embedding = add_vocab(list, &of_none, "embedding", desc->tied != 0);
     if (desc->positions != LAP_POSITIONS_LEARNED)
         return;
@@ -128,7 +129,7 @@ static void list_embedding(lap_nn_list_t *list)
 /* Tied weights where another rank of the pipeline has the embedding: the same matrix once more. */
 static lap_nn_weight_t *add_twin(lap_nn_list_t *list)
 {
-    const lap_nn_shape_t of_none = {.head = true};
+    const lap_nn_shape_t of_none = {.layer = LAP_NN_NONE, .head = true};
     lap_nn_weight_t *weight = add_vocab(list, &of_none, "embedding", true);
     list->ntensors--;
     weight->tensor = 0; /* the first of all */
@@ -191,17 +192,25 @@ static bool is_fp8(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
     return lap_nn_list_fp8(list) && !weight->param.vector && !weight->wide;
 }
 
-/* Embeddings are read as fp32, also where the head has a copy of them; so is what FP8 is made from. */
+/*
+ * Embeddings are read as fp32, also where the head has a copy of them; so is what FP8 is made from, unless it is made
+ * before it is gathered.
+ */
 lap_dtype_t lap_nn_gathered_type(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
 {
-    return weight->plain || weight == list->embedding || is_fp8(list, weight)
-               ? LAP_FLOAT32
-               : list->plan.desc.dtype;
+    const lap_nn_desc_t *desc = &list->plan.desc;
+    if (is_fp8(list, weight))
+        return desc->fp8_params ? LAP_FLOAT8_E4M3 : LAP_FLOAT32;
+    return weight->plain || weight == list->embedding ? LAP_FLOAT32 : desc->dtype;
 }
 
-static bool is_narrow(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
+/* Where the weights of a parameter are: see lap_nn_gathered_t. */
+static int kind_of(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
 {
-    return lap_nn_gathered_type(list, weight) != LAP_FLOAT32;
+    const lap_dtype_t dtype = lap_nn_gathered_type(list, weight);
+    return list->plan.desc.shards <= 1 || dtype == LAP_FLOAT32 ? LAP_NN_WIDE
+           : lap_dtype_is_fp8(dtype)                           ? LAP_NN_EIGHT
+                                                               : LAP_NN_NARROW;
 }
 
 /* The gradients of norms, of which ranks have parts, are summed after all others. */
@@ -216,13 +225,11 @@ bool lap_nn_is_late(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
  */
 static void order_weights(lap_nn_list_t *list)
 {
-    const bool shared = list->plan.desc.shards > 1;
     uint32_t place = 0;
-    for (int kind = 0; kind < 4; kind++)
+    for (int kind = 0; kind < 2 * LAP_NN_TYPES; kind++)
         for (uint32_t i = 0; i < list->nweights; i++) {
             lap_nn_weight_t *weight = &list->weights[i];
-            const bool apart = shared && is_narrow(list, weight);
-            if (2 * apart + !lap_nn_is_late(list, weight) != kind)
+            if (2 * kind_of(list, weight) + !lap_nn_is_late(list, weight) != kind)
                 continue;
             weight->place = place;
             list->order[place++] = i;
@@ -232,17 +239,17 @@ static void order_weights(lap_nn_list_t *list)
 static size_t count_floats(lap_nn_list_t *list)
 {
     size_t count = 0;
-    list->narrow = SIZE_MAX;
+    int kind = LAP_NN_WIDE; /* those of the next kinds are yet to come */
     for (uint32_t place = 0; place < list->nweights; place++) {
         lap_nn_weight_t *weight = &list->weights[list->order[place]];
         if (weight->rows < weight->param.rows)
             weight->rows = weight->param.rows;
-        if (list->narrow == SIZE_MAX && is_narrow(list, weight))
-            list->narrow = count;
+        while (kind < kind_of(list, weight))
+            list->gathered[++kind].begin = count;
         count += padded(weight->rows * weight->param.cols);
     }
-    if (list->narrow == SIZE_MAX)
-        list->narrow = count;
+    while (kind < LAP_NN_TYPES - 1)
+        list->gathered[++kind].begin = count;
     return count;
 }
 
@@ -254,32 +261,44 @@ static size_t count_floats(lap_nn_list_t *list)
 static void add_shards(lap_nn_list_t *list, size_t count)
 {
     const lap_nn_desc_t *desc = &list->plan.desc;
-    const bool one_type = desc->dtype == LAP_FLOAT32;
+    const bool one_type = desc->dtype == LAP_FLOAT32 && !desc->fp8_params;
+    lap_nn_gathered_t *gathered = list->gathered;
     list->shards = lap_alloc(1, sizeof(*list->shards));
     if (!list->shards)
         list->status = lap_error(LAP_ERR_NO_MEMORY, "no memory for shards of %u parameters",
                                  (unsigned)list->nweights);
     if (list->status == LAP_OK)
-        list->status = lap_nn_buckets_init(list->shards, list, desc->shard_bucket, LAP_FLOAT32,
-                                           (int)desc->shards, list->shard);
+        list->status =
+            lap_nn_buckets_init(list->shards, list, desc->shard_bucket, desc->shard_by_layer != 0,
+                                LAP_FLOAT32, (int)desc->shards, list->shard);
     if (list->status != LAP_OK)
         return;
     list->masters =
         lasting(list, "masters", LAP_FLOAT32, 1, lap_nn_shard_count(list->shards, list->shard));
-    list->whole = made(list, one_type ? "weights" : "plain_weights", LAP_FLOAT32, 1, list->narrow);
-    list->narrowed =
-        one_type ? LAP_NN_NONE : made(list, "weights", desc->dtype, 1, count - list->narrow);
+    gathered[LAP_NN_WIDE].region = made(list, one_type ? "weights" : "plain_weights", LAP_FLOAT32,
+                                        1, gathered[LAP_NN_NARROW].begin);
+    if (desc->dtype != LAP_FLOAT32)
+        gathered[LAP_NN_NARROW].region =
+            made(list, "weights", desc->dtype, 1,
+                 gathered[LAP_NN_EIGHT].begin - gathered[LAP_NN_NARROW].begin);
+    if (desc->fp8_params)
+        gathered[LAP_NN_EIGHT].region =
+            made(list, "fp8_weights", LAP_FLOAT8_E4M3, 1, count - gathered[LAP_NN_EIGHT].begin);
 }
 
 /* All masters lie together, and all gradients. */
 static void add_arrays(lap_nn_list_t *list)
 {
+    const lap_dtype_t types[LAP_NN_TYPES] = {LAP_FLOAT32, list->plan.desc.dtype, LAP_FLOAT8_E4M3};
+    for (int kind = 0; kind < LAP_NN_TYPES; kind++)
+        list->gathered[kind] = (lap_nn_gathered_t){LAP_NN_NONE, types[kind], 0};
     order_weights(list);
     const size_t count = count_floats(list);
     const bool shared = list->plan.desc.shards > 1;
     size_t at = 0;
     if (!shared)
-        list->masters = list->whole = lasting(list, "masters", LAP_FLOAT32, 1, count);
+        list->masters = list->gathered[LAP_NN_WIDE].region =
+            lasting(list, "masters", LAP_FLOAT32, 1, count);
     list->grads = lasting(list, "gradients", LAP_FLOAT32, 1, count);
     for (uint32_t place = 0; place < list->nweights; place++) {
         lap_nn_weight_t *weight = &list->weights[list->order[place]];
@@ -294,11 +313,10 @@ static void add_arrays(lap_nn_list_t *list)
     for (uint32_t place = 0; place < list->nweights; place++) {
         lap_nn_weight_t *weight = &list->weights[list->order[place]];
         const size_t rows = weight->rows, cols = weight->param.cols;
-        const bool narrow = shared && is_narrow(list, weight);
-        const size_t offset = (at - (narrow ? list->narrow : 0)) *
-                              lap_dtype_size(narrow ? list->plan.desc.dtype : LAP_FLOAT32);
-        weight->master = lap_nn_add_part(list, weight->name, narrow ? list->narrowed : list->whole,
-                                         offset, rows, cols, cols);
+        const lap_nn_gathered_t *gathered = &list->gathered[kind_of(list, weight)];
+        weight->master = lap_nn_add_part(list, weight->name, gathered->region,
+                                         (at - gathered->begin) * lap_dtype_size(gathered->dtype),
+                                         rows, cols, cols);
         at += padded(rows * cols);
     }
 }
@@ -313,11 +331,13 @@ static void add_copy(lap_nn_list_t *list, lap_nn_weight_t *weight)
 {
     const lap_nn_param_t *param = &weight->param;
     const lap_dtype_t dtype = list->plan.desc.dtype;
+    const int kind = kind_of(list, weight);
     weight->copy = weight->turned = weight->master;
-    if (list->shards && is_narrow(list, weight))
+    if (kind == LAP_NN_NARROW)
         return;
     if (is_fp8(list, weight)) {
-        weight->copy = made(list, weight->name, LAP_FLOAT8_E4M3, param->rows, param->cols);
+        if (kind != LAP_NN_EIGHT)
+            weight->copy = made(list, weight->name, LAP_FLOAT8_E4M3, param->rows, param->cols);
         lap_nn_add_scale(list, weight->copy);
         weight->turned = made(list, weight->name, LAP_FLOAT8_E4M3, param->cols, param->rows);
         lap_nn_share_scale(list, weight->turned, weight->copy);
@@ -475,21 +495,13 @@ static lap_status_t fill_masters(lap_nn_t *nn, const lap_nn_weight_t *weight)
     const lap_nn_list_t *list = &nn->list;
     const size_t count = weight->param.rows * weight->param.cols;
     float *masters = lap_nn_tensor(nn, list->masters).data;
-    size_t at, bucket = 0, begin;
+    size_t at;
     (void)lap_nn_region_root(list, weight->grad, &at);
     at /= sizeof(float);
     if (!list->shards)
         return fill_weight(nn, weight, 0, count, masters + at);
-    while (weight->place < list->shards->list[bucket].first)
-        bucket++;
-    const size_t own = lap_nn_bucket_shard(list->shards, bucket, list->shard, &begin);
-    const size_t from = begin > at ? begin : at,
-                 to = begin + own < at + count ? begin + own : at + count;
-    if (from >= to)
-        return LAP_OK;
-    return fill_weight(nn, weight, from - at, to - at,
-                       masters + lap_nn_shard_begin(list->shards, bucket, list->shard) + from -
-                           begin);
+    const lap_nn_share_t own = lap_nn_own_share(list, weight);
+    return fill_weight(nn, weight, own.begin - at, own.begin - at + own.count, masters + own.at);
 }
 
 lap_status_t lap_nn_fill_params(lap_nn_t *nn)

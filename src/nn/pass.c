@@ -151,6 +151,7 @@ lap_status_t lap_nn_refresh(lap_nn_t *nn)
 {
     if (!nn)
         return lap_error(LAP_ERR_INVALID, "lap_nn_refresh: nn is NULL");
+    nn->begun = false;
     if (nn->sharers)
         return lap_nn_gather_weights(nn);
     if (nn->list.parts[LAP_NN_REFRESH] == nn->list.parts[LAP_NN_REFRESH + 1])
@@ -184,6 +185,7 @@ lap_status_t lap_nn_gather_weights(lap_nn_t *nn)
 lap_status_t lap_nn_run_step(lap_nn_t *nn)
 {
     LAP_TRY(finish(nn, lap_nn_run(nn, LAP_NN_STEP)));
+    nn->begun = false;
     nn->stale = nn->sharers != NULL;
     return nn->stale && !nn->background->ahead ? lap_nn_gather_weights(nn) : LAP_OK;
 }
@@ -209,6 +211,7 @@ void lap_nn_accumulate(lap_nn_t *nn, int more)
 void lap_nn_zero_gradients(lap_nn_t *nn)
 {
     nn->fresh = true;
+    nn->begun = false;
     nn->held = 0;
 }
 
@@ -255,6 +258,7 @@ lap_status_t lap_nn_run_backward(lap_nn_t *nn)
     count_backward(nn);
     LAP_TRY(finish(nn, lap_nn_run(nn, nn->fresh ? LAP_NN_BACKWARD : LAP_NN_BACKWARD_MORE)));
     nn->fresh = false;
+    nn->begun = true;
     return LAP_OK;
 }
 

@@ -252,10 +252,6 @@ lap_status_t lap_nn_plan_stage(const lap_nn_desc_t *given, int nranks, const lap
                          "the layers are of kind %s, expected a model: only "
                          "models are cut into the stages of a pipeline",
                          lap_nn_kind_name(plan.desc.kind));
-    if (plan.desc.fp8 == LAP_FP8_DELAYED)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "fp8 is delayed with a pipeline, expected current or none: several "
-                         "micro-batches are in flight at once");
     switches.overlap_rs_dgrad = cut->split;
     if (cut->split) {
         LAP_TRY(lap_tp_overlap_switch(&plan.overlap, &switches));

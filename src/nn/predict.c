@@ -129,10 +129,9 @@ static bool has_last(const lap_probe_t *probe, const lap_nn_prediction_t *predic
 static lap_status_t play_variant(const lap_probe_t *probe, bool more, bool last,
                                  lap_nn_prediction_t *prediction)
 {
-    lap_fragment_span_t *spans = more || last ? NULL : prediction->spans;
-    lap_timeline_t *timeline = more || last != (prediction->last && has_last(probe, prediction))
-                                   ? NULL
-                                   : prediction->timeline;
+    const bool wanted = !more && last == (prediction->last && has_last(probe, prediction));
+    lap_fragment_span_t *spans = wanted ? prediction->spans : NULL;
+    lap_timeline_t *timeline = wanted ? prediction->timeline : NULL;
     const lap_nn_source_t source = lap_nn_chosen(probe->nn);
     lap_nn_linking_t linking = {
         .target = &probe->nn->calls[0].op->target, .more = more, .source = &source};
@@ -177,11 +176,7 @@ static lap_status_t share(const lap_probe_t *probe, lap_nn_prediction_t *predict
     if (group->rank == 0)
         status = play_all(probe, prediction);
     LAP_TRY(lap_probe_agree(probe, status));
-    void *all;
-    LAP_TRY(lap_group_collect(group, prediction->seconds, sizeof(prediction->seconds), &all));
-    memcpy(prediction->seconds, all, sizeof(prediction->seconds));
-    lap_free(all);
-    return LAP_OK;
+    return lap_group_broadcast(group, prediction->seconds, sizeof(prediction->seconds));
 }
 
 lap_status_t lap_nn_predict(lap_nn_t *nn, lap_nn_prediction_t *prediction)

@@ -16,15 +16,12 @@ typedef struct lap_nn_prediction {
     double seconds[2][2];
     bool step; /* given: [][1] ends with the step of the optimizer that the layers have */
     /*
-     * Given: room for when `rank` is at each fragment of [0][0], on rank 0 of the group, which alone
-     * writes it; NULL: not asked for.
+     * Given: room for when `rank` is at each fragment of a pass, and what all ranks do is added to a
+     * timeline, on rank 0 of the group, which alone writes them; of [0][0], or of the last pass of a
+     * step, [0][1], if `last`. NULL: not asked for.
      */
     lap_fragment_span_t *spans;
     int rank;
-    /*
-     * Given: what all ranks do in a pass is added to it, on rank 0 of the group, which alone writes it;
-     * of the last pass of a step, [0][1], if `last`. NULL: not asked for.
-     */
     struct lap_timeline *timeline;
     bool last;
 } lap_nn_prediction_t;

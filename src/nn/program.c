@@ -54,6 +54,14 @@ static bool is_given(const lap_nn_list_t *list, uint32_t region)
            region != list->dy && region != list->dx;
 }
 
+static void set_scope(lap_linked_t *linked, uint32_t region, uint32_t root, lap_link_scope_t scope)
+{
+    if (linked->status != LAP_OK)
+        return;
+    linked->regions[region].root = root;
+    linked->regions[region].scope = scope;
+}
+
 /* The regions of a program are those of its list, with the same numbers, and then scratch memory. */
 void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *linked)
 {
@@ -74,15 +82,19 @@ void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *li
             snprintf(name, sizeof(name), "%s%s", slot, named->name);
         else
             snprintf(name, sizeof(name), "%sblock%u.%s", slot, (unsigned)named->block, named->name);
-        (void)lap_link_add_region(linked, name, memory_of(list, root),
-                                  list->regions[root].offset + offset, lap_nn_region_bytes(region),
-                                  filled || given);
+        const uint32_t added = lap_link_add_region(linked, name, memory_of(list, root),
+                                                   list->regions[root].offset + offset,
+                                                   lap_nn_region_bytes(region), filled || given);
+        const bool slotted = named->slot != LAP_NN_NONE && named->memory == LAP_NN_PRIVATE;
+        set_scope(linked, added, root, slotted ? LAP_SCOPE_ITERATION : LAP_SCOPE_PROGRAM);
     }
     name_weights(list, linked);
-    for (uint32_t i = 0; i < list->nsteps; i++)
-        (void)lap_link_add_region(linked, "scratch of an operator",
-                                  LAP_NN_MEMORIES + list->nregions + i % LAP_NN_SCRATCHES, 0,
-                                  SIZE_MAX, false);
+    for (uint32_t i = 0; i < list->nsteps; i++) {
+        const uint32_t added = lap_link_add_region(
+            linked, "scratch of an operator",
+            LAP_NN_MEMORIES + list->nregions + i % LAP_NN_SCRATCHES, 0, SIZE_MAX, false);
+        set_scope(linked, added, added, LAP_SCOPE_CALL);
+    }
 }
 
 static lap_link_place_t place_of(const lap_nn_list_t *list, uint32_t region)
@@ -234,7 +246,8 @@ size_t lap_nn_step_rows(const lap_nn_list_t *list, uint32_t step, size_t seq)
 
 bool lap_nn_entry_runs(const lap_nn_entry_t *entry, lap_nn_mode_t mode)
 {
-    if (entry->when != LAP_NN_ALWAYS && (entry->when == LAP_NN_FIRST) != mode.first)
+    if (entry->when == LAP_NN_FIRST ? !mode.first
+                                    : entry->when == LAP_NN_LATER && (mode.first || mode.more))
         return false;
     return entry->work != LAP_NN_READY && (mode.looks || entry->work != LAP_NN_LOOK);
 }
@@ -273,11 +286,15 @@ lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, l
         return lap_nn_link_prefetch(list, seq, mode, source, linked);
     const bool gathers = part == LAP_NN_REFRESH && list->shards && mode.replicas;
     const size_t nbuckets = part == LAP_NN_SYNC || gathers ? mode.replicas->buckets->count : 0;
+    uint32_t first = list->parts[part];
     size_t bucket;
+    if (gathers) /* FP8 weights are made with their scales, and then gathered */
+        for (; first < list->scaled; first++)
+            LAP_TRY(lap_nn_link_entry(list, first, seq, source, linked));
     for (size_t i = 0; i < nbuckets; i++)
         LAP_TRY(lap_nn_link_bucket(list, mode.replicas, gathers ? nbuckets - 1 - i : i, gathers,
                                    linked));
-    for (uint32_t i = list->parts[part]; i < list->parts[part + 1]; i++) {
+    for (uint32_t i = first; i < list->parts[part + 1]; i++) {
         const lap_nn_entry_t *entry = &list->entries[i];
         if (mode.replicas &&
             lap_nn_bucket_completed(mode.replicas->buckets, list, part, i, &bucket))
@@ -352,7 +369,7 @@ static lap_status_t link_parts(const lap_nn_list_t *list, const lap_nn_linking_t
                                lap_linked_t *linked)
 {
     const size_t seq = list->plan.desc.seq;
-    lap_nn_mode_t mode = {.first = linking->first};
+    lap_nn_mode_t mode = {.first = linking->first, .more = linking->more};
     lap_nn_link_regions(list, linking->first, linked);
     if (replicas)
         lap_nn_link_wire(list, replicas, linked);
@@ -372,7 +389,9 @@ static lap_status_t link_parts(const lap_nn_list_t *list, const lap_nn_linking_t
     if (replicas && late && !held)
         LAP_TRY(lap_nn_link_part(list, LAP_NN_SYNC, seq, mode, source, linked));
     if (linking->optimizer)
-        LAP_TRY(lap_nn_link_step(list, source, ahead ? NULL : replicas, linked));
+        LAP_TRY(ahead && linking->replication.starts
+                    ? lap_nn_link_step_start(list, source, replicas, linked)
+                    : lap_nn_link_step(list, source, ahead ? NULL : replicas, linked));
     return lap_link(linked);
 }
 
@@ -390,8 +409,9 @@ static lap_status_t link_rank(const lap_nn_list_t *list, const lap_nn_linking_t 
     const int sharers = replication->replicas * (int)list->plan.desc.cp;
     if (sharers <= 1)
         return link_parts(list, linking, source, NULL, linked);
-    lap_status_t status = lap_nn_buckets_init(&buckets.buckets, list, replication->bucket,
-                                              replication->wire, sharers, linked->rank / nranks);
+    lap_status_t status =
+        lap_nn_buckets_init(&buckets.buckets, list, replication->bucket, replication->by_layer,
+                            replication->wire, sharers, linked->rank / nranks);
     if (status == LAP_OK)
         status = link_parts(list, linking, source, &replicas, linked);
     lap_nn_buckets_clear(&buckets.buckets);
@@ -407,8 +427,11 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
     const int replicas = linking->replication.replicas > 1 ? linking->replication.replicas : 1;
     const int place = plan->nranks * (int)plan->desc.cp; /* ranks of a replica */
     const size_t size = (size_t)place * (size_t)replicas;
-    *programs = (lap_nn_programs_t){
-        .size = (int)size, .step_alone = linking->step_alone, .late = linking->replication.late};
+    *programs =
+        (lap_nn_programs_t){.size = (int)size,
+                            .step_alone = linking->step_alone,
+                            .starts = linking->replication.starts && linking->replication.ahead,
+                            .late = linking->replication.late};
     programs->lists = lap_alloc(size, sizeof(*programs->lists));
     programs->programs = lap_alloc(size, sizeof(*programs->programs));
     programs->list = lap_alloc(size, sizeof(*programs->list));
@@ -475,7 +498,7 @@ static int run_of(const lap_nn_programs_t *programs, const lap_nn_list_t *list, 
     const bool weights =
         bucket && list->shards && (which == LAP_NN_BUCKET_PACK || which == LAP_NN_BUCKET_GATHER);
     if (stepped)
-        return list->shards ? RUN_GATHER : alone ? RUN_STEP : RUN_PASS;
+        return list->shards && !programs->starts ? RUN_GATHER : alone ? RUN_STEP : RUN_PASS;
     return alone && programs->late && bucket && !weights ? RUN_SYNC : RUN_PASS;
 }
 
@@ -550,7 +573,8 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         size_t bucket_bytes = bytes[LAP_NN_BY_REPLICAS];
         most.symmetric_bytes =
             larger(most.symmetric_bytes, bytes[LAP_NN_BY_LAYERS] + bytes[LAP_NN_BY_RING] +
-                                             bytes[LAP_NN_BY_HEADS] + bytes[LAP_NN_BY_SHARDS]);
+                                             bytes[LAP_NN_BY_HEADS] + bytes[LAP_NN_BY_SHARDS] +
+                                             bytes[LAP_NN_BY_NORM]);
         for (uint32_t i = list->nregions + list->nsteps; i < linked->nregions; i++)
             bucket_bytes += linked->regions[i].bytes;
         most.bucket_bytes = larger(most.bucket_bytes, bucket_bytes);
@@ -583,8 +607,7 @@ static lap_status_t prove_call(const lap_nn_programs_t *programs, const lap_targ
     const lap_fragment_t *fragment = &programs->programs[first].fragments[f];
     const int size = fragment->schedule.size;
     for (int rank = 0; rank < size; rank++)
-        group[rank] =
-            &programs->programs[fragment->base + rank * fragment->stride].fragments[f].schedule;
+        group[rank] = &programs->programs[lap_fragment_rank(fragment, rank)].fragments[f].schedule;
     return lap_lowered_check(group, 1, size, target);
 }
 

@@ -36,8 +36,11 @@ size_t lap_nn_step_rows(const lap_nn_list_t *list, uint32_t step, size_t seq);
  */
 typedef struct lap_nn_mode {
     bool looks, first;
+    bool more; /* a micro-batch behind the first of a step: delayed FP8 scales stay as they are */
     const lap_nn_replicas_t *replicas; /* NULL: they do not */
     bool sends, gathers; /* of a program of several parts: which of the two `replicas` is for */
+    bool starts;         /* ... and that its step begins to gather, */
+    bool started;        /* or that the step before has begun to, for its forward */
 } lap_nn_mode_t;
 
 /* What a fragment with that origin is: "qkv_fprop", "norm1" or "bucket 2"; and its layer, -1: of none. */
@@ -67,6 +70,33 @@ lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, l
 lap_status_t lap_nn_link_prefetch(const lap_nn_list_t *list, size_t seq, lap_nn_mode_t mode,
                                   const lap_nn_source_t *source, lap_linked_t *linked);
 
+/*
+ * How far the weights that a step gathers are linked; `gathered` are buckets: the last of the list is the first that
+ * forward needs.
+ */
+typedef struct lap_nn_prefetch {
+    const lap_nn_list_t *list;
+    const lap_nn_buckets_t *buckets;
+    size_t gathered;
+    uint32_t refreshed; /* the first entry of LAP_NN_REFRESH that is not linked */
+} lap_nn_prefetch_t;
+
+/* None of them is yet. */
+lap_nn_prefetch_t lap_nn_prefetch(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets);
+
+/*
+ * What is to be linked before entry `index`, one after the other: a bucket of weights, or where *entry_p is
+ * not LAP_NN_NONE, that entry of LAP_NN_REFRESH. LAP_NN_NONE: all that is left. False: nothing more.
+ */
+bool lap_nn_prefetch_next(lap_nn_prefetch_t *walk, uint32_t index, size_t *bucket_p,
+                          uint32_t *entry_p);
+
+/* The buckets that a step begins to gather as it has made them: those that the first GEMM of forward waits for. */
+size_t lap_nn_prefetch_started(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets);
+
+/* What weights and their copies have of a step before is not to be read: the proof takes it for nothing. */
+void lap_nn_forget_weights(const lap_nn_list_t *list, lap_linked_t *linked);
+
 /* Adds the fragment of an entry, whose origin is its number. */
 lap_status_t lap_nn_link_entry(const lap_nn_list_t *list, uint32_t index, size_t seq,
                                const lap_nn_source_t *source, lap_linked_t *linked);
@@ -78,6 +108,10 @@ lap_status_t lap_nn_link_entry(const lap_nn_list_t *list, uint32_t index, size_t
 lap_status_t lap_nn_link_step(const lap_nn_list_t *list, const lap_nn_source_t *source,
                               const lap_nn_replicas_t *replicas, lap_linked_t *linked);
 
+/* The same of a step that begins to gather the weights of the next forward: prefetch.c. */
+lap_status_t lap_nn_link_step_start(const lap_nn_list_t *list, const lap_nn_source_t *source,
+                                    const lap_nn_replicas_t *replicas, lap_linked_t *linked);
+
 /*
  * The programs of all ranks that share weights, for a forward, a loss, a backward and perhaps a step of
  * an optimizer; with replicas those of all replicas, one after the other.
@@ -85,6 +119,7 @@ lap_status_t lap_nn_link_step(const lap_nn_list_t *list, const lap_nn_source_t *
 typedef struct lap_nn_programs {
     int size;
     bool step_alone; /* see lap_nn_linking_t, */
+    bool starts;     /* ... */
     bool late;       /* and lap_nn_replication_t */
     lap_nn_list_t *lists;
     lap_linked_t *programs;
@@ -95,10 +130,12 @@ typedef struct lap_nn_programs {
 struct lap_nn_replication {
     int replicas;  /* 0 or 1: there are none */
     size_t bucket; /* elements */
+    bool by_layer;
     lap_dtype_t wire;
-    bool late;  /* gradients travel when backward has ended */
-    bool ahead; /* the weights of a shared optimizer travel as the next forward needs them */
-    bool held;  /* gradients stay here: another backward of the step adds to them */
+    bool late;   /* gradients travel when backward has ended */
+    bool ahead;  /* the weights of a shared optimizer travel as the next forward needs them */
+    bool starts; /* ... the first of them as the step has made them */
+    bool held;   /* gradients stay here: another backward of the step adds to them */
 };
 
 /* How a pass is linked. */

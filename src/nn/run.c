@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Running passes: parts of the list become a linked program, made when it is first needed and then
- * issued again and again. A pass is one thing in flight: checked, registered and ended once. It is one
- * part, or all that were deferred: see lap_nn_defer.
+ * Running passes, which pass_program.c makes. A pass is one thing in flight: checked, registered and ended
+ * once. It is one part, or all that were deferred: see lap_nn_defer.
  */
 #include "core/status.h"
 #include "nn/nn.h"
@@ -10,196 +9,6 @@
 #include "overlap/op.h"
 #include "schedule/flight.h"
 #include "util/alloc.h"
-
-/* ---- making ---- */
-
-/* As the operators of the layers have chosen their methods; the context is the layers. */
-static lap_status_t build_chosen(void *context, const lap_nn_list_t *list, uint32_t step, size_t m,
-                                 lap_schedule_t *schedule_p)
-{
-    const lap_nn_t *nn = context;
-    const lap_op_t *op = nn->calls[step].op;
-    const int group = list->steps[step].group;
-    const bool of_norm = group == LAP_NN_BY_LAYERS && op->group != nn->group;
-    return lap_op_schedule(op, m, of_norm ? op->group->rank : lap_nn_slice(list, group).rank,
-                           schedule_p);
-}
-
-lap_nn_source_t lap_nn_chosen(lap_nn_t *nn)
-{
-    return (lap_nn_source_t){build_chosen, nn};
-}
-
-lap_nn_replication_t lap_nn_replication(const lap_nn_t *nn)
-{
-    const lap_nn_desc_t *desc = &nn->list.plan.desc;
-    const lap_nn_background_t *background = nn->background;
-    const lap_nn_buckets_t *buckets = background ? background->replicas.buckets : NULL;
-    if (!background)
-        return (lap_nn_replication_t){.replicas =
-                                          (int)(desc->shards > 1 ? desc->shards / desc->cp : 0),
-                                      .bucket = desc->shard_bucket,
-                                      .wire = LAP_FLOAT32};
-    return (lap_nn_replication_t){.replicas = buckets->replicas / (int)desc->cp,
-                                  .bucket = buckets->elements,
-                                  .wire = buckets->wire,
-                                  .late = !background->overlap,
-                                  .ahead = background->ahead};
-}
-
-lap_status_t lap_nn_prove_own(lap_nn_t *nn)
-{
-    const lap_nn_source_t source = lap_nn_chosen(nn);
-    const lap_nn_linking_t how = {.target = &nn->calls[0].op->target,
-                                  .source = &source,
-                                  .replication = lap_nn_replication(nn),
-                                  .optimizer = nn->has_optimizer ? &nn->optimizer : NULL};
-    lap_nn_proof_t proof;
-    return lap_nn_prove_linking(&nn->list.plan, &how, &proof);
-}
-
-/* The operator that a fragment is a call of, and the arguments of the call; NULL: it is a kernel. */
-static lap_op_t *call_of(const lap_nn_t *nn, const lap_fragment_t *fragment, lap_op_args_t *args_p)
-{
-    const lap_nn_background_t *background = nn->background;
-    if (fragment->schedule.nsteps > 0 && fragment->schedule.steps[0].kind == LAP_STEP_KERNEL)
-        return NULL;
-    size_t index;
-    int which;
-    if (lap_nn_bucket_of(fragment->origin, &index, &which))
-        return background->call(background->context, index, which, args_p);
-    const lap_nn_entry_t *entry = &nn->list.entries[fragment->origin];
-    *args_p = lap_nn_args_of(nn, entry);
-    return nn->calls[entry->index].op;
-}
-
-/* The programs of the calls among the fragments; the others are kernels. */
-static lap_status_t make_programs(lap_nn_t *nn, const lap_linked_t *linked,
-                                  lap_program_t **programs)
-{
-    for (uint32_t f = 0; f < linked->nfragments; f++) {
-        lap_op_args_t args;
-        lap_op_t *op = call_of(nn, &linked->fragments[f], &args);
-        if (!op)
-            continue;
-        const lap_schedule_t *schedule = &linked->fragments[f].schedule;
-        LAP_TRY(lap_op_check_fits(op, schedule));
-        LAP_TRY(lap_op_program(op, schedule->m, &programs[f]));
-    }
-    return LAP_OK;
-}
-
-static lap_status_t make_exec(lap_nn_t *nn, lap_linked_t *linked, lap_exec_t **exec_p)
-{
-    const uint32_t count = linked->nfragments;
-    lap_program_t **programs = lap_alloc((size_t)count + 1, sizeof(*programs));
-    lap_status_t status = LAP_OK;
-    if (!programs)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a pass of %u fragments",
-                         (unsigned)count);
-    status = make_programs(nn, linked, programs);
-    if (status == LAP_OK)
-        status = lap_exec_create(nn->engine, linked, programs, lap_nn_issue_kernel, nn, exec_p);
-    else
-        for (uint32_t f = 0; f < count; f++)
-            lap_program_destroy(programs[f]);
-    lap_free(programs);
-    return status;
-}
-
-/* The norm over a pipeline has a group and a buffer of its own. */
-static lap_status_t link_step(lap_nn_t *nn, const lap_nn_source_t *source, lap_linked_t *linked)
-{
-    LAP_TRY(lap_nn_link_step(&nn->list, source, NULL, linked));
-    for (uint32_t f = 0; f < linked->nfragments; f++) {
-        lap_fragment_t *fragment = &linked->fragments[f];
-        lap_op_args_t args;
-        const lap_op_t *op = nn->norm_group ? call_of(nn, fragment, &args) : NULL;
-        if (!op || op->group != nn->norm_group)
-            continue;
-        fragment->buffer = LAP_NN_BY_NORM;
-        fragment->base = linked->rank - op->group->rank;
-    }
-    return LAP_OK;
-}
-
-static lap_status_t make_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
-{
-    const lap_nn_source_t source = lap_nn_chosen(nn);
-    lap_linked_t linked = {.rank = lap_nn_list_place(&nn->list)};
-    lap_status_t status = LAP_OK;
-    lap_nn_link_regions(&nn->list, pass->mode.first, &linked);
-    if (pass->mode.replicas)
-        lap_nn_link_wire(&nn->list, pass->mode.replicas, &linked);
-    for (int part = 0; part < LAP_NN_LIST_PARTS && status == LAP_OK; part++) {
-        lap_nn_mode_t mode = pass->mode;
-        if (part == LAP_NN_FORWARD ? !mode.gathers
-                                   : part != LAP_NN_SYNC && part != LAP_NN_REFRESH &&
-                                         (!mode.sends || lap_nn_has_part(pass->parts, LAP_NN_SYNC)))
-            mode.replicas = NULL; /* or gradients go after backward */
-        if (lap_nn_has_part(pass->parts, part))
-            status = part == LAP_NN_STEP
-                         ? link_step(nn, &source, &linked)
-                         : lap_nn_link_part(&nn->list, part, pass->seq, mode, &source, &linked);
-    }
-    if (status == LAP_OK)
-        status = lap_link(&linked);
-    if (status == LAP_OK)
-        status = make_exec(nn, &linked, &pass->exec);
-    lap_linked_clear(&linked);
-    return status;
-}
-
-static void free_pass(lap_nn_pass_t *pass)
-{
-    lap_exec_destroy(pass->exec);
-    *pass = (lap_nn_pass_t){.exec = NULL};
-}
-
-void lap_nn_free_passes(lap_nn_t *nn)
-{
-    for (int i = 0; i < LAP_NN_PASSES; i++)
-        free_pass(&nn->passes.cache[i]);
-}
-
-void lap_nn_free_part(lap_nn_t *nn, int part)
-{
-    for (int i = 0; i < LAP_NN_PASSES; i++)
-        if (lap_nn_has_part(nn->passes.cache[i].parts, part))
-            free_pass(&nn->passes.cache[i]);
-}
-
-static bool is_pass(const lap_nn_pass_t *pass, unsigned parts, size_t seq, lap_nn_mode_t mode)
-{
-    return pass->exec && pass->parts == parts && pass->seq == seq &&
-           pass->mode.looks == mode.looks && pass->mode.first == mode.first &&
-           pass->mode.replicas == mode.replicas && pass->mode.sends == mode.sends &&
-           pass->mode.gathers == mode.gathers;
-}
-
-lap_status_t lap_nn_get_pass(lap_nn_t *nn, unsigned parts, size_t seq, lap_nn_mode_t mode,
-                             lap_nn_pass_t **pass_p)
-{
-    lap_nn_pass_t *found = NULL, *oldest = NULL;
-    for (int i = 0; i < LAP_NN_PASSES && !found; i++) {
-        lap_nn_pass_t *pass = &nn->passes.cache[i];
-        if (is_pass(pass, parts, seq, mode))
-            found = pass;
-        else if (!pass->is_in_flight && (!oldest || pass->used < oldest->used))
-            oldest = pass;
-    }
-    if (!found) {
-        free_pass(oldest);
-        oldest->parts = parts;
-        oldest->seq = seq;
-        oldest->mode = mode;
-        LAP_TRY(make_pass(nn, oldest));
-        found = oldest;
-    }
-    found->used = ++nn->passes.count;
-    *pass_p = found;
-    return LAP_OK;
-}
 
 /* ---- binding ---- */
 
@@ -260,7 +69,7 @@ static void bind_operators(lap_nn_t *nn, lap_exec_t *exec)
     for (uint32_t f = 0; f < lap_exec_linked(exec)->nfragments; f++)
         if (lap_exec_program(exec, f)) {
             lap_op_args_t args;
-            lap_op_t *op = call_of(nn, &lap_exec_linked(exec)->fragments[f], &args);
+            lap_op_t *op = lap_nn_call_of(nn, &lap_exec_linked(exec)->fragments[f], &args);
             *lap_exec_binding(exec, f) = lap_op_bind(op, &args);
         }
 }
@@ -299,7 +108,7 @@ static lap_status_t begin_traces(const lap_nn_t *nn, lap_exec_t *exec)
 {
     for (uint32_t f = 0; f < lap_exec_linked(exec)->nfragments; f++) {
         lap_op_args_t args;
-        const lap_op_t *op = call_of(nn, &lap_exec_linked(exec)->fragments[f], &args);
+        const lap_op_t *op = lap_nn_call_of(nn, &lap_exec_linked(exec)->fragments[f], &args);
         if (!op || !args.trace)
             continue;
         LAP_TRY(lap_op_begin_trace(op, lap_exec_program(exec, f), args.trace));
@@ -315,7 +124,7 @@ static void end_traces(const lap_nn_t *nn, lap_exec_t *exec, lap_stream_set_t se
         lap_op_args_t args = {.trace = NULL};
         if (fragment->schedule.set != set)
             continue;
-        const lap_op_t *op = call_of(nn, fragment, &args);
+        const lap_op_t *op = lap_nn_call_of(nn, fragment, &args);
         if (op && args.trace)
             lap_op_end_trace(lap_exec_program(exec, f), args.trace);
         if (nn->tracing && nn->timeline && (!op || args.trace))
@@ -523,22 +332,12 @@ lap_status_t lap_nn_end_background(lap_nn_t *nn)
 {
     lap_nn_pass_t *pass = nn->passes.in_background;
     if (!pass)
-        return nn->end_stage ? nn->end_stage(nn->stage) : LAP_OK;
+        return nn->end_stage ? nn->end_stage(nn->stage, true) : LAP_OK;
     nn->passes.in_background = NULL;
     pass->is_in_flight = false;
     for (size_t i = 0; i < nn->passes.nin_flight; i++)
         pass->is_in_flight = pass->is_in_flight || nn->passes.in_flight[i] == pass;
     return end_set(nn, pass, LAP_BACKGROUND);
-}
-
-/* Programs with buckets know them by what was given. */
-void lap_nn_set_background(lap_nn_t *nn, const lap_nn_background_t *background)
-{
-    for (int i = 0; i < LAP_NN_PASSES; i++)
-        if (nn->passes.cache[i].mode.replicas)
-            free_pass(&nn->passes.cache[i]);
-    nn->background = background;
-    nn->backgrounds++;
 }
 
 /* The first `count` of those in flight. */
@@ -564,7 +363,9 @@ static lap_status_t end_first(lap_nn_t *nn, size_t count)
 lap_status_t lap_nn_end_passes(lap_nn_t *nn)
 {
     lap_saved_error_t saved;
-    const lap_status_t status = lap_nn_flush(nn);
+    lap_status_t status = lap_nn_flush(nn);
+    if (status == LAP_OK && nn->end_stage)
+        status = nn->end_stage(nn->stage, false);
     lap_error_save(&saved);
     const lap_status_t ended = end_first(nn, nn->passes.nin_flight);
     if (status == LAP_OK)
@@ -573,14 +374,20 @@ lap_status_t lap_nn_end_passes(lap_nn_t *nn)
     return status;
 }
 
-lap_status_t lap_nn_end_part(lap_nn_t *nn, int part)
+/* What is in flight up to the last pass that has a part. */
+static lap_status_t end_until(lap_nn_t *nn, int part)
 {
-    if (nn->passes.deferred & kind_of(part))
-        LAP_TRY(lap_nn_flush(nn));
     size_t count = nn->passes.nin_flight;
     while (count > 0 && !(nn->passes.in_flight[count - 1]->parts & kind_of(part)))
         count--;
     return end_first(nn, count);
+}
+
+lap_status_t lap_nn_end_part(lap_nn_t *nn, int part)
+{
+    if (nn->passes.deferred & kind_of(part))
+        LAP_TRY(lap_nn_flush(nn));
+    return end_until(nn, part);
 }
 
 bool lap_nn_is_in_flight(const lap_nn_t *nn, int part)
@@ -599,6 +406,25 @@ static bool is_first(const lap_nn_t *nn, int part)
     return nn->list.plan.desc.fp8 == LAP_FP8_DELAYED && !(nn->passes.seen & kind_of(part));
 }
 
+void lap_nn_get_seen(const lap_nn_t *nn, bool *forward_p, bool *backward_p)
+{
+    *forward_p = nn->passes.seen & 1u << LAP_NN_FORWARD;
+    *backward_p = nn->passes.seen & kind_of(LAP_NN_BACKWARD);
+}
+
+void lap_nn_set_seen(lap_nn_t *nn, bool forward, bool backward)
+{
+    nn->passes.seen &= ~(1u << LAP_NN_FORWARD | kind_of(LAP_NN_BACKWARD));
+    nn->passes.seen |= forward ? 1u << LAP_NN_FORWARD : 0;
+    nn->passes.seen |= backward ? kind_of(LAP_NN_BACKWARD) : 0;
+}
+
+/* Whether a forward is that of a further micro-batch of a step, which only delayed scaling has to know. */
+static bool is_more(const lap_nn_t *nn, int part)
+{
+    return part == LAP_NN_FORWARD && nn->begun && nn->list.plan.desc.fp8 == LAP_FP8_DELAYED;
+}
+
 /* Whether a part gathers the weights of a shared optimizer. */
 static bool gathers(const lap_nn_t *nn, int part)
 {
@@ -613,16 +439,24 @@ static bool sends(const lap_nn_t *nn, int part)
            (backward && nn->background && nn->background->overlap && nn->held == 0);
 }
 
-static lap_status_t run(lap_nn_t *nn, unsigned parts, bool sending, bool gathering)
+static lap_status_t run(lap_nn_t *nn, unsigned parts, bool sending, bool gathering, bool more)
 {
     const int first = lap_nn_first_part(parts);
     const size_t seq = first >= LAP_NN_LOOK_GRADIENTS ? 0 : nn->seq;
-    const lap_nn_mode_t mode = {.looks = nn->looks != NULL,
-                                .first = is_first(nn, first),
-                                .replicas = sending || gathering ? &nn->background->replicas : NULL,
-                                .sends = sending,
-                                .gathers = gathering};
+    const bool starts =
+        nn->background && nn->background->starts && lap_nn_has_part(parts, LAP_NN_STEP);
+    const lap_nn_mode_t mode = {
+        .looks = nn->looks != NULL,
+        .first = is_first(nn, first),
+        .more = more,
+        .replicas = sending || gathering || starts ? &nn->background->replicas : NULL,
+        .sends = sending,
+        .gathers = gathering,
+        .starts = starts,
+        .started = gathering && nn->started && lap_nn_has_part(parts, LAP_NN_FORWARD)};
     lap_nn_pass_t *pass;
+    if (gathering && nn->started) /* no program waits for what another one gathers */
+        LAP_TRY(end_until(nn, LAP_NN_STEP));
     LAP_TRY(lap_nn_get_pass(nn, parts, seq, mode, &pass));
     LAP_TRY(check_usable(nn, pass));
     LAP_TRY(bind(nn, pass));
@@ -630,6 +464,7 @@ static lap_status_t run(lap_nn_t *nn, unsigned parts, bool sending, bool gatheri
     lap_status_t status = issue(nn, pass);
     if (status == LAP_OK) {
         nn->passes.seen |= parts;
+        nn->started = starts || (nn->started && !gathering);
         return LAP_OK;
     }
     /* Steps that were issued may wait for peers: they are let go. */
@@ -651,8 +486,8 @@ lap_status_t lap_nn_flush(lap_nn_t *nn)
     if (!parts)
         return LAP_OK;
     nn->passes.deferred = 0;
-    const lap_status_t status =
-        run(nn, parts, nn->passes.deferred_sends, nn->passes.deferred_gathers);
+    const lap_status_t status = run(nn, parts, nn->passes.deferred_sends,
+                                    nn->passes.deferred_gathers, nn->passes.deferred_more);
     if (status == LAP_OK)
         return LAP_OK;
     lap_saved_error_t saved;
@@ -692,15 +527,16 @@ lap_status_t lap_nn_run(lap_nn_t *nn, int part)
         LAP_TRY(lap_nn_flush(nn));
     if (part == LAP_NN_STEP)
         LAP_TRY(send_before_step(nn));
-    const bool sending = sends(nn, part), gathering = gathers(nn, part);
+    const bool sending = sends(nn, part), gathering = gathers(nn, part), more = is_more(nn, part);
     if (gathering)
         nn->stale = false; /* once that has run; if it fails, the group is broken */
     if (!waits)
-        return run(nn, 1u << part, sending, gathering);
+        return run(nn, 1u << part, sending, gathering, more);
     if (!nn->passes.deferred)
-        nn->passes.deferred_sends = nn->passes.deferred_gathers = false;
+        nn->passes.deferred_sends = nn->passes.deferred_gathers = nn->passes.deferred_more = false;
     nn->passes.deferred |= 1u << part;
     nn->passes.deferred_sends = nn->passes.deferred_sends || sending;
     nn->passes.deferred_gathers = nn->passes.deferred_gathers || gathering;
+    nn->passes.deferred_more = nn->passes.deferred_more || more;
     return LAP_OK;
 }

@@ -84,12 +84,9 @@ static uint32_t part_of(lap_nn_list_t *list, uint32_t array, size_t begin, size_
 /* The gradient of a parameter, or this rank's part of it; LAP_NN_NONE: it has none. */
 static uint32_t gradient_of(lap_nn_list_t *list, const lap_nn_weight_t *weight)
 {
-    size_t bucket = 0;
     if (!list->shards)
         return weight->grad;
-    while (weight->place < list->shards->list[bucket].first)
-        bucket++;
-    const piece_t own = common(weight_piece(list, weight->place), own_piece(list, bucket));
+    const lap_nn_share_t own = lap_nn_own_share(list, weight);
     return own.count > 0 ? part_of(list, list->grads, own.begin, own.count) : LAP_NN_NONE;
 }
 
@@ -109,11 +106,15 @@ static uint32_t list_group(lap_nn_list_t *list, uint32_t own, int nranks, int gr
     return list_total(list, all, sum);
 }
 
-/* The sum of squares of each parameter, then of all of this rank, then of all ranks, in order. */
+/*
+ * The sum of squares of each parameter, then of all of this rank, then of all ranks, in order. Gradients of the last
+ * places are complete first, and come first: those of later buckets may still be on their way.
+ */
 static uint32_t list_norm(lap_nn_list_t *list, int nranks)
 {
     const uint32_t squares = state(list, "squares", list->nweights, double_floats, true);
-    for (uint32_t i = 0; i < list->nweights && list->status == LAP_OK; i++) {
+    for (uint32_t place = list->nweights; place-- > 0 && list->status == LAP_OK;) {
+        const uint32_t i = list->order[place];
         const uint32_t grad = gradient_of(list, &list->weights[i]),
                        sum = lap_nn_add_part(list, "squares", squares, i * sizeof(double), 1,
                                              double_floats, double_floats);
@@ -175,10 +176,12 @@ static void list_updates(lap_nn_list_t *list, uint32_t first, uint32_t last, pie
 /* Of this rank's part of all buckets; those that the next forward needs first, first. */
 static void list_shards(lap_nn_list_t *list)
 {
-    const lap_nn_buckets_t *shards = list->shards;
-    for (size_t i = shards->count; i-- > 0;)
+    lap_nn_buckets_t *shards = list->shards;
+    for (size_t i = shards->count; i-- > 0;) {
         list_updates(list, shards->list[i].first, shards->list[i].last, own_piece(list, i),
                      lap_nn_shard_begin(shards, i, list->shard));
+        shards->list[i].updated = list->nentries;
+    }
 }
 
 /* ---- all of it ---- */

@@ -82,6 +82,21 @@ lap_status_t lap_nn_set_timeline(lap_nn_t *nn, lap_timeline_t *timeline)
 
 /* ---- fragments ---- */
 
+void lap_nn_add_fragment(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const lap_group_t *group,
+                         lap_timeline_call_t call)
+{
+    const lap_program_t *program = lap_exec_program(exec, f);
+    const lap_step_t *first = &lap_exec_linked(exec)->fragments[f].schedule.steps[0];
+    call.base = group->members[0];
+    call.stride = group->size > 1 ? group->members[1] - group->members[0] : 0;
+    if (program)
+        lap_timeline_add_call(nn->timeline, &call, lap_program_schedule(program),
+                              lap_program_records_of(program), lap_program_records(program));
+    else
+        lap_timeline_add_span(nn->timeline, nn->group->world->rank, LAP_STEP_KERNEL, first->stream,
+                              &call, first->name, lap_exec_kernel_span(exec, f));
+}
+
 void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const lap_op_t *op)
 {
     const lap_fragment_t *fragment = &lap_exec_linked(exec)->fragments[f];
@@ -92,8 +107,6 @@ void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, co
     const lap_timeline_call_t call = {
         .name = name,
         .layer = (int)lap_nn_fragment_layer(&nn->list, fragment->origin),
-        .base = group->members[0],
-        .stride = group->size > 1 ? group->members[1] - group->members[0] : 0,
         .traffic = group->size == 1                               ? LAP_TRAFFIC_NONE
                    : set == LAP_BACKGROUND                        ? LAP_TRAFFIC_DP
                    : set == LAP_DOWNSTREAM || set == LAP_UPSTREAM ? LAP_TRAFFIC_PP
@@ -102,12 +115,5 @@ void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, co
         .live_bytes =
             fragment->origin < nn->list.parts[LAP_NN_STEP] ? nn->live_bytes[fragment->origin] : 0,
     };
-    const lap_program_t *program = lap_exec_program(exec, f);
-    if (op)
-        lap_timeline_add_call(nn->timeline, &call, lap_program_schedule(program),
-                              lap_program_records_of(program), lap_program_records(program));
-    else
-        lap_timeline_add_span(nn->timeline, nn->group->world->rank, LAP_STEP_KERNEL,
-                              fragment->schedule.steps[0].stream, &call,
-                              fragment->schedule.steps[0].name, lap_exec_kernel_span(exec, f));
+    lap_nn_add_fragment(nn, exec, f, group, call);
 }

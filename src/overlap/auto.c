@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The choice of a method. Rank 0 builds the schedules of all ranks for every candidate and has them
- * simulated with what the group has measured; the others take its word for it. On devices that want
- * it so, all candidates are called instead (trial.h). What calls cost when the machine is busier or
+ * simulated with what the group has measured; the others take its word for it, and then what was
+ * picked is called, in turns with serial. On devices that want it so, all candidates are called
+ * instead (trial.h). What calls cost when the machine is busier or
  * idler than at the time of measuring is not known here.
  */
 #include "overlap/auto.h"
@@ -22,6 +23,7 @@
 #define MANY_RANKS 32 /* from here on only the capacity is simulated, and serves all m */
 #define TRIED_ROWS 64 /* calls of fewer rows are not tried: they take what this many do */
 #define FAVOURITES 3  /* of the capacity, that are tried with fewer rows */
+#define TRIED_S 20e-3 /* of serial: what takes longer is taken as simulated, and not tried */
 
 /* Adds a method with the knobs of a description, or with another one turned. */
 static lap_status_t add_candidate(lap_op_desc_t desc, const lap_op_field_t *row, size_t listed,
@@ -148,16 +150,6 @@ static lap_status_t decide(const lap_op_desc_t *desc, int size, const lap_target
     return LAP_OK;
 }
 
-/* All ranks get what rank 0 decided. Collective. */
-static lap_status_t take_decision(lap_group_t *group, decision_t *decision)
-{
-    void *all;
-    LAP_TRY(lap_group_collect(group, decision, sizeof(*decision), &all));
-    memcpy(decision, all, sizeof(*decision));
-    lap_free(all);
-    return LAP_OK;
-}
-
 static void swap(lap_forecast_t *forecast, size_t i, size_t j)
 {
     const lap_candidate_t candidate = forecast->candidates[i];
@@ -260,6 +252,47 @@ static lap_status_t choose_by_trial(lap_group_t *group, lap_engine_t *engine,
     return lap_group_agree(group, apply(desc, group->size, can, true, &decision, auto_p));
 }
 
+/* Serial, for all rows. */
+static lap_status_t take_back(const lap_op_desc_t *desc, int size, unsigned can, lap_auto_t *choice)
+{
+    lap_forecast_t forecast;
+    for (size_t b = 0; b < choice->nbands; b++) {
+        LAP_TRY(lap_auto_list(desc, size, can, desc->m >> b, &forecast));
+        choice->bands[b] = forecast.candidates[0];
+    }
+    choice->whole = choice->bands[0];
+    for (size_t i = 0; i < choice->capacity.count; i++)
+        if (strcmp(choice->capacity.candidates[i].label, choice->whole.label) == 0)
+            choice->capacity.picked = i;
+    sort(&choice->capacity);
+    return LAP_OK;
+}
+
+lap_status_t lap_auto_confirm(lap_group_t *group, lap_engine_t *engine, const lap_op_desc_t *desc,
+                              unsigned can, lap_auto_t *choice)
+{
+    lap_forecast_t both;
+    lap_trial_t *trial;
+    double serial = 0;
+    LAP_TRY(lap_group_agree(group, lap_auto_list(desc, group->size, can, desc->m, &both)));
+    for (size_t i = 0; i < choice->capacity.count; i++)
+        if (strcmp(choice->capacity.candidates[i].label, both.candidates[0].label) == 0)
+            serial = choice->capacity.seconds[i];
+    if (choice->whole.builder == both.candidates[0].builder || serial > TRIED_S)
+        return LAP_OK;
+    both.candidates[1] = choice->whole;
+    both.count = 2;
+    lap_status_t status = lap_trial_begin(group, engine, desc, &trial);
+    if (status == LAP_ERR_NO_MEMORY)
+        return LAP_OK;
+    LAP_TRY(status);
+    status = lap_trial_run(trial, desc->m, NULL, 0, &both);
+    lap_trial_end(trial);
+    LAP_TRY(status);
+    return both.picked > 0 ? LAP_OK
+                           : lap_group_agree(group, take_back(desc, group->size, can, choice));
+}
+
 static lap_status_t choose_by_model(lap_group_t *group, lap_engine_t *engine,
                                     const lap_op_desc_t *desc, const lap_target_t *target,
                                     lap_auto_t *auto_p)
@@ -281,8 +314,11 @@ static lap_status_t choose_by_model(lap_group_t *group, lap_engine_t *engine,
     if (group->rank == 0)
         status = decide(desc, group->size, target, &cost, auto_p->nbands, &decision);
     LAP_TRY(lap_group_agree(group, status));
-    LAP_TRY(take_decision(group, &decision));
-    return lap_group_agree(group, apply(desc, group->size, can, false, &decision, auto_p));
+    LAP_TRY(lap_group_broadcast(group, &decision, sizeof(decision)));
+    LAP_TRY(lap_group_agree(group, apply(desc, group->size, can, false, &decision, auto_p)));
+    return lap_kind_multiplies(desc->kind) && group->size > 1
+               ? lap_auto_confirm(group, engine, desc, can, auto_p)
+               : LAP_OK;
 }
 
 lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap_op_desc_t *desc,

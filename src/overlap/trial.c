@@ -19,12 +19,13 @@
 
 #define ALIGNMENT 256u
 #define WARM_UP 2
-#define CALLS_LEAST 4 /* in the order of a stream, that are timed at once: */
+#define CALLS_LEAST 4 /* in the order of a stream, that are timed at once; of a host one: */
 #define CALLS_MOST 20 /* more of short ones, since to begin and to end takes time, too */
 #define ROUND_S 1e-3  /* of about so many seconds */
 #define ROUNDS_LEAST 5
 #define ROUNDS_MOST 15
-#define TIME_S 40e-3 /* about what one candidate may take, beyond the least rounds */
+#define TIME_S 40e-3 /* about what one candidate may take, beyond the least rounds, */
+#define HOST_S 10e-3 /* and on a host */
 #define HOPELESS 1.2 /* over the best: not tried again */
 #define NOISE 0.005  /* by how much overlap must beat serial, */
 #define NOISE_S 1e-6 /* and by so many seconds besides */
@@ -206,10 +207,13 @@ static lap_status_t make_field(lap_trial_t *trial, const lap_forecast_t *forecas
  */
 static lap_status_t run_field(lap_trial_t *trial, field_t *field)
 {
+    const bool in_order = trial->engine->device->ops->takes_streams;
+    const int least = in_order ? CALLS_LEAST : 1;
+    const double most_s = in_order ? TIME_S : HOST_S;
     double serial, best = INFINITY;
-    LAP_TRY(time_round(trial, field->ops[0], CALLS_LEAST, &serial));
-    const int calls = (int)fmin(CALLS_MOST, fmax(CALLS_LEAST, ROUND_S / serial));
-    const int rounds = (int)fmin(ROUNDS_MOST, fmax(ROUNDS_LEAST, TIME_S / serial / calls));
+    LAP_TRY(time_round(trial, field->ops[0], least, &serial));
+    const int calls = (int)fmin(CALLS_MOST, fmax(least, ROUND_S / serial));
+    const int rounds = (int)fmin(ROUNDS_MOST, fmax(ROUNDS_LEAST, most_s / serial / calls));
     for (int round = 0; round < rounds; round++) {
         for (size_t turn = 0; turn < field->count; turn++) {
             const size_t i = (turn + (size_t)round) % field->count;
@@ -240,6 +244,7 @@ lap_status_t lap_trial_run(lap_trial_t *trial, size_t m, const lap_forecast_t *a
 {
     lap_tensor_t *tensors[LAP_ARGS_TENSORS];
     field_t field = {.count = forecast->count};
+    const uint32_t failures = trial->engine->failures;
     trial->args.m = m;
     lap_args_shape(&trial->problem, &trial->args, tensors);
     lap_status_t status = make_field(trial, forecast, among, most, &field);
@@ -253,5 +258,8 @@ lap_status_t lap_trial_run(lap_trial_t *trial, size_t m, const lap_forecast_t *a
         lap_op_destroy(field.ops[i]);
     }
     lap_trial_pick(forecast);
+    /* To destroy an operator waits for its calls, and says nothing: they broke the group if they failed. */
+    if (status == LAP_OK && trial->engine->failures != failures)
+        status = lap_error(trial->engine->status, "%s", trial->engine->text);
     return status;
 }

@@ -181,14 +181,23 @@ static lap_status_t choose_bucket(lap_dp_t *dp)
                          "lap_dp_create: group has %d ranks, expected the %d of shard_group, which "
                          "share the optimizer of these layers",
                          dp->group->size, dp->nn->sharers->size);
+    if (shards && dp->options.bucket != 0 && shards->elements == SIZE_MAX)
+        return lap_error(LAP_ERR_INVALID,
+                         "bucket is %zu, expected 0: with shard_by_layer a bucket is a layer",
+                         dp->options.bucket);
     if (shards && dp->options.bucket != 0 && dp->options.bucket != shards->elements)
         return lap_error(LAP_ERR_INVALID,
                          "bucket is %zu, expected 0 or the %zu elements of shard_bucket",
                          dp->options.bucket, shards->elements);
-    if (shards)
+    if (shards && dp->options.by_layer && !shards->by_layer)
+        return lap_error(
+            LAP_ERR_INVALID,
+            "by_layer is %d, expected 0, as shard_by_layer is: the optimizer is shared",
+            dp->options.by_layer);
+    if (shards) {
         dp->options.bucket = shards->elements;
-    else if (dp->options.bucket == 0)
-        dp->options.bucket = LAP_NN_BUCKET_ELEMENTS;
+        dp->options.by_layer = shards->by_layer;
+    }
     return LAP_OK;
 }
 
@@ -201,8 +210,9 @@ static lap_status_t plan(lap_dp_t *dp, const lap_dp_options_t *given)
                          "lap_dp_create: the layers have replicas already, expected lap_dp_destroy "
                          "of these before");
     LAP_TRY(choose_bucket(dp));
-    LAP_TRY(lap_nn_buckets_init(&dp->cut, &dp->nn->list, dp->options.bucket, dp->options.wire_dtype,
-                                dp->group->size, dp->group->rank));
+    LAP_TRY(lap_nn_buckets_init(&dp->cut, &dp->nn->list, dp->options.bucket,
+                                dp->options.by_layer != 0, dp->options.wire_dtype, dp->group->size,
+                                dp->group->rank));
     dp->buckets = lap_alloc(dp->cut.count, sizeof(*dp->buckets));
     if (!dp->buckets)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu buckets", dp->cut.count);
@@ -222,10 +232,12 @@ static lap_status_t compare(const lap_dp_t *dp, lap_nn_t *nn, lap_group_t *group
 {
     lap_terms_t terms = {.of = "lap_dp_create"};
     if (status == LAP_OK) {
-        lap_terms_number(&terms, "bucket", dp->options.bucket);
+        lap_terms_number(&terms, "by_layer", dp->cut.by_layer);
+        lap_terms_number(&terms, "bucket", dp->cut.elements);
         lap_terms_text(&terms, "wire_dtype", lap_dtype_name(dp->options.wire_dtype));
         lap_terms_number(&terms, "overlap", dp->options.overlap != 0);
         lap_terms_number(&terms, "overlap_weights", dp->options.overlap_weights != 0);
+        lap_terms_number(&terms, "overlap_step", dp->options.overlap_step != 0);
     }
     status = lap_nn_compare_replicas(nn, group, &terms, status);
     lap_terms_clear(&terms);
@@ -250,11 +262,11 @@ static lap_op_t *call_of(void *context, size_t index, int which, lap_op_args_t *
     const lap_nn_bucket_t *cut = &dp->cut.list[index];
     const bool scatter = which == LAP_NN_BUCKET_SCATTER;
     const bool weights = dp->cut.sharded && !scatter;
-    const lap_dtype_t dtype = weights ? cut->weights : dp->options.wire_dtype;
     void *place = weights ? weights_of(dp, cut) : dp->wire ? dp->wire : gradients_of(dp, index);
-    const lap_tensor_t all = lap_tensor(place, dtype, cut->rows, cut->cols);
+    const lap_op_desc_t desc = lap_nn_bucket_desc(&dp->cut, index, which);
+    const lap_tensor_t all = lap_tensor(place, desc.dtype, cut->rows, desc.cols);
     const lap_tensor_t own =
-        lap_tensor(dp->sum, dtype, lap_nn_bucket_rows(&dp->cut, index), cut->cols);
+        lap_tensor(dp->sum, desc.dtype, lap_nn_bucket_rows(&dp->cut, index), desc.cols);
     *args_p = (lap_op_args_t)LAP_OP_ARGS_INIT;
     args_p->m = cut->rows;
     args_p->x = scatter ? all : own;
@@ -263,10 +275,38 @@ static lap_op_t *call_of(void *context, size_t index, int which, lap_op_args_t *
     return scatter ? bucket->scatter : bucket->gather;
 }
 
+/* What this rank has of each weight of a bucket becomes FP8, by its scale. */
+static lap_status_t pack_fp8(const lap_dp_t *dp, size_t index, lap_stream_t *stream)
+{
+    const lap_nn_list_t *list = &dp->nn->list;
+    const lap_nn_bucket_t *cut = &dp->cut.list[index];
+    size_t begin, count;
+    const float *masters = lap_nn_masters(dp->nn, &count);
+    (void)lap_nn_bucket_shard(&dp->cut, index, dp->cut.replica, &begin);
+    for (uint32_t place = cut->first; place <= cut->last; place++) {
+        const lap_nn_weight_t *weight = &list->weights[list->order[place]];
+        const lap_nn_share_t own = lap_nn_own_share(list, weight);
+        const lap_cast_t cast = {.from = LAP_FLOAT32,
+                                 .to = LAP_FLOAT8_E4M3,
+                                 .src = masters + own.at,
+                                 .dst = (uint8_t *)dp->sum + (own.begin - begin),
+                                 .src_stride = own.count * sizeof(float),
+                                 .dst_stride = own.count,
+                                 .rows = 1,
+                                 .cols = own.count,
+                                 .scale = dp->nn->tensors[list->regions[weight->copy].scale].data};
+        if (own.count > 0)
+            LAP_TRY(dp->engine->device->ops->cast(stream, &cast));
+    }
+    return LAP_OK;
+}
+
 static lap_status_t cast(void *context, size_t index, int which, lap_stream_t *stream)
 {
     const lap_dp_t *dp = context;
     const bucket_t *bucket = &dp->buckets[index];
+    if (which == LAP_NN_BUCKET_PACK && lap_dtype_is_fp8(dp->cut.list[index].weights))
+        return pack_fp8(dp, index, stream);
     const lap_reduce_t *reduce = which == LAP_NN_BUCKET_UNCAST ? &bucket->uncast
                                  : which == LAP_NN_BUCKET_PACK ? &bucket->pack
                                                                : &bucket->cast;
@@ -293,8 +333,9 @@ static void join(lap_dp_t *dp)
         .group = dp->group,
         .buffer = dp->buffer,
         .overlap = dp->options.overlap != 0,
-        .ahead = dp->cut.sharded && dp->options.overlap_weights != 0 &&
-                 !lap_nn_list_is_stage(&dp->nn->list), /* the step of a pipeline gathers none */
+        .ahead = dp->cut.sharded && dp->options.overlap_weights != 0,
+        .starts =
+            dp->cut.sharded && dp->options.overlap_weights != 0 && dp->options.overlap_step != 0,
         .call = call_of,
         .cast = cast,
         .context = dp,

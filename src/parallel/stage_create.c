@@ -161,7 +161,7 @@ void lap_pp_destroy(lap_pp_t *pp)
         return;
     lap_error_save(&saved);
     if (pp->nn)
-        (void)lap_stage_end(pp);
+        (void)lap_stage_end(pp, true);
     lap_exec_destroy(pp->exec);
     lap_stage_program_clear(&pp->program);
     lap_op_destroy(pp->tied[0]);

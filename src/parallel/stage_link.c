@@ -29,11 +29,12 @@ static lap_fragment_t *own_fragment(lap_stage_program_t *program)
 {
     lap_fragment_t *fragment = &program->linked.fragments[program->linked.nfragments - 1];
     fragment->origin = program->nitems - 1;
+    fragment->iteration = program->items[program->nitems - 1].micro;
     return fragment;
 }
 
 /* What another rank does. */
-static lap_status_t add_none(const lap_stage_linking_t *linking, lap_stage_program_t *program)
+lap_status_t lap_stage_add_none(const lap_stage_linking_t *linking, lap_stage_program_t *program)
 {
     const lap_problem_t problem = {.size = 1};
     const lap_stage_item_t item = {.kind = LAP_STAGE_NONE};
@@ -71,8 +72,8 @@ static bool is_part(const lap_nn_entry_t *entry, lap_pipe_work_t work)
            (work != LAP_PIPE_WEIGHT_GRAD || entry->weight_grad);
 }
 
-static lap_status_t add_entry(const lap_stage_linking_t *linking, uint32_t entry,
-                              const lap_pipe_action_t *action, lap_stage_program_t *program)
+lap_status_t lap_stage_add_entry(const lap_stage_linking_t *linking, uint32_t entry,
+                                 const lap_pipe_action_t *action, lap_stage_program_t *program)
 {
     const lap_stage_item_t item = {
         .kind = LAP_STAGE_ENTRY, .entry = entry, .micro = action->micro, .action = *action};
@@ -117,18 +118,18 @@ static bool is_complete(const lap_stages_t *stages, const lap_nn_list_t *list,
     return true;
 }
 
-/* Of a rank of the pipeline: fragments of its own, or their places. */
-static lap_status_t add_bucket(const lap_stage_linking_t *linking, uint32_t rank, size_t index,
-                               lap_stage_program_t *program)
+lap_status_t lap_stage_add_bucket(const lap_stage_linking_t *linking, uint32_t rank, size_t index,
+                                  bool weights, lap_stage_program_t *program)
 {
     lap_linked_t *linked = &program->linked;
     const uint32_t first = linked->nfragments;
     if (rank != linking->rank) {
-        for (int i = 0; linking->lists && i < lap_nn_bucket_count(&linking->buckets[rank]); i++)
-            LAP_TRY(add_none(linking, program));
+        const int count = lap_nn_bucket_count(&linking->buckets[rank], weights);
+        for (int i = 0; i < count; i++)
+            LAP_TRY(lap_stage_add_none(linking, program));
         return LAP_OK;
     }
-    LAP_TRY(lap_nn_link_bucket(linking->list, linking->replicas, index, false, linked));
+    LAP_TRY(lap_nn_link_bucket(linking->list, linking->replicas, index, weights, linked));
     for (uint32_t f = first; f < linked->nfragments; f++) {
         lap_stage_item_t item = {.kind = LAP_STAGE_BUCKET, .action = {.work = LAP_PIPE_WORKS}};
         (void)lap_nn_bucket_of(linked->fragments[f].origin, &index, &item.which);
@@ -139,7 +140,7 @@ static lap_status_t add_bucket(const lap_stage_linking_t *linking, uint32_t rank
     return LAP_OK;
 }
 
-static const lap_nn_buckets_t *buckets_of(const lap_stage_linking_t *linking, uint32_t rank)
+const lap_nn_buckets_t *lap_stage_buckets(const lap_stage_linking_t *linking, uint32_t rank)
 {
     return linking->lists ? &linking->buckets[rank] : linking->replicas->buckets;
 }
@@ -149,51 +150,85 @@ static lap_status_t add_completed(const lap_stage_linking_t *linking, const lap_
                                   uint32_t at, uint32_t entry, lap_stage_program_t *program)
 {
     const lap_stage_action_t *what = &linking->stages->order[at];
-    if (!linking->replicas || list->entries[entry].work != LAP_NN_READY)
+    if (!linking->sends || list->entries[entry].work != LAP_NN_READY)
         return LAP_OK;
-    const lap_nn_buckets_t *buckets = buckets_of(linking, what->rank);
+    const lap_nn_buckets_t *buckets = lap_stage_buckets(linking, what->rank);
     for (size_t i = 0; i < buckets->count; i++)
         if (is_ready(list, buckets, i, entry, what->action.work) && !is_tied(list, buckets, i) &&
             is_complete(linking->stages, list, buckets, i, at, entry))
-            return add_bucket(linking, what->rank, i, program);
+            return lap_stage_add_bucket(linking, what->rank, i, false, program);
     return LAP_OK;
 }
 
-static const lap_nn_list_t *list_of(const lap_stage_linking_t *linking, uint32_t rank)
+const lap_nn_list_t *lap_stage_list(const lap_stage_linking_t *linking, uint32_t rank)
 {
     return rank == linking->rank ? linking->list : linking->lists[rank];
 }
 
-/* Those with tied gradients, of both ranks that have them. */
-static lap_status_t add_tied_buckets(const lap_stage_linking_t *linking,
+/* Those with tied gradients, of both ranks that have them; all where they are late. */
+static lap_status_t add_last_buckets(const lap_stage_linking_t *linking,
                                      lap_stage_program_t *program)
 {
-    for (uint32_t r = 0; r < linking->stages->ranks && linking->replicas; r++) {
-        if (r != linking->rank && !linking->lists)
+    for (uint32_t r = 0; r < linking->stages->ranks && (linking->sends || linking->late); r++) {
+        if (!lap_stage_has(linking, r))
             continue;
-        const lap_nn_buckets_t *buckets = buckets_of(linking, r);
+        const lap_nn_buckets_t *buckets = lap_stage_buckets(linking, r);
         for (size_t i = 0; i < buckets->count; i++)
-            if (is_tied(list_of(linking, r), buckets, i))
-                LAP_TRY(add_bucket(linking, r, i, program));
+            if (linking->late || is_tied(lap_stage_list(linking, r), buckets, i))
+                LAP_TRY(lap_stage_add_bucket(linking, r, i, false, program));
     }
     return LAP_OK;
 }
 
-static lap_status_t add_action(const lap_stage_linking_t *linking, uint32_t at,
-                               lap_stage_program_t *program)
+/* The weights that entry `entry` of a rank needs, and a bucket more; LAP_NN_NONE: all that are left. */
+static lap_status_t add_weights(const lap_stage_linking_t *linking, uint32_t rank, uint32_t entry,
+                                lap_nn_prefetch_t *walks, lap_stage_program_t *program)
 {
-    const lap_nn_mode_t mode = {.looks = false};
+    const lap_pipe_action_t none = {.work = LAP_PIPE_WORKS};
+    size_t bucket;
+    uint32_t copy;
+    if (!linking->gathers || !lap_stage_has(linking, rank))
+        return LAP_OK;
+    while (lap_nn_prefetch_next(&walks[rank], entry, &bucket, &copy)) {
+        if (copy == LAP_NN_NONE)
+            LAP_TRY(lap_stage_add_bucket(linking, rank, bucket, true, program));
+        else
+            LAP_TRY(rank == linking->rank ? lap_stage_add_entry(linking, copy, &none, program)
+                                          : lap_stage_add_none(linking, program));
+    }
+    return LAP_OK;
+}
+
+/* Whether no action before is the same of another micro-batch; both kinds of backward are one. */
+static bool is_first(const lap_stages_t *stages, uint32_t at)
+{
+    const lap_pipe_action_t *own = &stages->order[at].action;
+    const bool forward = own->work == LAP_PIPE_FORWARD;
+    for (uint32_t i = 0; i < at; i++) {
+        const lap_pipe_action_t *action = &stages->order[i].action;
+        if (action->stage == own->stage && (action->work == LAP_PIPE_FORWARD) == forward)
+            return false;
+    }
+    return true;
+}
+
+static lap_status_t add_action(const lap_stage_linking_t *linking, uint32_t at,
+                               lap_nn_prefetch_t *walks, lap_stage_program_t *program)
+{
+    const lap_nn_mode_t mode = {.first = linking->first && is_first(linking->stages, at)};
     const lap_stage_action_t *what = &linking->stages->order[at];
     const bool own = what->rank == linking->rank;
-    if (!own && !linking->lists)
+    if (!lap_stage_has(linking, what->rank))
         return LAP_OK;
-    const lap_nn_list_t *list = list_of(linking, what->rank);
+    const lap_nn_list_t *list = lap_stage_list(linking, what->rank);
     const span_t span = entries_of(linking->stages, list, &what->action);
     for (uint32_t e = span.first; e < span.end; e++) {
         if (lap_nn_entry_runs(&list->entries[e], mode) &&
-            is_part(&list->entries[e], what->action.work))
-            LAP_TRY(own ? add_entry(linking, e, &what->action, program)
-                        : add_none(linking, program));
+            is_part(&list->entries[e], what->action.work)) {
+            LAP_TRY(add_weights(linking, what->rank, e, walks, program));
+            LAP_TRY(own ? lap_stage_add_entry(linking, e, &what->action, program)
+                        : lap_stage_add_none(linking, program));
+        }
         LAP_TRY(add_completed(linking, list, at, e, program));
     }
     return LAP_OK;
@@ -202,7 +237,7 @@ static lap_status_t add_action(const lap_stage_linking_t *linking, uint32_t at,
 uint64_t lap_stage_count(const lap_stages_t *stages, uint32_t rank, const lap_nn_list_t *list)
 {
     const lap_nn_mode_t mode = {.looks = false};
-    uint64_t count = 0;
+    uint64_t count = list->nrenew;
     for (uint32_t i = 0; i < stages->norder; i++) {
         const lap_pipe_action_t *action = &stages->order[i].action;
         if (stages->order[i].rank != rank)
@@ -368,7 +403,7 @@ static lap_status_t move(const lap_stage_linking_t *linking, const lap_pipe_acti
         item.to = upstream ? slot->dy : slot->x;
     }
     if (linking->rank != sender && linking->rank != receiver)
-        return add_none(linking, program);
+        return lap_stage_add_none(linking, program);
     if (sender == receiver) {
         item.kind = LAP_STAGE_COPY;
         return add_copy(linking, &item, program);
@@ -438,8 +473,8 @@ static lap_status_t add_tied(const lap_stage_linking_t *linking, lap_stage_progr
     if (pair == stages->npairs)
         return LAP_OK;
     if (linking->rank != first && linking->rank != last) {
-        LAP_TRY(add_none(linking, program));
-        return add_none(linking, program);
+        LAP_TRY(lap_stage_add_none(linking, program));
+        return lap_stage_add_none(linking, program);
     }
     const lap_nn_weight_t *weight = lap_stage_tied(linking->list);
     const uint32_t memory =
@@ -469,7 +504,9 @@ void lap_stage_name(const lap_nn_list_t *list, const lap_stage_item_t *item, cha
     if (!tied && item->action.work < LAP_PIPE_WORKS)
         (void)lap_pipe_text(&item->action, action);
     if (item->kind == LAP_STAGE_BUCKET) {
-        snprintf(text, bytes, "bucket %u", (unsigned)item->bucket);
+        const bool weights = list->shards && (item->which == LAP_NN_BUCKET_PACK ||
+                                              item->which == LAP_NN_BUCKET_GATHER);
+        snprintf(text, bytes, "%s %u", weights ? "weights" : "bucket", (unsigned)item->bucket);
         return;
     }
     if (item->kind != LAP_STAGE_ENTRY) {
@@ -482,14 +519,32 @@ void lap_stage_name(const lap_nn_list_t *list, const lap_stage_item_t *item, cha
 
 /* ---- all of it ---- */
 
-static lap_status_t add_all(const lap_stage_linking_t *linking, lap_stage_program_t *program)
+/* Each rank renews the delayed FP8 scales of its layers, unless they have none yet. */
+static lap_status_t add_renewals(const lap_stage_linking_t *linking, lap_stage_program_t *program)
+{
+    const lap_pipe_action_t none = {.work = LAP_PIPE_WORKS};
+    for (uint32_t r = 0; r < linking->stages->ranks && !linking->first; r++) {
+        const bool own = r == linking->rank;
+        if (!lap_stage_has(linking, r))
+            continue;
+        const lap_nn_list_t *list = lap_stage_list(linking, r);
+        for (uint32_t e = list->renew; e < list->renew + list->nrenew; e++)
+            LAP_TRY(own ? lap_stage_add_entry(linking, e, &none, program)
+                        : lap_stage_add_none(linking, program));
+    }
+    return LAP_OK;
+}
+
+static lap_status_t add_all(const lap_stage_linking_t *linking, lap_nn_prefetch_t *walks,
+                            lap_stage_program_t *program)
 {
     const lap_stages_t *stages = linking->stages;
     const lap_pipe_action_t none = {.work = LAP_PIPE_WORKS};
-    LAP_TRY(add_entry(linking, 0, &none, program)); /* gradients become 0 */
+    LAP_TRY(lap_stage_add_entry(linking, 0, &none, program)); /* gradients become 0 */
+    LAP_TRY(add_renewals(linking, program));
     for (uint32_t i = 0; i < stages->norder; i++) {
         const lap_pipe_action_t *action = &stages->order[i].action;
-        LAP_TRY(add_action(linking, i, program));
+        LAP_TRY(add_action(linking, i, walks, program));
         for (uint32_t m = stages->messages[i]; m != LAP_NO_MESSAGE; m = stages->next_message[m]) {
             const lap_pipe_action_t *taker = &stages->order[m].action;
             LAP_TRY(move(linking, taker, taker->stage - 1, taker->stage, program));
@@ -498,8 +553,29 @@ static lap_status_t add_all(const lap_stage_linking_t *linking, lap_stage_progra
             action->stage > 0)
             LAP_TRY(move(linking, action, action->stage, action->stage - 1, program));
     }
+    for (uint32_t r = 0; r < stages->ranks; r++)
+        LAP_TRY(add_weights(linking, r, LAP_NN_NONE, walks, program));
     LAP_TRY(add_tied(linking, program));
-    return add_tied_buckets(linking, program);
+    LAP_TRY(add_last_buckets(linking, program));
+    return linking->steps ? lap_stage_add_step(linking, program) : LAP_OK;
+}
+
+static lap_status_t link_all(const lap_stage_linking_t *linking, lap_stage_program_t *program)
+{
+    const uint32_t ranks = linking->stages->ranks;
+    lap_nn_prefetch_t *walks = lap_alloc(ranks, sizeof(*walks));
+    if (!walks)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the weights of %u ranks",
+                         (unsigned)ranks);
+    for (uint32_t r = 0; r < ranks && linking->gathers; r++)
+        if (lap_stage_has(linking, r))
+            walks[r] = lap_nn_prefetch(lap_stage_list(linking, r), lap_stage_buckets(linking, r));
+    if (linking->started) /* the programs of all ranks are one by one: no `lists` */
+        walks[linking->rank].gathered =
+            lap_nn_prefetch_started(linking->list, linking->replicas->buckets);
+    const lap_status_t status = add_all(linking, walks, program);
+    lap_free(walks);
+    return status;
 }
 
 lap_status_t lap_stage_link(const lap_stage_linking_t *linking, lap_stage_program_t *program)
@@ -510,7 +586,9 @@ lap_status_t lap_stage_link(const lap_stage_linking_t *linking, lap_stage_progra
     if (linking->replicas)
         lap_nn_link_wire(linking->list, linking->replicas, &program->linked);
     LAP_TRY(program->linked.status);
-    LAP_TRY(add_all(linking, program));
+    if (linking->gathers && !linking->started)
+        lap_nn_forget_weights(linking->list, &program->linked);
+    LAP_TRY(link_all(linking, program));
     LAP_TRY(program->linked.status);
     return lap_link(&program->linked);
 }

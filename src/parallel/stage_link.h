@@ -23,7 +23,7 @@ typedef enum lap_stage_kind {
     LAP_STAGE_RECEIVE,
     LAP_STAGE_SCATTER, /* of the gradients of tied weights: the sum of own rows, */
     LAP_STAGE_GATHER,  /* and those of both */
-    LAP_STAGE_BUCKET,  /* a fragment of a bucket of gradients, which goes to replicas */
+    LAP_STAGE_BUCKET, /* a fragment of a bucket: gradients go to replicas, or weights come from them */
 } lap_stage_kind_t;
 
 /* What a fragment of the program is; the origin of a fragment is the number of its item. */
@@ -60,10 +60,17 @@ typedef struct lap_stage_linking {
     /* Of each rank of the pipeline, so that all programs count alike; NULL: only what this rank does. */
     const lap_nn_list_t *const *lists;
     int base, stride; /* rank p of the pipeline is rank base + p * stride of the program's world */
-    /* Gradients go to replicas as backward completes them; NULL: they do not. */
-    const lap_nn_replicas_t *replicas;
+    const lap_nn_replicas_t *replicas; /* NULL: nothing goes to them, nor comes from them */
+    bool sends;                        /* gradients go to replicas as backward completes them */
+    bool gathers; /* the weights of a shared optimizer come from them as actions need them, */
+    bool started; /* but for those that the step before has begun to gather */
     const lap_nn_buckets_t *buckets; /* with `lists`: those of each rank of the pipeline */
+    bool late;                       /* ... or when all passes have ended */
+    bool
+        steps; /* the step of the optimizer follows, which the lists have, and what gathers weights after it */
     size_t seq;
+    bool
+        first; /* delayed FP8 scales have no history: the first micro-batch of each stage gives them */
     bool overlap;
     const lap_target_t *target;    /* what messages are lowered for; NULL: as they are built */
     const char *after;             /* the pass of lowering to stop after; NULL: all run */
@@ -80,6 +87,30 @@ uint64_t lap_stage_count(const lap_stages_t *stages, uint32_t rank, const lap_nn
 /* Links it. The caller clears it, also after a failure. */
 lap_status_t lap_stage_link(const lap_stage_linking_t *linking, lap_stage_program_t *program);
 void lap_stage_program_clear(lap_stage_program_t *program);
+
+/* ---- what stage_step.c takes ---- */
+
+/* An entry of this rank; what another rank does, if all programs count alike. */
+lap_status_t lap_stage_add_entry(const lap_stage_linking_t *linking, uint32_t entry,
+                                 const lap_pipe_action_t *action, lap_stage_program_t *program);
+lap_status_t lap_stage_add_none(const lap_stage_linking_t *linking, lap_stage_program_t *program);
+
+/* A bucket of a rank of the pipeline, of gradients or of weights: fragments of its own, or their places. */
+lap_status_t lap_stage_add_bucket(const lap_stage_linking_t *linking, uint32_t rank, size_t index,
+                                  bool weights, lap_stage_program_t *program);
+
+/* Of each rank of the pipeline that is linked or counted, and its buckets. */
+static inline bool lap_stage_has(const lap_stage_linking_t *linking, uint32_t rank)
+{
+    return rank == linking->rank || linking->lists;
+}
+const lap_nn_list_t *lap_stage_list(const lap_stage_linking_t *linking, uint32_t rank);
+const lap_nn_buckets_t *lap_stage_buckets(const lap_stage_linking_t *linking, uint32_t rank);
+
+/* The step of the optimizer: stage_step.c. */
+lap_status_t lap_stage_add_step(const lap_stage_linking_t *linking, lap_stage_program_t *program);
+
+/* ---- names and parts ---- */
 
 /* The schedule of a message of this rank, one of two, as it is built. */
 lap_status_t lap_stage_message(const lap_stage_linking_t *linking, const lap_stage_item_t *item,

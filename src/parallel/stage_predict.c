@@ -271,7 +271,8 @@ static lap_fragment_cost_t cost_of(const figures_t *figures, const lap_stage_pro
 }
 
 static lap_status_t simulate(const figures_t *figures, const lap_stage_programs_t *programs,
-                             int stages, lap_simulated_t *simulated_p)
+                             int stages, int shown, lap_fragment_span_t *spans,
+                             lap_simulated_t *simulated_p)
 {
     const uint32_t count = programs->all.programs[0].nfragments;
     const int size = programs->all.size, sharers = size / stages;
@@ -287,9 +288,22 @@ static lap_status_t simulate(const figures_t *figures, const lap_stage_programs_
         costs[f] = cost_of(figures, programs, rank, rank / sharers, f);
     }
     const lap_status_t status =
-        lap_linked_simulate(programs->all.list, size, costs, simulated_p, 0, NULL);
+        lap_linked_simulate(programs->all.list, size, costs, simulated_p, shown, spans);
     lap_free(costs);
     return status;
+}
+
+/* Programs that are aligned have fragments of other ranks, without steps: they are left out. */
+static lap_status_t show(const lap_stage_viewer_t *viewer, const lap_stage_programs_t *programs,
+                         lap_stage_proving_t proving, lap_fragment_span_t *spans, double seconds)
+{
+    const lap_linked_t *linked = &programs->all.programs[lap_stage_number(&proving, viewer->rank)];
+    uint32_t count = 0;
+    for (uint32_t f = 0; f < linked->nfragments; f++)
+        if (linked->fragments[f].schedule.nsteps > 0)
+            spans[count++] = spans[f];
+    proving.aligned = false;
+    return viewer->view(viewer->context, &proving, spans, count, seconds);
 }
 
 /*
@@ -300,10 +314,12 @@ static lap_status_t simulate(const figures_t *figures, const lap_stage_programs_
 
 /* What lap_pp_wait waits for: without replicas also the sum of tied gradients. */
 static lap_status_t play(const lap_pp_t *pp, const figures_t *figures, lap_timeline_t *timeline,
-                         double *seconds_p)
+                         const lap_stage_viewer_t *viewer, double *seconds_p)
 {
+    lap_fragment_span_t *spans = NULL;
     lap_nn_desc_t desc;
     lap_stage_proving_t proving = lap_stage_own_proving(pp, &desc);
+    const lap_nn_background_t *background = lap_stage_background(pp);
     lap_stage_programs_t programs;
     lap_simulated_t simulated;
     proving.chosen = figures->chosen;
@@ -318,10 +334,19 @@ static lap_status_t play(const lap_pp_t *pp, const figures_t *figures, lap_timel
                            .context = &played};
     if (status == LAP_OK && timeline)
         status = lap_play_init(&watching);
+    if (status == LAP_OK && viewer) {
+        spans = lap_alloc(programs.all.programs[0].nfragments, sizeof(*spans));
+        if (!spans)
+            status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of a step");
+    }
     if (status == LAP_OK)
-        status = simulate(figures, &programs, pp->pipeline->size, &simulated);
+        status = simulate(figures, &programs, pp->pipeline->size,
+                          viewer ? lap_stage_number(&proving, viewer->rank) : 0, spans, &simulated);
     if (status == LAP_OK)
-        *seconds_p = lap_stage_background(pp) ? simulated.foreground : simulated.seconds;
+        *seconds_p = background && background->overlap ? simulated.foreground : simulated.seconds;
+    if (status == LAP_OK && viewer)
+        status = show(viewer, &programs, proving, spans, *seconds_p);
+    lap_free(spans);
     lap_play_clear(&watching);
     lap_stage_programs_clear(&programs);
     return status;
@@ -329,19 +354,17 @@ static lap_status_t play(const lap_pp_t *pp, const figures_t *figures, lap_timel
 
 /* Rank 0 of the world simulates: what it takes to do so is there once. */
 lap_status_t lap_stage_predict(lap_pp_t *pp, lap_group_t *world, lap_timeline_t *timeline,
-                               double *seconds_p)
+                               const lap_stage_viewer_t *viewer, double *seconds_p)
 {
     figures_t figures = {.all = NULL};
-    void *all;
     double seconds = 0;
     lap_status_t status = measure(pp, &figures);
     if (status == LAP_OK && world->rank == 0)
-        status = play(pp, &figures, timeline, &seconds);
+        status = play(pp, &figures, timeline, viewer, &seconds);
     status = lap_group_agree(world, status);
     figures_clear(&figures);
     LAP_TRY(status);
-    LAP_TRY(lap_group_collect(world, &seconds, sizeof(seconds), &all));
-    *seconds_p = *(const double *)all;
-    lap_free(all);
+    LAP_TRY(lap_group_broadcast(world, &seconds, sizeof(seconds)));
+    *seconds_p = seconds;
     return LAP_OK;
 }

@@ -21,7 +21,7 @@ static lap_status_t build_tied(void *context, const lap_nn_list_t *list, int ran
 const lap_nn_background_t *lap_stage_background(const lap_pp_t *pp)
 {
     const lap_nn_background_t *background = pp->nn->background;
-    return background && background->overlap ? background : NULL;
+    return background && (background->overlap || background->ahead) ? background : NULL;
 }
 
 /* The numbers of ranks are those of this pipeline and of those that share layers, one after the other. */
@@ -36,7 +36,11 @@ static lap_stage_linking_t linking_of(lap_pp_t *pp, const lap_nn_source_t *sourc
         .base = lap_nn_list_place(&pp->nn->list),
         .stride = sharers,
         .replicas = replicas,
+        .sends = replicas && pp->nn->background->overlap,
+        .gathers = replicas && pp->nn->background->ahead,
+        .started = replicas && pp->started,
         .seq = pp->seq,
+        .first = pp->first,
         .overlap = pp->options.overlap != 0,
         .target = &pp->target,
         .source = source,
@@ -193,7 +197,6 @@ static lap_status_t make_exec(lap_pp_t *pp, const lap_stage_linking_t *linking)
 
 lap_stage_proving_t lap_stage_own_proving(const lap_pp_t *pp, lap_nn_desc_t *desc)
 {
-    const lap_nn_background_t *background = lap_stage_background(pp);
     const lap_nn_plan_t *plan = &pp->nn->list.plan;
     *desc = plan->desc;
     desc->overlap = &plan->overlap; /* what was given may be gone */
@@ -202,12 +205,8 @@ lap_stage_proving_t lap_stage_own_proving(const lap_pp_t *pp, lap_nn_desc_t *des
                                    .pp = pp->pipeline->size,
                                    .options = &pp->options,
                                    .target = &pp->target};
-    if (background) {
-        const lap_nn_buckets_t *buckets = background->replicas.buckets;
-        proving.replication = (lap_nn_replication_t){.replicas = buckets->replicas / (int)desc->cp,
-                                                     .bucket = buckets->elements,
-                                                     .wire = buckets->wire};
-    }
+    if (lap_stage_background(pp))
+        proving.replication = lap_nn_replication(pp->nn);
     return proving;
 }
 
@@ -219,11 +218,21 @@ lap_status_t lap_stage_prove_own(const lap_pp_t *pp)
     return pp->target.name ? lap_stage_prove(&proving, &proof) : LAP_OK; /* no name: no messages */
 }
 
+/* Whether delayed FP8 scales have no history: there was no step, here or before a checkpoint. */
+static bool is_first(const lap_pp_t *pp)
+{
+    bool forward, backward;
+    lap_nn_get_seen(pp->nn, &forward, &backward);
+    return pp->nn->list.plan.desc.fp8 == LAP_FP8_DELAYED && !(forward && backward);
+}
+
 lap_status_t lap_stage_get_program(lap_pp_t *pp, size_t seq)
 {
     const lap_nn_source_t source = lap_nn_chosen(pp->nn);
     const lap_nn_background_t *background = lap_stage_background(pp);
-    const bool same = pp->exec && pp->seq == seq && pp->backgrounds == pp->nn->backgrounds;
+    const bool first = is_first(pp);
+    const bool same = pp->exec && pp->seq == seq && pp->first == first &&
+                      pp->backgrounds == pp->nn->backgrounds && pp->started == pp->nn->started;
     const bool traced = pp->nn->tracing, buckets_traced = background && background->traced;
     if (same && pp->bound && pp->traced == traced && pp->buckets_traced == buckets_traced)
         return LAP_OK;
@@ -235,8 +244,10 @@ lap_status_t lap_stage_get_program(lap_pp_t *pp, size_t seq)
     pp->exec = NULL;
     lap_stage_program_clear(&pp->program);
     pp->seq = pp->nn->seq = seq;
+    pp->first = first;
     pp->backgrounds = pp->nn->backgrounds;
     pp->background = background;
+    pp->started = pp->nn->started;
     lap_nn_replicas_t replicas;
     if (background)
         replicas = background->replicas;

@@ -31,13 +31,18 @@ static lap_status_t build(const lap_stage_proving_t *proving, const lap_op_desc_
 typedef struct step_source {
     const lap_stage_proving_t *proving;
     const lap_op_desc_t *chosen; /* NULL: as they are listed */
+    int stage;                   /* the rank of the pipeline */
 } step_source_t;
 
 static lap_status_t build_step(void *context, const lap_nn_list_t *list, uint32_t step, size_t m,
                                lap_schedule_t *schedule_p)
 {
     const step_source_t *source = context;
-    const lap_nn_slice_t slice = lap_nn_slice(list, list->steps[step].group);
+    const int tp = list->plan.nranks;
+    lap_nn_slice_t slice = lap_nn_slice(list, list->steps[step].group);
+    if (source->proving->optimizer && step >= list->own_steps &&
+        list->steps[step].group == LAP_NN_BY_LAYERS) /* over all stages: see stage_step.c */
+        slice = (lap_nn_slice_t){tp * source->proving->pp, source->stage * tp + list->rank, 1};
     const lap_op_desc_t *desc = source->chosen ? &source->chosen[step] : &list->steps[step].desc;
     return build(source->proving, desc, slice.size, slice.rank, m, schedule_p);
 }
@@ -81,6 +86,12 @@ static int sharers_of(const lap_stage_proving_t *proving)
     return replicas_of(proving) * context_of(proving) * proving->tp;
 }
 
+/* Whether a step gathers the weights of a shared optimizer. */
+static bool gathers(const lap_stage_proving_t *proving)
+{
+    return proving->replication.ahead && proving->desc->shards > 1;
+}
+
 int lap_stage_number(const lap_stage_proving_t *proving, int rank)
 {
     const int place = context_of(proving) * proving->tp;
@@ -118,9 +129,12 @@ static lap_status_t make_lists(lap_stage_programs_t *programs, const lap_stage_p
         lap_nn_cut_t cut;
         LAP_TRY(lap_stages_cut(&programs->stages, (uint32_t)p, &cut));
         LAP_TRY(lap_nn_plan_stage(proving->desc, proving->tp, &cut, &plan));
-        for (int i = 0; i < sharers; i++)
-            LAP_TRY(lap_nn_list_init(&programs->all.lists[p * sharers + i], &plan,
-                                     plan.desc.shards > 1 ? i : i % place, kernels));
+        for (int i = 0; i < sharers; i++) {
+            lap_nn_list_t *list = &programs->all.lists[p * sharers + i];
+            LAP_TRY(lap_nn_list_init(list, &plan, plan.desc.shards > 1 ? i : i % place, kernels));
+            if (proving->optimizer)
+                LAP_TRY(lap_nn_list_step(list, proving->optimizer, proving->tp * proving->pp));
+        }
     }
     return LAP_OK;
 }
@@ -130,15 +144,15 @@ static lap_status_t make_buckets(lap_stage_programs_t *programs, const lap_stage
     const lap_nn_replication_t *replication = &proving->replication;
     const int replicas = replicas_of(proving) * context_of(proving);
     const int size = programs->all.size, sharers = sharers_of(proving);
-    if (replicas == 1 || replication->late)
+    if (replicas == 1 || (replication->late && !gathers(proving) && !proving->optimizer))
         return LAP_OK;
     programs->buckets = lap_alloc((size_t)size, sizeof(*programs->buckets));
     if (!programs->buckets)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the buckets of %d ranks", size);
     for (int rank = 0; rank < size; rank++)
         LAP_TRY(lap_nn_buckets_init(&programs->buckets[rank], &programs->all.lists[rank],
-                                    replication->bucket, replication->wire, replicas,
-                                    rank % sharers / proving->tp));
+                                    replication->bucket, replication->by_layer, replication->wire,
+                                    replicas, rank % sharers / proving->tp));
     return LAP_OK;
 }
 
@@ -163,7 +177,8 @@ static lap_status_t link_rank(lap_stage_programs_t *programs, const lap_stage_pr
 {
     const int sharers = sharers_of(proving);
     lap_stage_proving_t known = *proving;
-    step_source_t steps = {proving, proving->chosen ? proving->chosen[rank / sharers] : NULL};
+    step_source_t steps = {proving, proving->chosen ? proving->chosen[rank / sharers] : NULL,
+                           rank / sharers};
     const lap_nn_source_t source = {build_step, &steps};
     const lap_nn_list_t *list = &programs->all.lists[rank];
     bucket_source_t bucket = {.proving = proving};
@@ -182,8 +197,13 @@ static lap_status_t link_rank(lap_stage_programs_t *programs, const lap_stage_pr
         .base = rank % sharers,
         .stride = sharers,
         .replicas = programs->buckets ? &replicas : NULL,
+        .sends = programs->buckets && !proving->replication.late,
+        .gathers = programs->buckets && gathers(proving),
         .buckets = others->buckets,
+        .late = programs->buckets && proving->replication.late && proving->optimizer,
+        .steps = proving->optimizer != NULL,
         .seq = list->plan.desc.seq,
+        .first = proving->first,
         .overlap = proving->options->overlap != 0,
         .target = proving->as_built ? NULL : proving->target,
         .after = proving->after,
@@ -275,11 +295,12 @@ void lap_stage_programs_clear(lap_stage_programs_t *programs)
     programs->buckets = NULL;
 }
 
-lap_status_t lap_stage_prove(const lap_stage_proving_t *proving, lap_nn_proof_t *proof_p)
+static lap_status_t prove(const lap_stage_proving_t *proving, bool first, lap_nn_proof_t *proof_p)
 {
     lap_stage_proving_t known = *proving;
     lap_stage_programs_t programs;
     known.aligned = true;
+    known.first = first;
     lap_status_t status = lap_stage_programs_init(&programs, &known);
     if (status == LAP_OK)
         status = lap_nn_programs_prove(&programs.all, proving->target);
@@ -287,4 +308,12 @@ lap_status_t lap_stage_prove(const lap_stage_proving_t *proving, lap_nn_proof_t 
         *proof_p = lap_nn_programs_count(&programs.all);
     lap_stage_programs_clear(&programs);
     return status;
+}
+
+/* The first step is another one only where FP8 scales come from steps before. */
+lap_status_t lap_stage_prove(const lap_stage_proving_t *proving, lap_nn_proof_t *proof_p)
+{
+    if (proving->desc->fp8 == LAP_FP8_DELAYED)
+        LAP_TRY(prove(proving, true, proof_p));
+    return prove(proving, false, proof_p);
 }

@@ -16,7 +16,7 @@ typedef struct lap_stage_programs {
     lap_nn_programs_t all;
     lap_stage_program_t *programs; /* items only: what is linked is in `all` */
     lap_stages_t stages;
-    lap_nn_buckets_t *buckets; /* of each rank; NULL: gradients do not go to replicas in the step */
+    lap_nn_buckets_t *buckets; /* of each rank; NULL: nothing of replicas is a part of the step */
 } lap_stage_programs_t;
 
 /* Rank `rank` of the grid of a description, as the programs number it; and the other way round. */
@@ -27,12 +27,15 @@ int lap_stage_world_rank(const lap_stage_proving_t *proving, int number);
 struct lap_stage_proving {
     const lap_nn_desc_t *desc;
     int tp, pp;
-    lap_nn_replication_t
-        replication; /* `late`: gradients travel after the step, and are no part of it */
+    /* `late`: gradients travel after the step, and are no part of it; not `ahead`: weights. */
+    lap_nn_replication_t replication;
     const lap_pp_options_t *options;
+    const lap_optimizer_desc_t
+        *optimizer; /* its step is a part of it, with late gradients, too; NULL: is none */
     const lap_target_t *target;
     /* Of each rank of the pipeline: how the operators of its list were chosen; NULL: as they are listed. */
     const lap_op_desc_t *const *chosen;
+    bool first;        /* delayed FP8 scales have no history yet */
     bool as_built;     /* no pass of lowering runs */
     const char *after; /* the pass of lowering to stop after; NULL: all run */
     bool aligned;      /* fragment i of all ranks is one call, as proofs need it */

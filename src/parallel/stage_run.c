@@ -57,13 +57,24 @@ static lap_status_t leave_flight(lap_pp_t *pp, lap_group_t *group, lap_buffer_t 
     return LAP_OK;
 }
 
-/* The engine's failure is the sentence in lap_last_error. */
+/* What has happened is the sentence in lap_last_error. */
 static lap_status_t break_buffer(lap_pp_t *pp, lap_group_t *group, lap_buffer_t *buffer,
                                  lap_in_flight_t *in_flight)
 {
     (void)in_flight;
-    (void)lap_flight_break(group, buffer, pp->nn->engine->status);
+    (void)lap_flight_break(group, buffer, pp->cause);
     return LAP_OK;
+}
+
+/* All groups of the step are broken, so that nobody waits for this rank's part of it. */
+static lap_status_t break_all(lap_pp_t *pp, lap_status_t cause)
+{
+    const lap_nn_background_t *replicas = pp->nn->background; /* perhaps of no step yet */
+    pp->cause = cause;
+    (void)each_buffer(pp, break_buffer);
+    if (replicas && replicas != pp->background)
+        (void)lap_flight_break(replicas->group, replicas->buffer, cause);
+    return cause;
 }
 
 static lap_status_t look_at_group(lap_pp_t *pp, lap_group_t *group, lap_buffer_t *buffer,
@@ -160,46 +171,51 @@ static lap_status_t end_rest(lap_pp_t *pp)
         return LAP_OK;
     }
     const lap_status_t failed = lap_error(engine->status, "%s", engine->text);
-    (void)each_buffer(pp, break_buffer);
-    return failed;
+    return break_all(pp, failed);
 }
 
-lap_status_t lap_pp_step(lap_pp_t *pp, size_t seq, const int32_t *tokens, const int32_t *targets)
+/* What this rank needs of its own for a step. */
+static lap_status_t prepare(lap_pp_t *pp, size_t seq, const int32_t *tokens, const int32_t *targets)
 {
-    if (!pp || !tokens || !targets)
-        return lap_error(LAP_ERR_INVALID, "lap_pp_step: %s is NULL",
-                         !pp       ? "pp"
-                         : !tokens ? "tokens"
-                                   : "targets");
-    if (pp->nn->stale)
+    if (!tokens || !targets)
+        return lap_error(LAP_ERR_INVALID, "lap_pp_step: %s is NULL", tokens ? "targets" : "tokens");
+    if (pp->nn->stale && !(pp->nn->background && pp->nn->background->ahead))
         return lap_error(
             LAP_ERR_INVALID,
             "lap_pp_step: the ranks that share the optimizer have not gathered its "
             "weights: expected lap_dp_create, which joins them, before the first step");
-    LAP_TRY(lap_stage_end(pp));
+    if (pp->nn->started)
+        LAP_TRY(lap_nn_end_part(pp->nn, LAP_NN_STEP));
     LAP_TRY(put_tokens(pp, seq, tokens, targets));
-    const lap_status_t made = lap_stage_get_program(pp, seq);
-    if (made != LAP_OK) { /* the others would wait for this rank's part */
-        const lap_status_t cause = fail(pp, made);
-        (void)each_buffer(pp, break_buffer);
-        return cause;
-    }
+    LAP_TRY(lap_stage_get_program(pp, seq));
     LAP_TRY(each_buffer(pp, check_usable));
-    LAP_TRY(lap_engine_check_free(pp->nn->engine));
+    return lap_engine_check_free(pp->nn->engine);
+}
+
+lap_status_t lap_pp_step(lap_pp_t *pp, size_t seq, const int32_t *tokens, const int32_t *targets)
+{
+    if (!pp)
+        return lap_error(LAP_ERR_INVALID, "lap_pp_step: pp is NULL");
+    LAP_TRY(lap_stage_end(pp, true));
+    const lap_status_t prepared = prepare(pp, seq, tokens, targets);
+    if (prepared != LAP_OK) /* the others would wait for this rank's part */
+        return break_all(pp, prepared);
     (void)each_buffer(pp, enter_flight);
     pp->failures_before = pp->nn->engine->failures;
     pp->begun = pp->sending = pp->stepped = true;
     pp->nn->held = 0;
-    pp->nn->fresh = false;
+    pp->nn->fresh = pp->nn->stale = pp->nn->started = false;
     pp->nn->sync = LAP_NN_LEAVING;
     pp->begin_ns = lap_now_ns();
     const lap_status_t status = issue(pp);
-    if (status == LAP_OK)
+    if (status == LAP_OK) {
+        lap_nn_set_seen(pp->nn, true, true);
         return LAP_OK;
+    }
     lap_saved_error_t saved;
     const lap_status_t cause = fail(pp, status);
     lap_error_save(&saved);
-    (void)lap_stage_end(pp);
+    (void)lap_stage_end(pp, true);
     lap_error_restore(&saved);
     return cause;
 }
@@ -218,15 +234,15 @@ lap_status_t lap_pp_wait(lap_pp_t *pp)
     if (pp->nn->engine->failures == pp->failures_before)
         lap_stage_add_to_timeline(pp, false);
     /* Replicas are waited for apart from it. */
-    return pp->background && pp->nn->engine->failures == pp->failures_before ? LAP_OK
-                                                                             : end_rest(pp);
+    const bool sends = pp->background && pp->background->overlap;
+    return sends && pp->nn->engine->failures == pp->failures_before ? LAP_OK : end_rest(pp);
 }
 
-lap_status_t lap_stage_end(void *context)
+lap_status_t lap_stage_end(void *context, bool background)
 {
     lap_pp_t *pp = context;
     LAP_TRY(lap_pp_wait(pp));
-    return end_rest(pp);
+    return background ? end_rest(pp) : LAP_OK;
 }
 
 lap_status_t lap_pp_loss(lap_pp_t *pp, double *loss_p)

@@ -27,17 +27,20 @@ struct lap_pp {
     void *sum;         /* of own rows of them */
     lap_stage_program_t program;
     lap_exec_t *exec;     /* of it */
-    size_t seq;           /* for so many tokens */
+    size_t seq;           /* for so many tokens, */
+    bool first;           /* ... without a history of delayed FP8 scales */
     bool traced;          /* its calls and messages are, and its kernels are timed; */
     bool buckets_traced;  /* what goes to replicas is */
     bool bound;           /* it is, to the memory of the layers and for these traces */
     uint32_t backgrounds; /* nn->backgrounds when it was made, */
-    const lap_nn_background_t *background; /* ... and whom it sends to; NULL: nobody */
+    const lap_nn_background_t *background; /* ... and its replicas; NULL: none */
+    bool started; /* the step before has begun to gather what it needs first */
     lap_in_flight_t in_flight[LAP_NN_GROUPS];
     bool begun;
     bool sending;      /* ... to replicas, or tied gradients: in the background */
     uint64_t begin_ns; /* of the latest step */
     uint32_t failures_before;
+    lap_status_t cause;         /* of a step that has failed, as its groups are told */
     size_t *counted;            /* targets of each micro-batch of the latest step */
     bool stepped;               /* there was one */
     lap_clock_offset_t *clocks; /* of the ranks of the pipeline, at the latest traced step */
@@ -57,7 +60,7 @@ lap_stage_proving_t lap_stage_own_proving(const lap_pp_t *pp, lap_nn_desc_t *des
  */
 lap_status_t lap_stage_prove_own(const lap_pp_t *pp);
 
-/* What the next step sends to replicas; NULL: nothing. Of the latest, pp->background is. */
+/* To whom the next step sends gradients, or from whom it gathers weights; NULL: nobody. Of the latest, pp->background is. */
 const lap_nn_background_t *lap_stage_background(const lap_pp_t *pp);
 
 /* The operator that an item is a call of, and its arguments; NULL: none. */
@@ -66,18 +69,33 @@ lap_op_t *lap_stage_op(const lap_pp_t *pp, const lap_stage_item_t *item, lap_op_
 /* ---- stage_predict.c ---- */
 
 /*
+ * Who looks at a prediction: how programs were linked, with the operators that were chosen, and when a
+ * rank is at each of its fragments.
+ */
+typedef struct lap_stage_viewer {
+    lap_status_t (*view)(void *context, const lap_stage_proving_t *proving,
+                         const lap_fragment_span_t *spans, uint32_t count, double seconds);
+    void *context;
+    int rank; /* of the grid */
+} lap_stage_viewer_t;
+
+/*
  * Predicts the seconds from lap_pp_step to the end of lap_pp_wait, as lap_nn_predict does those of a pass.
- * What all ranks do is added to `timeline`, unless that is NULL; only rank 0 of the world may have one.
+ * What all ranks do is added to `timeline`, and `viewer` is shown what one of them does, unless they are NULL;
+ * only rank 0 of the world may have them.
  * LAP_ERR_NO_MEMORY: a step is too long to be simulated next to the training. Collective over `world`: all
  * ranks of the grid.
  */
 lap_status_t lap_stage_predict(lap_pp_t *pp, lap_group_t *world, lap_timeline_t *timeline,
-                               double *seconds_p);
+                               const lap_stage_viewer_t *viewer, double *seconds_p);
 
 /* ---- stage_run.c ---- */
 
-/* Waits for all of a step of a pipeline, lap_pp_t: sets of streams leave its buffers together. */
-lap_status_t lap_stage_end(void *pp);
+/*
+ * Waits for the passes of a step of a pipeline, lap_pp_t, and with `background` for all of it: sets of
+ * streams leave its buffers together.
+ */
+lap_status_t lap_stage_end(void *pp, bool background);
 
 /* ---- stage_trace.c ---- */
 

@@ -39,9 +39,10 @@ static lap_traffic_t traffic_of(const lap_pp_t *pp, const lap_stage_item_t *item
     if (item->kind != LAP_STAGE_ENTRY)
         return LAP_TRAFFIC_PP;
     const lap_group_t *group = group_of(pp, item);
-    return group->size == 1         ? LAP_TRAFFIC_NONE
-           : group == pp->nn->group ? LAP_TRAFFIC_TP
-                                    : LAP_TRAFFIC_CP;
+    return group->size == 1           ? LAP_TRAFFIC_NONE
+           : group == pp->nn->group   ? LAP_TRAFFIC_TP
+           : group == pp->nn->sharers ? LAP_TRAFFIC_DP
+                                      : LAP_TRAFFIC_CP;
 }
 
 void lap_stage_add_to_timeline(lap_pp_t *pp, bool background)
@@ -53,26 +54,15 @@ void lap_stage_add_to_timeline(lap_pp_t *pp, bool background)
             continue;
         const lap_stage_item_t *item = &pp->program.items[f];
         const bool entry = item->kind == LAP_STAGE_ENTRY;
-        const lap_group_t *group = group_of(pp, item);
-        const lap_step_t *first = &linked->fragments[f].schedule.steps[0];
-        const lap_program_t *program = lap_exec_program(pp->exec, f);
         char name[64];
         lap_stage_name(&nn->list, item, name, sizeof(name));
         const lap_timeline_call_t call = {
             .name = name,
             .layer = entry ? (int)lap_nn_fragment_layer(&nn->list, item->entry) : -1,
-            .base = group->members[0],
-            .stride = group->size > 1 ? group->members[1] - group->members[0] : 0,
             .traffic = traffic_of(pp, item),
             .live_bytes = entry ? nn->live_bytes[item->entry] : 0,
         };
-        if (program)
-            lap_timeline_add_call(nn->timeline, &call, lap_program_schedule(program),
-                                  lap_program_records_of(program), lap_program_records(program));
-        else
-            lap_timeline_add_span(nn->timeline, nn->group->world->rank, LAP_STEP_KERNEL,
-                                  first->stream, &call, first->name,
-                                  lap_exec_kernel_span(pp->exec, f));
+        lap_nn_add_fragment(nn, pp->exec, f, group_of(pp, item), call);
     }
 }
 

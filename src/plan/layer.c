@@ -8,9 +8,8 @@
 #include <string.h>
 
 #include "core/status.h"
-#include "nn/program.h"
+#include "plan/coster.h"
 #include "plan/kernels.h"
-#include "plan/plan.h"
 #include "schedule/range.h"
 #include "util/alloc.h"
 
@@ -20,16 +19,7 @@
 const char *const lap_plan_recompute_names[LAP_PLAN_RECOMPUTES + 1] = {"none", "selective", "full",
                                                                        "layer", NULL};
 
-/* A layer that is being costed. */
-typedef struct coster {
-    const lap_plan_config_t *config;
-    const lap_machine_t *machine;
-    const lap_nn_list_t *list; /* of rank 0 */
-    const lap_linked_t *linked;
-    lap_cost_t *costs; /* per fragment */
-    lap_fragment_cost_t *fragments;
-    lap_fragment_span_t *spans[2]; /* with the wires, and with fast ones */
-} coster_t;
+typedef lap_plan_coster_t coster_t;
 
 /* ---- the description of what is listed ---- */
 
@@ -156,6 +146,10 @@ static double kernel_s(const coster_t *coster, const lap_nn_entry_t *entry)
         return attention_s(coster, false);
     case LAP_NN_ATTEND_BACKWARD:
         return attention_s(coster, true);
+    case LAP_NN_ATTEND_BLOCK: /* of a context: all have as many scores */
+        return attention_s(coster, false) / (double)coster->config->cp;
+    case LAP_NN_ATTEND_BLOCK_BACKWARD:
+        return attention_s(coster, true) / (double)coster->config->cp;
     case LAP_NN_EMBED:
     case LAP_NN_EMBED_BACKWARD: {
         const uint32_t x = entry->work == LAP_NN_EMBED ? entry->writes[0] : entry->reads[0];
@@ -207,18 +201,11 @@ static void set_gemm(const coster_t *coster, const lap_schedule_t *schedule, lap
     }
 }
 
-static const lap_plan_wire_t *tp_wire(const coster_t *coster)
-{
-    const lap_machine_t *machine = coster->machine;
-    return (double)coster->config->tp > machine->gpus_per_node ? &machine->network
-                                                               : &machine->nvlink;
-}
-
 /* A GPU is a core that its GEMMs and kernels share; copy engines take nothing of it. */
 static lap_cost_t cost_of(const coster_t *coster, uint32_t f, bool fast)
 {
     const lap_machine_t *machine = coster->machine;
-    const lap_plan_wire_t *wire = tp_wire(coster);
+    const lap_plan_wire_t *wire = coster->wire;
     lap_cost_t cost = {
         .columns = {.count = 1, .sizes = {1}, .values = {1}},
         .copy = {.count = 1, .sizes = {1}, .values = {FAST}},
@@ -226,7 +213,7 @@ static lap_cost_t cost_of(const coster_t *coster, uint32_t f, bool fast)
         .step_s = machine->kernel_s,
         .signal_s = NO_TIME,
         .event_s = NO_TIME,
-        .cores = (double)coster->config->tp,
+        .cores = coster->ranks,
         .gemm_cores = 1,
         .link = {.bytes_per_s = fast ? FAST : lap_wire_rate(wire),
                  .latency_s = fast ? 0 : wire->latency_s},
@@ -235,17 +222,19 @@ static lap_cost_t cost_of(const coster_t *coster, uint32_t f, bool fast)
     return cost;
 }
 
-static double wire_s(const coster_t *coster, uint32_t f)
+double lap_plan_wire_bytes(const lap_plan_coster_t *coster, uint32_t f, double *puts_p)
 {
     const lap_schedule_t *schedule = &coster->linked->fragments[f].schedule;
     double bytes = 0;
-    for (uint32_t s = 0; s < schedule->nsteps; s++) {
+    *puts_p = 0;
+    for (uint32_t s = 0; s < schedule->nsteps && schedule->size > 1; s++) {
         const lap_step_t *step = &schedule->steps[s];
         bytes += step->kind == LAP_STEP_PUT     ? (double)lap_range_bytes(&step->src)
                  : step->kind == LAP_STEP_RAISE ? (double)step->bytes
                                                 : 0;
+        *puts_p += step->kind == LAP_STEP_PUT;
     }
-    return bytes / lap_wire_rate(tp_wire(coster));
+    return bytes;
 }
 
 /* ---- playing ---- */
@@ -264,13 +253,42 @@ static void set_costs(coster_t *coster, bool fast)
 
 static lap_status_t play(coster_t *coster, const lap_nn_programs_t *programs)
 {
+    const size_t count = coster->linked->nfragments;
     lap_simulated_t simulated;
+    coster->costs = lap_alloc(count, sizeof(*coster->costs));
+    coster->fragments = lap_alloc(count, sizeof(*coster->fragments));
+    coster->spans[0] = lap_alloc(count, sizeof(*coster->spans[0]));
+    coster->spans[1] = lap_alloc(count, sizeof(*coster->spans[1]));
+    if (!coster->costs || !coster->fragments || !coster->spans[0] || !coster->spans[1])
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the costs of %zu fragments", count);
     for (int fast = 0; fast < 2; fast++) {
         set_costs(coster, fast);
         LAP_TRY(lap_linked_simulate(programs->list, programs->size, coster->fragments, &simulated,
                                     0, coster->spans[fast]));
     }
     return LAP_OK;
+}
+
+lap_status_t lap_plan_coster_play(lap_plan_coster_t *coster, const lap_nn_plan_t *plan,
+                                  lap_nn_programs_t *programs)
+{
+    const lap_target_t *target;
+    lap_nn_linking_t linking = {.more = true};
+    LAP_TRY(lap_target_find("cuda", &target));
+    linking.target = target;
+    LAP_TRY(lap_nn_programs_init(programs, plan, &linking));
+    coster->list = &programs->lists[0];
+    coster->linked = &programs->programs[0];
+    coster->ranks = programs->size;
+    return play(coster, programs);
+}
+
+void lap_plan_coster_clear(lap_plan_coster_t *coster)
+{
+    lap_free(coster->costs);
+    lap_free(coster->fragments);
+    lap_free(coster->spans[0]);
+    lap_free(coster->spans[1]);
 }
 
 /* ---- whose time it is ---- */
@@ -305,7 +323,7 @@ static void share_time(const coster_t *coster, lap_plan_layer_t *layer)
 {
     const uint32_t count = coster->linked->nfragments;
     lap_plan_span_t *owner = NULL;
-    double ended[2] = {0, 0};
+    double ended[2] = {0, 0}, puts;
     for (uint32_t f = 0; f < count; f++) {
         double took[2];
         owner = owner_of(coster, f, owner, layer);
@@ -317,38 +335,9 @@ static void share_time(const coster_t *coster, lap_plan_layer_t *layer)
         owner->seconds += took[0];
         owner->compute += took[1];
         owner->tp += took[0] - took[1];
-        owner->tp_s += coster->config->tp > 1 ? wire_s(coster, f) : 0;
+        owner->tp_s += lap_plan_wire_bytes(coster, f, &puts) / lap_wire_rate(coster->wire);
         if (is_weight_grad(coster, f))
             layer->weight_grad += took[1];
-    }
-}
-
-/* ---- context parallelism ---- */
-
-/*
- * Keys and values of a rank go round a ring while it attends to those that came before; backward
- * their gradients go with them.
- */
-static void add_ring(const coster_t *coster, lap_plan_layer_t *layer)
-{
-    const lap_plan_config_t *config = coster->config;
-    const lap_nn_desc_t *desc = &coster->list->plan.desc;
-    const lap_machine_t *machine = coster->machine;
-    const double steps = (double)config->cp - 1;
-    const bool inside = (double)(config->tp * config->cp) <= machine->gpus_per_node;
-    const lap_plan_wire_t *wire = inside ? &machine->nvlink : &machine->network;
-    const double message = 2.0 * (double)desc->seq * (double)desc->batch * (double)desc->kv_heads /
-                           (double)config->tp * (double)desc->head_dim *
-                           (double)lap_dtype_size(desc->dtype);
-    for (int pass = 0; pass < LAP_PLAN_PASSES && config->cp > 1; pass++) {
-        const bool backward = pass == LAP_PLAN_BACKWARD;
-        const double message_s =
-            message * (backward ? 2 : 1) / lap_wire_rate(wire) + wire->latency_s;
-        const double attend_s = attention_s(coster, backward) / (double)config->cp;
-        const double exposed = steps * fmax(0, message_s - attend_s);
-        layer->layer[pass].cp_s += steps * message_s;
-        layer->layer[pass].cp += exposed;
-        layer->layer[pass].seconds += exposed;
     }
 }
 
@@ -411,50 +400,32 @@ static void recompute_layer(lap_plan_layer_t *layer)
     backward->cp_s += forward->cp_s;
 }
 
-static lap_status_t cost_layer(coster_t *coster, const lap_nn_programs_t *programs,
-                               lap_plan_layer_t *layer_p)
-{
-    lap_plan_layer_t layer = {.weights = 0};
-    const size_t count = coster->linked->nfragments;
-    coster->costs = lap_alloc(count, sizeof(*coster->costs));
-    coster->fragments = lap_alloc(count, sizeof(*coster->fragments));
-    coster->spans[0] = lap_alloc(count, sizeof(*coster->spans[0]));
-    coster->spans[1] = lap_alloc(count, sizeof(*coster->spans[1]));
-    if (!coster->costs || !coster->fragments || !coster->spans[0] || !coster->spans[1])
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the costs of %zu fragments", count);
-    LAP_TRY(play(coster, programs));
-    share_time(coster, &layer);
-    add_ring(coster, &layer);
-    count_memory(coster, &layer);
-    if (coster->config->recompute == LAP_PLAN_RECOMPUTE_LAYER)
-        recompute_layer(&layer);
-    *layer_p = layer;
-    return LAP_OK;
-}
-
 lap_status_t lap_plan_layer(const lap_plan_config_t *config, const lap_machine_t *machine,
                             lap_plan_layer_t *layer_p)
 {
-    const lap_target_t *target;
-    lap_nn_linking_t linking = {.more = true};
+    const bool inside = (double)config->tp <= machine->gpus_per_node;
+    coster_t coster = {.config = config,
+                       .machine = machine,
+                       .wire = inside ? &machine->nvlink : &machine->network};
+    lap_plan_layer_t layer = {.weights = 0};
     lap_nn_programs_t programs = {.size = 0};
     lap_tp_overlap_t overlap;
     lap_nn_plan_t plan = {.nranks = 1};
     LAP_TRY(lap_plan_check(config, machine));
     LAP_TRY(describe(config, &overlap, &plan));
-    LAP_TRY(lap_target_find("cuda", &target));
-    linking.target = target;
-    lap_status_t status = lap_nn_programs_init(&programs, &plan, &linking);
-    coster_t coster = {.config = config, .machine = machine};
+    lap_status_t status = lap_plan_coster_play(&coster, &plan, &programs);
     if (status == LAP_OK) {
-        coster.list = &programs.lists[0];
-        coster.linked = &programs.programs[0];
-        status = cost_layer(&coster, &programs, layer_p);
+        share_time(&coster, &layer);
+        count_memory(&coster, &layer);
     }
-    lap_free(coster.costs);
-    lap_free(coster.fragments);
-    lap_free(coster.spans[0]);
-    lap_free(coster.spans[1]);
+    lap_plan_coster_clear(&coster);
     lap_nn_programs_clear(&programs);
-    return status;
+    if (status == LAP_OK)
+        status = lap_plan_add_ring(config, machine, &plan.desc, layer.layer);
+    if (status != LAP_OK)
+        return status;
+    if (config->recompute == LAP_PLAN_RECOMPUTE_LAYER)
+        recompute_layer(&layer);
+    *layer_p = layer;
+    return LAP_OK;
 }

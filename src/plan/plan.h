@@ -36,7 +36,7 @@ typedef struct lap_plan_config {
     const char *schedule;
     size_t micro_batch, global_batch;
     lap_plan_recompute_t recompute;
-    bool tp_overlap, dp_overlap, pp_overlap;
+    bool tp_overlap, cp_overlap, dp_overlap, pp_overlap;
     bool sequence_parallel;
     bool sharded_optimizer; /* over replicas, as a distributed optimizer does */
     bool fsdp;              /* weights are sharded over replicas, too */
@@ -108,6 +108,8 @@ typedef struct lap_plan_result {
     double mfu, mfu_full; /* attention counted causal, and as if nothing were masked */
     size_t micro_batches;
     size_t layers_most; /* of a rank */
+    double bucket; /* parameters that replicas send at once; 0: no replicas, or of FSDP: a layer */
+    bool larger_buckets; /* than the software of the cluster has, since there would be too many */
 } lap_plan_result_t;
 
 /*

@@ -53,7 +53,7 @@ double lap_plan_optimizer_s(const lap_plan_state_t *state)
 
 /* ---- rows ---- */
 
-#define BUCKETS_MOST 512.0 /* of more they are planned larger, so that a plan stays quick */
+#define BUCKETS_MOST 16384.0 /* of more they are planned larger: a plan has 1 GiB at most */
 #define COLS_MOST 4096.0
 #define LEAST_ROWS 2.0  /* of a bucket */
 #define LAYER_GEMMS 4.0 /* of a layer: qkv, proj, fc1, fc2 */
@@ -255,6 +255,8 @@ static lap_status_t add_replicas(const lap_plan_state_t *state, lap_plan_result_
 {
     around_t around = {.state = state};
     cut(&around);
+    result->bucket = around.elements / (double)around.nbuckets;
+    result->larger_buckets = result->bucket > bucket_elements(state);
     lap_status_t status =
         lap_plan_buckets_init(&around.program, state->machine, around.rows, around.cols);
     if (status == LAP_OK)

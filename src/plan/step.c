@@ -33,6 +33,7 @@ lap_plan_config_t lap_plan_config(const lap_nn_desc_t *model)
         .micro_batch = 1,
         .global_batch = 1,
         .tp_overlap = true,
+        .cp_overlap = true,
         .dp_overlap = true,
         .pp_overlap = true,
         .sequence_parallel = true,

@@ -543,7 +543,7 @@ static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const ti
         .step_s = times->step,
         .signal_s = times->signal,
         .event_s = device->ops->facts.graphs ? times->step : times->signal,
-        .spin_s = device->ops->transport ? 0 : (double)world->spin_ns * 1e-9,
+        .spin_s = device->ops->transport ? 0 : (double)world->step_spin_ns * 1e-9,
         .call_s = times->call,
         /* Ranks of the world that are not in the group have their share, too. */
         .cores = (double)world->cores * group->size / world->local_size,

@@ -12,7 +12,7 @@
 #include "schedule/trace.h"
 #include "util/alloc.h"
 
-#define DEPTH_MOST 128 /* ranks that wait for one another, one behind the other */
+#define DEPTH_MOST 128 /* ranks that wait for one another, one after the other */
 
 typedef struct walk {
     const lap_trace_t *trace;
@@ -161,7 +161,7 @@ static const lap_trace_record_t *raiser(const walk_t *walk, const lap_trace_reco
 
 /* ---- the walk ---- */
 
-/* [begin, end) of a rank that has nothing behind it in this call. */
+/* [begin, end) of a rank before its first step of this call. */
 static void walk_before(walk_t *walk, int rank, uint64_t begin, uint64_t end)
 {
     const lap_trace_call_t *call = walk->trace->calls ? &walk->trace->calls[rank] : NULL;
@@ -188,14 +188,14 @@ static void walk_run(walk_t *walk, const lap_trace_record_t *record, uint64_t be
 
 /* A stretch of time that is still to be explained, by a record of a rank and what was before. */
 typedef struct stretch {
-    const lap_trace_record_t *record; /* NULL: the rank has nothing behind it */
+    const lap_trace_record_t *record; /* NULL: the rank had not begun */
     int rank;
     uint64_t begin, end;
 } stretch_t;
 
 /*
  * [begin, end) of a wait: woken late, on the wire, or not sent yet. That part is left to be
- * explained by what kept the sender: returns it.
+ * explained by the reason of the sender: returns it.
  */
 static stretch_t walk_wait(walk_t *walk, const lap_trace_record_t *wait, uint64_t begin,
                            uint64_t end)
@@ -217,10 +217,10 @@ static stretch_t walk_wait(walk_t *walk, const lap_trace_record_t *wait, uint64_
     if (sent < came)
         add_delayed(walk, sent, came, LAP_CAUSE_WIRE, sender->rank, delay);
     /* A block of a GEMM ran before it raised; all else is sent when it begins. */
-    const lap_trace_record_t *kept = sender;
+    const lap_trace_record_t *reason = sender;
     if (sender->kind != LAP_STEP_GEMM && begin < sent)
-        kept = before(walk, sender);
-    return (stretch_t){kept, sender->rank, begin, sent};
+        reason = before(walk, sender);
+    return (stretch_t){reason, sender->rank, begin, sent};
 }
 
 /*

@@ -136,16 +136,79 @@ lap_status_t lap_schedule_check(const lap_schedule_t *const *schedules, uint32_t
 
 /* ---- programs ---- */
 
+/* A fragment of a rank: the first of its group, which checks the others, says the same of it. */
+static lap_status_t check_group(const lap_linked_t *const *programs, uint32_t call, int rank,
+                                int size)
+{
+    const lap_fragment_t *own = &programs[rank]->fragments[call];
+    const int first = lap_fragment_rank(own, 0);
+    const int place = lap_fragment_rank(own, own->schedule.rank);
+    if (first < 0 || first >= size || place != rank)
+        return lap_error(
+            LAP_ERR_CHECK,
+            "fragment %u of rank %d is that of rank %d of a group, which is rank %d of "
+            "all; the first of the group is rank %d, expected 0 to %d",
+            (unsigned)call, rank, own->schedule.rank, place, first, size - 1);
+    const lap_fragment_t *other = &programs[first]->fragments[call];
+    if (other->schedule.rank == 0 && other->schedule.size == own->schedule.size &&
+        other->buffer == own->buffer && other->base == own->base &&
+        lap_fragment_rank(other, own->schedule.rank) == rank)
+        return LAP_OK;
+    return lap_error(
+        LAP_ERR_CHECK,
+        "fragment %u of rank %d is for %d ranks from rank %d on and buffer %u, but that of "
+        "rank %d is for %d from rank %d on and buffer %u",
+        (unsigned)call, rank, own->schedule.size, own->base, (unsigned)own->buffer, first,
+        other->schedule.size, other->base, (unsigned)other->buffer);
+}
+
+/* What a fragment adds to its schedule is of steps that there are; what it comes after is before it. */
+static lap_status_t check_added(const lap_linked_t *linked, uint32_t call)
+{
+    const lap_fragment_t *fragment = &linked->fragments[call];
+    const lap_schedule_t *schedule = &fragment->schedule;
+    for (uint32_t i = 0; i < fragment->nlinks; i++) {
+        const lap_link_dep_t *link = &fragment->links[i];
+        if (link->step >= schedule->nsteps || link->fragment >= call ||
+            link->dep >= linked->fragments[link->fragment].schedule.nsteps)
+            return lap_error(
+                LAP_ERR_CHECK,
+                "fragment %u of rank %d has a link from step %u of fragment %u to its step "
+                "%u of %u: expected steps that there are, of a fragment before it",
+                (unsigned)call, linked->rank, (unsigned)link->dep, (unsigned)link->fragment,
+                (unsigned)link->step, (unsigned)schedule->nsteps);
+    }
+    for (uint32_t i = 0; i < fragment->naccesses; i++) {
+        const lap_access_t *access = &fragment->accesses[i];
+        const bool known = access->step < schedule->nsteps;
+        const lap_step_t *step = known ? &schedule->steps[access->step] : NULL;
+        const bool block = known && step->kind == LAP_STEP_GEMM && access->block >= step->first &&
+                           access->block - step->first < step->count;
+        if (!known || (access->block != LAP_NO_STEP && !block) ||
+            (i > 0 && access->step < fragment->accesses[i - 1].step))
+            return lap_error(
+                LAP_ERR_CHECK,
+                "fragment %u of rank %d has an access of step %u, block %u: expected steps "
+                "that there are, in their order",
+                (unsigned)call, linked->rank, (unsigned)access->step, (unsigned)access->block);
+    }
+    return LAP_OK;
+}
+
 /* The form of a fragment of all ranks of each group. */
 static lap_status_t check_fragment(const lap_linked_t *const *programs, uint32_t call, int size,
                                    const lap_schedule_t **group)
 {
     for (int rank = 0; rank < size; rank++) {
+        LAP_TRY(check_group(programs, call, rank, size));
+        LAP_TRY(check_added(programs[rank], call));
+    }
+    for (int rank = 0; rank < size; rank++) {
         const lap_fragment_t *first = &programs[rank]->fragments[call];
         if (first->schedule.rank != 0)
             continue;
         for (int r = 0; r < first->schedule.size; r++) {
-            const int peer = first->base + r * first->stride;
+            const int peer = lap_fragment_rank(first, r);
             if (peer < 0 || peer >= size)
                 return lap_error(LAP_ERR_CHECK, "fragment %u of rank %d has a peer %d of %d ranks",
                                  (unsigned)call, rank, peer, size);

@@ -100,7 +100,7 @@ static inline const lap_fragment_t *lap_check_fragment(const lap_check_t *check,
 static inline int lap_check_peer(const lap_check_t *check, uint32_t call, int rank, int peer)
 {
     const lap_fragment_t *fragment = lap_check_fragment(check, call, rank);
-    return fragment ? fragment->base + peer * fragment->stride : peer;
+    return fragment ? lap_fragment_rank(fragment, peer) : peer;
 }
 
 static inline uint32_t lap_check_signal(const lap_check_t *check, uint32_t call, int rank,

@@ -10,8 +10,8 @@
  * those before it that none in between stands for: a write stands for all whose bytes are among its own,
  * and a read for reads that happen before it. That is few of them, however long a program is.
  *
- * In linked programs regions share memory: their bytes are those of the memory, and what is read
- * must have been written for the same region, by this call or by one before.
+ * In linked programs regions share memory: their bytes are those of the memory. What is read must have
+ * been written for the same region, within its scope; a write for another region takes that away again.
  */
 #include "schedule/check.h"
 
@@ -32,8 +32,16 @@ typedef struct access {
     uint32_t region;   /* or place */
     lap_range_t range; /* normal; of a region: in its memory */
     size_t end;        /* one past the last byte */
+    uint32_t played;   /* its place in the order of what happens */
     size_t covered;    /* bytes of a read that writes before it cover */
+    uint32_t
+        stranger; /* a write for another region that the read would find; LAP_CHECK_NONE: none */
 } access_t;
+
+/* A write that has bytes in common with a read. */
+typedef struct find {
+    uint32_t played, write;
+} find_t;
 
 /* Some of them. */
 typedef struct piece {
@@ -46,6 +54,9 @@ typedef struct list {
     uint32_t count, room;
     piece_t *pieces; /* of the read that is looked at */
     uint32_t npieces, pieces_room;
+    find_t *finds; /* of the same read */
+    uint32_t nfinds, finds_room;
+    uint32_t played; /* how many have happened */
 } list_t;
 
 /* Where bytes are in the memory of a program: regions may share some, and buffers are several. */
@@ -74,7 +85,8 @@ static bool is_placed(const list_t *list, uint32_t node, const lap_range_t *rang
     size_t end = SIZE_MAX; /* of a range that no memory can have */
     if (range->place == LAP_SYMMETRIC)
         return true;
-    if (known && lap_range_valid(range, &end) && end <= linked->regions[region].bytes)
+    if (known && range->rank == linked->rank && lap_range_valid(range, &end) &&
+        end <= linked->regions[region].bytes)
         return true;
     lap_check_describe(check, node, text, sizeof(text));
     if (known)
@@ -83,7 +95,7 @@ static bool is_placed(const list_t *list, uint32_t node, const lap_range_t *rang
                       "an access outside a region: %s %s up to byte %zu of %s of rank "
                       "%d, which has %zu",
                       text, write ? "writes" : "reads", end, linked->regions[region].name,
-                      linked->rank, linked->regions[region].bytes);
+                      range->rank, linked->regions[region].bytes);
     else {
         lap_range_describe(range, where, sizeof(where));
         check->status = lap_error(LAP_ERR_CHECK,
@@ -107,7 +119,8 @@ static void add_access(list_t *list, uint32_t node, lap_range_t range, bool writ
                        .write = write,
                        .symmetric = range.place == LAP_SYMMETRIC,
                        .region = (uint32_t)range.place,
-                       .range = lap_range_normal(range)};
+                       .range = lap_range_normal(range),
+                       .stranger = LAP_CHECK_NONE};
     if (access.range.rows == 0)
         return;
     if (list->check->programs)
@@ -224,21 +237,6 @@ static lap_status_t conflict(const list_t *list, const access_t *a, const access
                      a->write ? "writes" : "reads", other, b->write ? "writes" : "reads", where);
 }
 
-/* Notes what a write covers of a read that comes after it in the same call. */
-static void cover(list_t *list, const access_t *write, const access_t *read)
-{
-    size_t begin, end;
-    for (size_t from = 0; lap_range_next_common(&write->range, &read->range, from, &begin, &end);
-         from = end) {
-        piece_t *pieces = lap_check_grow(list->check, list->pieces, list->npieces,
-                                         &list->pieces_room, sizeof(piece_t));
-        if (!pieces)
-            return;
-        list->pieces = pieces;
-        pieces[list->npieces++] = (piece_t){begin, end};
-    }
-}
-
 /* The results of a call of a rank; in linked programs they are regions. */
 static void find_results(const lap_check_t *check, uint32_t call, int rank, lap_range_t results[3])
 {
@@ -270,12 +268,10 @@ static bool access_before(const lap_check_t *check, const access_t *earlier, uin
     return lap_check_arrived(check, earlier->node, later);
 }
 
-/* Two accesses to the same memory whose extents overlap. */
+/* Two accesses to the same bytes of which one writes. */
 static lap_status_t check_pair(list_t *list, const access_t *a, const access_t *b)
 {
     const lap_check_t *check = list->check;
-    if ((!a->write && !b->write) || !lap_range_meets(&a->range, &b->range))
-        return LAP_OK;
     if (a->node == b->node) {
         /* What an epilogue adds to is read and written in place. */
         if (check->programs && a->write != b->write && a->region == b->region)
@@ -290,87 +286,40 @@ static lap_status_t check_pair(list_t *list, const access_t *a, const access_t *
 
 /* ---- in the order of what happens ---- */
 
-/*
- * Accesses in a row, group by group, and by where they begin: those that are there are held against the
- * later ones of their group.
- */
+/* Accesses of the same memory, by where they begin: those that are there are held against later ones. */
 typedef struct row {
     lap_extents_t extents;
-    uint32_t *accesses; /* at each place, */
-    uint32_t *places;   /* of each access, */
-    uint32_t *firsts;   /* the place at which its group begins, by place */
+    uint32_t *firsts; /* of each access: the first of its memory */
 } row_t;
-
-/* What an access is put into a row by. */
-typedef struct key {
-    int rank;
-    uint32_t memory, call; /* or region; call 0 where all calls are one group */
-    size_t offset;
-    uint32_t access;
-} row_key_t;
-
-static bool same_group(const row_key_t *a, const row_key_t *b)
-{
-    return a->rank == b->rank && a->memory == b->memory && a->call == b->call;
-}
-
-static int compare_keys(const void *left, const void *right)
-{
-    const row_key_t *a = left, *b = right;
-    if (a->rank != b->rank)
-        return a->rank < b->rank ? -1 : 1;
-    if (a->memory != b->memory)
-        return a->memory < b->memory ? -1 : 1;
-    if (a->call != b->call)
-        return a->call < b->call ? -1 : 1;
-    return (a->offset > b->offset) - (a->offset < b->offset);
-}
 
 static void row_clear(row_t *row)
 {
     lap_extents_clear(&row->extents);
-    lap_free(row->accesses);
-    lap_free(row->places);
     lap_free(row->firsts);
 }
 
-/* `regions`: what a read may find written is a group; else all that can have bytes in common is. */
-static bool row_init(row_t *row, const list_t *list, bool regions)
+static bool row_init(row_t *row, const list_t *list)
 {
-    const size_t count = (size_t)list->count + 1;
-    row_key_t *keys = lap_alloc(count, sizeof(*keys));
-    *row = (row_t){.accesses = lap_alloc(count, sizeof(uint32_t)),
-                   .places = lap_alloc(count, sizeof(uint32_t)),
-                   .firsts = lap_alloc(count, sizeof(uint32_t))};
-    const bool room = lap_extents_init(&row->extents, count) && keys && row->accesses &&
-                      row->places && row->firsts;
-    for (uint32_t i = 0; i < list->count && room; i++) {
-        const access_t *access = &list->accesses[i];
-        keys[i] = (row_key_t){.rank = access->range.rank,
-                              .memory = regions ? access->region : (uint32_t)access->range.place,
-                              .call = regions && access->region < LAP_PLACES ? access->call : 0,
-                              .offset = access->range.offset,
-                              .access = i};
+    *row = (row_t){.firsts = lap_alloc((size_t)list->count + 1, sizeof(uint32_t))};
+    if (!lap_extents_init(&row->extents, (size_t)list->count + 1) || !row->firsts)
+        return false;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const access_t *own = &list->accesses[i], *before = i > 0 ? own - 1 : own;
+        const bool same =
+            before->range.rank == own->range.rank && before->range.place == own->range.place;
+        row->firsts[i] = i > 0 && same ? row->firsts[i - 1] : i;
     }
-    if (room && regions && list->count > 0) /* by memory they are in order */
-        qsort(keys, list->count, sizeof(*keys), compare_keys);
-    for (uint32_t p = 0; p < list->count && room; p++) {
-        row->accesses[p] = keys[p].access;
-        row->places[keys[p].access] = p;
-        row->firsts[p] = p > 0 && same_group(&keys[p - 1], &keys[p]) ? row->firsts[p - 1] : p;
-    }
-    lap_free(keys);
-    return room;
+    return true;
 }
 
-/* The place from `from` on of the next access that is there and may have bytes in common with one. */
+/* The next access from `from` on that is there and may have bytes in common with one. */
 static size_t row_next(const row_t *row, const list_t *list, uint32_t access, size_t from)
 {
     const access_t *own = &list->accesses[access];
-    const size_t place = lap_extents_next(&row->extents, from, own->range.offset);
-    return place < list->count && row->firsts[place] == row->firsts[row->places[access]] &&
-                   list->accesses[row->accesses[place]].range.offset < own->end
-               ? place
+    const size_t next = lap_extents_next(&row->extents, from, own->range.offset);
+    return next < list->count && row->firsts[next] == row->firsts[access] &&
+                   list->accesses[next].range.offset < own->end
+               ? next
                : SIZE_MAX;
 }
 
@@ -386,22 +335,7 @@ static bool has_all(const access_t *all, const access_t *part)
            lap_range_common(&all->range, &part->range) == lap_range_bytes(&part->range);
 }
 
-/* An access against those before it, in whose place it may be looked at from now on. */
-static lap_status_t check_next(list_t *list, row_t *row, uint32_t index)
-{
-    const access_t *own = &list->accesses[index];
-    for (size_t p = row_next(row, list, index, row->firsts[row->places[index]]); p != SIZE_MAX;
-         p = row_next(row, list, index, p + 1)) {
-        const access_t *other = &list->accesses[row->accesses[p]];
-        LAP_TRY(check_pair(list, other, own));
-        const bool stands =
-            own->write || (!other->write && lap_check_before(list->check, other->node, own->node));
-        if (stands && has_all(own, other))
-            lap_extents_set(&row->extents, p, 0);
-    }
-    lap_extents_set(&row->extents, row->places[index], own->end);
-    return LAP_OK;
-}
+/* ---- what a read finds ---- */
 
 /* Whether a region has contents that no call wrote. */
 static bool is_filled(const lap_check_t *check, const access_t *access)
@@ -411,59 +345,159 @@ static bool is_filled(const lap_check_t *check, const access_t *access)
                                                .filled;
 }
 
+/* Whether two accesses to the same memory are to the same region, or to parts of one. */
+static bool same_region(const lap_check_t *check, const access_t *a, const access_t *b)
+{
+    if (a->region < LAP_PLACES)
+        return true; /* places have a memory each */
+    const lap_link_region_t *regions = check->programs[a->range.rank]->regions;
+    return regions[a->region - LAP_PLACES].root == regions[b->region - LAP_PLACES].root;
+}
+
+/* Whether what was written to a region may be read there: within its scope. */
+static bool in_scope(const lap_check_t *check, const access_t *write, const access_t *read)
+{
+    const int rank = read->range.rank;
+    const lap_link_scope_t scope =
+        read->region < LAP_PLACES ? LAP_SCOPE_CALL
+                                  : check->programs[rank]->regions[read->region - LAP_PLACES].scope;
+    if (scope == LAP_SCOPE_ITERATION)
+        return lap_check_fragment(check, write->call, rank)->iteration ==
+               lap_check_fragment(check, read->call, rank)->iteration;
+    return scope == LAP_SCOPE_PROGRAM || write->call == read->call;
+}
+
 static int compare_pieces(const void *left, const void *right)
 {
     const piece_t *a = left, *b = right;
     return (a->begin > b->begin) - (a->begin < b->begin);
 }
 
-/* The bytes of all pieces. They may overlap: they are merged. */
-static size_t merge_pieces(const list_t *list)
+/* Pieces that overlap or touch become one. Returns the bytes of all. */
+static size_t merge_pieces(list_t *list)
 {
-    size_t covered = 0, upto = 0;
+    size_t covered = 0;
+    uint32_t last = 0;
     if (list->npieces > 1)
         qsort(list->pieces, list->npieces, sizeof(piece_t), compare_pieces);
-    for (uint32_t i = 0; i < list->npieces; i++) {
-        const piece_t *piece = &list->pieces[i];
-        const size_t begin = piece->begin > upto ? piece->begin : upto;
-        covered += piece->end > begin ? piece->end - begin : 0;
-        upto = piece->end > upto ? piece->end : upto;
+    for (uint32_t i = 1; i < list->npieces; i++) {
+        const piece_t piece = list->pieces[i];
+        piece_t *before = &list->pieces[last];
+        if (piece.begin > before->end)
+            list->pieces[++last] = piece;
+        else if (piece.end > before->end)
+            before->end = piece.end;
     }
+    list->npieces = list->npieces > 0 ? last + 1 : 0;
+    for (uint32_t i = 0; i < list->npieces; i++)
+        covered += list->pieces[i].end - list->pieces[i].begin;
     return covered;
 }
 
-/* What of a read has been written; or what a write adds to that. */
-static lap_status_t cover_next(list_t *list, row_t *row, uint32_t index)
+/* Adds what a write covers of a read. */
+static void cover(list_t *list, const access_t *write, const access_t *read)
+{
+    size_t begin, end;
+    for (size_t from = 0; lap_range_next_common(&write->range, &read->range, from, &begin, &end);
+         from = end) {
+        piece_t *pieces = lap_check_grow(list->check, list->pieces, list->npieces,
+                                         &list->pieces_room, sizeof(piece_t));
+        if (!pieces)
+            return;
+        list->pieces = pieces;
+        pieces[list->npieces++] = (piece_t){begin, end};
+    }
+}
+
+/* Whether the pieces, which are merged, have all that a read has of a write. */
+static bool is_covered(const list_t *list, const access_t *write, const access_t *read)
+{
+    size_t begin, end;
+    uint32_t i = 0;
+    for (size_t from = 0; lap_range_next_common(&write->range, &read->range, from, &begin, &end);
+         from = end) {
+        while (i < list->npieces && list->pieces[i].end <= begin)
+            i++;
+        if (i == list->npieces || list->pieces[i].begin > begin || list->pieces[i].end < end)
+            return false;
+    }
+    return true;
+}
+
+static int compare_finds(const void *left, const void *right)
+{
+    const find_t *a = left, *b = right;
+    return (a->played < b->played) - (a->played > b->played);
+}
+
+static void add_find(list_t *list, uint32_t write)
+{
+    find_t *finds =
+        lap_check_grow(list->check, list->finds, list->nfinds, &list->finds_room, sizeof(find_t));
+    if (!finds)
+        return;
+    list->finds = finds;
+    finds[list->nfinds++] = (find_t){list->accesses[write].played, write};
+}
+
+/*
+ * What of a read has been written for it, from the latest of the writes that it meets to the first: one
+ * for another region, or out of scope, may not be the latest of any byte.
+ */
+static void look_at_finds(list_t *list, access_t *own)
+{
+    const size_t bytes = lap_range_bytes(&own->range);
+    bool filled = is_filled(list->check, own);
+    if (list->nfinds > 1)
+        qsort(list->finds, list->nfinds, sizeof(find_t), compare_finds);
+    list->npieces = 0;
+    for (uint32_t i = 0; i < list->nfinds; i++) {
+        const access_t *write = &list->accesses[list->finds[i].write];
+        const bool same = same_region(list->check, write, own);
+        if (!same || !in_scope(list->check, write, own)) {
+            (void)merge_pieces(list);
+            if (is_covered(list, write, own))
+                continue;
+            own->stranger = same ? LAP_CHECK_NONE : list->finds[i].write;
+            filled = false;
+            break;
+        }
+        if (has_all(write, own)) {
+            own->covered = bytes;
+            return;
+        }
+        cover(list, write, own);
+    }
+    own->covered = filled ? bytes : merge_pieces(list);
+}
+
+/* An access against those before it, in whose place it may be looked at from now on. */
+static lap_status_t check_next(list_t *list, row_t *row, uint32_t index)
 {
     access_t *own = &list->accesses[index];
-    const size_t bytes = lap_range_bytes(&own->range);
-    list->npieces = 0;
-    if (!own->write && is_filled(list->check, own)) {
-        own->covered = bytes;
-        return LAP_OK;
-    }
-    for (size_t p = row_next(row, list, index, row->firsts[row->places[index]]); p != SIZE_MAX;
+    own->played = list->played++;
+    list->nfinds = 0;
+    for (size_t p = row_next(row, list, index, row->firsts[index]); p != SIZE_MAX;
          p = row_next(row, list, index, p + 1)) {
-        const access_t *write = &list->accesses[row->accesses[p]];
-        if (!own->write && write->node != own->node && has_all(write, own)) {
-            own->covered = bytes;
-            return LAP_OK;
+        const access_t *other = &list->accesses[p];
+        if ((own->write || other->write) && lap_range_meets(&other->range, &own->range)) {
+            LAP_TRY(check_pair(list, other, own));
+            if (!own->write)
+                add_find(list, (uint32_t)p);
         }
-        if (!own->write && write->node != own->node)
-            cover(list, write, own);
-        if (own->write && has_all(own, write))
+        const bool stands =
+            own->write || (!other->write && lap_check_before(list->check, other->node, own->node));
+        if (stands && has_all(own, other))
             lap_extents_set(&row->extents, p, 0);
     }
-    if (own->write)
-        lap_extents_set(&row->extents, row->places[index], own->end);
-    else
-        own->covered = merge_pieces(list);
+    lap_extents_set(&row->extents, index, own->end);
+    if (!own->write)
+        look_at_finds(list, own);
     return list->check->status;
 }
 
 /* Reads of a node before its writes: it does not find what it writes itself. */
-static lap_status_t play_accesses(list_t *list, row_t *memories, row_t *regions, uint32_t *first,
-                                  uint32_t *next)
+static lap_status_t play_accesses(list_t *list, row_t *row, uint32_t *first, uint32_t *next)
 {
     const lap_check_t *check = list->check;
     for (uint32_t i = 0; i < check->nnodes; i++)
@@ -477,38 +511,38 @@ static lap_status_t play_accesses(list_t *list, row_t *memories, row_t *regions,
             *head = i;
         }
     for (uint32_t n = 0; n < check->nnodes; n++)
-        for (uint32_t i = first[check->sequence[n]]; i != LAP_CHECK_NONE; i = next[i]) {
-            LAP_TRY(check_next(list, memories, i));
-            LAP_TRY(cover_next(list, regions, i));
-        }
+        for (uint32_t i = first[check->sequence[n]]; i != LAP_CHECK_NONE; i = next[i])
+            LAP_TRY(check_next(list, row, i));
     return LAP_OK;
 }
 
 static lap_status_t check_pairs(list_t *list)
 {
-    row_t memories, regions = {.accesses = NULL};
+    row_t row;
     uint32_t *first = lap_alloc((size_t)list->check->nnodes + 1, sizeof(*first));
     uint32_t *next = lap_alloc((size_t)list->count + 1, sizeof(*next));
     lap_status_t status = LAP_OK;
-    if (!row_init(&memories, list, false) || !row_init(&regions, list, true) || !first || !next)
+    if (!row_init(&row, list) || !first || !next)
         status =
             lap_error(LAP_ERR_NO_MEMORY, "no memory to check %u accesses", (unsigned)list->count);
     if (status == LAP_OK)
-        status = play_accesses(list, &memories, &regions, first, next);
-    row_clear(&memories);
-    row_clear(&regions);
+        status = play_accesses(list, &row, first, next);
+    row_clear(&row);
     lap_free(first);
     lap_free(next);
     return status;
 }
 
-/* Every byte that is read must be one that the same call wrote before. */
+/* Every byte that is read must be one that the same call wrote before, or the program for that region. */
 static lap_status_t check_reads(const list_t *list)
 {
     for (uint32_t read = 0; read < list->count; read++) {
         const access_t *access = &list->accesses[read];
         if (access->write || access->covered == lap_range_bytes(&access->range))
             continue;
+        if (access->stranger != LAP_CHECK_NONE)
+            return conflict(list, access, &list->accesses[access->stranger],
+                            "a read of what was written for another region");
         char text[LAP_CHECK_TEXT], where[128];
         lap_check_describe(list->check, access->node, text, sizeof(text));
         describe_bytes(list, access, access->range, where, sizeof(where));
@@ -685,5 +719,6 @@ lap_status_t lap_check_access(lap_check_t *check)
         status = check_rule(&list);
     lap_free(list.accesses);
     lap_free(list.pieces);
+    lap_free(list.finds);
     return status;
 }

@@ -54,12 +54,16 @@ static void engine_close(void *context)
     lap_free(engine);
 }
 
-/* What moves data is urgent: the peers wait for it. */
+/*
+ * What moves data is urgent: the peers wait for it. On a CPU so are casts and sums in the background, which are short: a
+ * thread that multiplies would hold them up. GPUs run them side by side.
+ */
 static lap_status_t open_stream(lap_engine_t *engine, lap_stream_set_t set, int kind)
 {
     lap_device_t *device = engine->device;
     const lap_device_ops_t *ops = device->ops;
-    const bool computes = kind == LAP_STREAM_COMPUTE || kind == LAP_STREAM_LANE;
+    const bool computes = (kind == LAP_STREAM_COMPUTE || kind == LAP_STREAM_LANE) &&
+                          (set != LAP_BACKGROUND || ops->facts.graphs);
     const uint16_t s = lap_stream_of(set, kind);
     lap_stream_t *stream;
     if (engine->streams[s] || (kind == LAP_STREAM_LANE && !ops->facts.lanes))

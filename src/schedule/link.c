@@ -37,7 +37,8 @@ uint32_t lap_link_add_region(lap_linked_t *linked, const char *name, uint32_t me
         return 0;
     linked->regions = regions;
     lap_link_region_t *region = &regions[linked->nregions];
-    *region = (lap_link_region_t){.memory = memory, .base = base, .bytes = bytes, .filled = filled};
+    *region = (lap_link_region_t){
+        .memory = memory, .base = base, .bytes = bytes, .filled = filled, .root = linked->nregions};
     snprintf(region->name, sizeof(region->name), "%s", name);
     return linked->nregions++;
 }
@@ -160,7 +161,7 @@ lap_range_t lap_link_resolve(const lap_linked_t *linked, const lap_fragment_t *f
     if (range->place >= LAP_PLACES)
         return found;
     if (range->place == LAP_SYMMETRIC) {
-        found.rank = fragment->base + range->rank * fragment->stride;
+        found.rank = lap_fragment_rank(fragment, range->rank);
         return found;
     }
     const lap_link_place_t *place = &fragment->places[range->place];

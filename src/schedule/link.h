@@ -21,12 +21,21 @@
 
 #define LAP_NO_REGION UINT32_MAX
 
+/* How long a region has what was written there: who reads it later would read what is out of date. */
+typedef enum lap_link_scope {
+    LAP_SCOPE_PROGRAM = 0,
+    LAP_SCOPE_ITERATION, /* of the fragment: a micro-batch, a bucket */
+    LAP_SCOPE_CALL,      /* the fragment */
+} lap_link_scope_t;
+
 /* Memory with a name. Regions of one memory may share bytes at different times. */
 typedef struct lap_link_region {
     char name[64];
     uint32_t memory;
     size_t base, bytes; /* in the memory */
     bool filled;        /* has contents before the program begins */
+    uint32_t root; /* the region that it is part of: parts read what other parts wrote; or itself */
+    lap_link_scope_t scope;
 } lap_link_region_t;
 
 /* What a place of a fragment is: a matrix in a region, which may have gaps between its rows. */
@@ -51,15 +60,25 @@ typedef struct lap_link_dep {
 
 typedef struct lap_fragment {
     lap_schedule_t schedule;
-    uint32_t origin;  /* what the caller made it from, by a number of the caller's */
-    uint32_t buffer;  /* the symmetric buffer that it works in */
-    int base, stride; /* rank r of its group is rank base + r * stride of the world */
+    uint32_t origin;    /* what the caller made it from, by a number of the caller's */
+    uint32_t buffer;    /* the symmetric buffer that it works in */
+    uint32_t iteration; /* of what the program repeats: see lap_link_scope_t */
+    /* Ranks of its group in the world: see lap_fragment_rank. */
+    int base, stride;
+    int neighbours; /* so many follow one another, and the next come `stride` on; 0: one */
     lap_link_place_t places[LAP_PLACES];
     lap_access_t *accesses; /* in the order of steps */
     uint32_t naccesses, accesses_room;
     lap_link_dep_t *links; /* in the order of steps */
     uint32_t nlinks, links_room;
 } lap_fragment_t;
+
+/* Rank r of the group of a fragment, in the world. */
+static inline int lap_fragment_rank(const lap_fragment_t *fragment, int r)
+{
+    const int neighbours = fragment->neighbours > 0 ? fragment->neighbours : 1;
+    return fragment->base + r % neighbours + r / neighbours * fragment->stride;
+}
 
 /* When a simulated step, or a block of a GEMM step, was: in seconds. */
 typedef struct lap_step_times {
@@ -84,7 +103,7 @@ typedef struct lap_linked {
     const lap_step_watch_t *watch; /* (optional) of a simulation of it */
 } lap_linked_t;
 
-/* A new region; returns its index. */
+/* A new region, part of no other, with LAP_SCOPE_PROGRAM; returns its index. */
 uint32_t lap_link_add_region(lap_linked_t *linked, const char *name, uint32_t memory, size_t base,
                              size_t bytes, bool filled);
 
@@ -138,8 +157,9 @@ bool lap_link_occupies(const lap_linked_t *linked, const lap_fragment_t *fragmen
 bool lap_link_counts(const lap_schedule_t *schedule, uint32_t step);
 
 /*
- * Proves the programs of all ranks of a world: see lap_schedule_check. A read of a region that was
- * not filled before must find what the program wrote there. `in_line`: and that they cannot deadlock
+ * Proves the programs of all ranks of a world: see lap_schedule_check. A read of a region must find
+ * what the program wrote there, within its scope, or what filled it before; and nothing that was
+ * written since for another region in the same memory. `in_line`: and that they cannot deadlock
  * even if each rank runs its steps one after the other: see lap_schedule_check_in_line.
  */
 lap_status_t lap_linked_check(const lap_linked_t *const *programs, int size, bool in_line);

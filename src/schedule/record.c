@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the records of a trace say of steps beside their times: which signals they wait for and
+ * What the records of a trace say of steps besides their times: which signals they wait for and
  * raise, what they come after, and which rows they are about.
  */
 #include <string.h>

@@ -196,7 +196,7 @@ static lap_status_t raise_word(simulation_t *sim, int rank, uint32_t f, int peer
     const lap_fragment_t *fragment = &sim->programs[rank]->fragments[f];
     const lap_cost_t *cost = sim->costs[f].cost;
     const lap_link_t *link = &cost->link;
-    const int to = fragment->base + peer * fragment->stride;
+    const int to = lap_fragment_rank(fragment, peer);
     double due = sim->now;
     if (to != rank && (link->bytes_per_s > 0 || link->latency_s > 0)) {
         double end = begin;

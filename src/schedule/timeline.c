@@ -10,10 +10,6 @@
 #include "core/world.h"
 #include "schedule/range.h"
 #include "util/alloc.h"
-#include "util/clock.h"
-
-#define CLOCK_ROUNDS 16   /* in which clocks are compared */
-#define GATHER_RECORDS 64 /* of each rank that move at once */
 
 const char *lap_traffic_name(lap_traffic_t traffic)
 {
@@ -186,140 +182,45 @@ void lap_timeline_add_span(lap_timeline_t *timeline, int rank, uint32_t kind, ui
         lap_timeline_add(timeline, &record);
 }
 
-/* ---- clocks ---- */
-
-/*
- * Each rank reads its clock before and after a collective. Rank r came to it before rank 0 left it,
- * and left it after rank 0 came: that bounds the difference of their clocks from both sides, and the
- * narrowest bounds of some rounds count.
- */
-typedef struct bounds {
-    int64_t least, most; /* of what is to be added to the times of a rank */
-} bounds_t;
-
-typedef struct reading {
-    uint64_t came, left;
-} reading_t;
-
-static bool has_same_clock(const lap_group_t *group, int rank)
-{
-    const lap_world_t *world = group->world;
-    return world->kind == LAP_WORLD_THREADS || world->peers[group->members[rank]].heap_fd >= 0;
-}
-
-static void narrow(bounds_t *bounds, const reading_t *zero, const reading_t *own)
-{
-    const int64_t least = (int64_t)(zero->came - own->left),
-                  most = (int64_t)(zero->left - own->came);
-    bounds->least = least > bounds->least ? least : bounds->least;
-    bounds->most = most < bounds->most ? most : bounds->most;
-}
-
-lap_status_t lap_clock_offsets(lap_group_t *group, lap_clock_offset_t *clocks)
-{
-    const size_t size = (size_t)lap_group_size(group);
-    bounds_t *bounds = lap_alloc(size, sizeof(*bounds));
-    reading_t *all = lap_alloc(size, sizeof(*all));
-    lap_status_t status = LAP_OK;
-    if (!bounds || !all)
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the clocks of %zu ranks", size);
-    status = lap_group_agree(group, status);
-    for (size_t r = 0; r < size && status == LAP_OK; r++)
-        bounds[r] = (bounds_t){INT64_MIN, INT64_MAX};
-    for (int i = 0; i < CLOCK_ROUNDS && status == LAP_OK; i++) {
-        reading_t mine = {.came = lap_now_ns()};
-        status = lap_group_barrier(group);
-        mine.left = lap_now_ns();
-        if (status == LAP_OK)
-            status = lap_group_allgather(group, &mine, sizeof(mine), all);
-        for (size_t r = 0; r < size && status == LAP_OK; r++)
-            narrow(&bounds[r], &all[0], &all[r]);
-    }
-    for (size_t r = 0; r < size && status == LAP_OK; r++) {
-        const bool same = has_same_clock(group, (int)r) && has_same_clock(group, 0);
-        const int64_t width = bounds[r].most - bounds[r].least;
-        clocks[r] = same || r == 0 ? (lap_clock_offset_t){0, 0}
-                                   : (lap_clock_offset_t){bounds[r].least + width / 2,
-                                                          (uint64_t)(width / 2) + 1};
-    }
-    lap_free(bounds);
-    lap_free(all);
-    return status;
-}
-
 /* ---- gathering ---- */
 
 typedef struct head {
-    uint64_t nrecords, dropped, emulated;
+    uint64_t dropped, emulated;
 } head_t;
 
-static void shift(lap_timeline_record_t *record, int64_t ns)
+static void shift(lap_timeline_record_t *record, const lap_clock_offset_t *clock)
 {
     uint64_t *const times[] = {&record->ready, &record->begin, &record->end, &record->sent,
                                &record->came};
     for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++)
-        if (*times[i] != 0)
-            *times[i] += (uint64_t)ns;
-}
-
-/* Moves records, some of every rank at a time; rank 0 keeps them. */
-static lap_status_t move_records(lap_timeline_t *timeline, lap_group_t *world, const head_t *heads,
-                                 lap_timeline_record_t *part, lap_timeline_t *all)
-{
-    const size_t size = (size_t)lap_group_size(world);
-    lap_timeline_record_t mine[GATHER_RECORDS];
-    uint64_t longest = 0;
-    for (size_t r = 0; r < size; r++)
-        longest = heads[r].nrecords > longest ? heads[r].nrecords : longest;
-    for (size_t first = 0; first < longest; first += GATHER_RECORDS) {
-        size_t count = timeline->nrecords > first ? timeline->nrecords - first : 0;
-        count = count < GATHER_RECORDS ? count : GATHER_RECORDS;
-        memset(mine, 0, sizeof(mine));
-        if (count > 0)
-            memcpy(mine, timeline->records + first, count * sizeof(*mine));
-        LAP_TRY(lap_group_allgather(world, mine, sizeof(mine), part));
-        for (size_t r = 0; r < size && lap_group_rank(world) == 0; r++) {
-            const size_t left = heads[r].nrecords > first ? heads[r].nrecords - first : 0;
-            for (size_t i = 0; i < left && i < GATHER_RECORDS; i++) {
-                lap_timeline_record_t *record = &part[r * GATHER_RECORDS + i];
-                shift(record, all->clocks[r].ns);
-                lap_timeline_add(all, record);
-            }
-        }
-    }
-    return LAP_OK;
+        lap_clock_shift(clock, times[i]);
 }
 
 lap_status_t lap_timeline_gather(lap_timeline_t *timeline, lap_group_t *world)
 {
-    const size_t size = (size_t)lap_group_size(world);
-    const head_t mine = {timeline->nrecords, timeline->dropped, timeline->emulated};
-    head_t *heads = lap_alloc(size, sizeof(*heads));
-    lap_timeline_record_t *part = lap_alloc(size * GATHER_RECORDS, sizeof(*part));
-    lap_timeline_t all = {.size = (int)size, .most = SIZE_MAX};
-    all.clocks = lap_alloc(size, sizeof(*all.clocks));
-    lap_status_t status = LAP_OK;
-    if (!heads || !part || !all.clocks)
-        status =
-            lap_error(LAP_ERR_NO_MEMORY, "no memory to gather the timelines of %zu ranks", size);
-    status = lap_group_agree(world, status);
-    if (status == LAP_OK)
-        status = lap_clock_offsets(world, all.clocks);
-    if (status == LAP_OK)
-        status = lap_group_allgather(world, &mine, sizeof(mine), heads);
-    if (status == LAP_OK)
-        status = move_records(timeline, world, heads, part, &all);
-    for (size_t r = 0; r < size && status == LAP_OK; r++) {
-        all.dropped += heads[r].dropped;
-        all.emulated = all.emulated || heads[r].emulated;
+    const head_t mine = {timeline->dropped, timeline->emulated};
+    lap_gathered_t gathered;
+    void *heads;
+    LAP_TRY(lap_group_collect(world, &mine, sizeof(mine), &heads));
+    lap_status_t status = lap_gather(world, timeline->records, timeline->nrecords,
+                                     sizeof(*timeline->records), world->rank == 0, &gathered);
+    if (status == LAP_OK) {
+        lap_timeline_clear(timeline);
+        *timeline = (lap_timeline_t){.size = world->size,
+                                     .most = SIZE_MAX,
+                                     .records = gathered.records,
+                                     .clocks = gathered.clocks};
+        timeline->nrecords = timeline->room = gathered.records ? gathered.total : 0;
+        lap_timeline_record_t *next = timeline->records;
+        for (int r = 0; r < world->size; r++) {
+            const head_t *head = (const head_t *)heads + r;
+            timeline->dropped += head->dropped;
+            timeline->emulated = timeline->emulated || head->emulated;
+            for (size_t i = 0; next && i < gathered.counts[r]; i++)
+                shift(next++, &gathered.clocks[r]);
+        }
+        lap_free(gathered.counts);
     }
     lap_free(heads);
-    lap_free(part);
-    if (status != LAP_OK) {
-        lap_timeline_clear(&all);
-        return status;
-    }
-    lap_timeline_clear(timeline);
-    *timeline = all;
-    return LAP_OK;
+    return status;
 }

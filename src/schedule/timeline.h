@@ -7,6 +7,7 @@
 #ifndef LAP_SCHEDULE_TIMELINE_H
 #define LAP_SCHEDULE_TIMELINE_H
 
+#include "schedule/gather_records.h"
 #include "schedule/trace.h"
 
 #define LAP_TIMELINE_MOST 1000000 /* records of all ranks together that a file should have */
@@ -56,12 +57,6 @@ typedef struct lap_timeline_record {
     char op[32];                /* "ag_gemm ring", or the kernel */
 } lap_timeline_record_t;
 
-/* The clock of a rank against that of rank 0. */
-typedef struct lap_clock_offset {
-    int64_t ns;     /* to be added to its times */
-    uint64_t bound; /* the true one is at most so far away; 0: it is the same clock */
-} lap_clock_offset_t;
-
 typedef struct lap_timeline {
     int size;    /* ranks of the world */
     size_t most; /* records: what does not fit is counted and left out */
@@ -77,7 +72,7 @@ typedef struct lap_timeline {
     lap_clock_offset_t *clocks; /* of each rank, once gathered; else NULL */
 } lap_timeline_t;
 
-/* Forgets all records, and keeps the memory: for the next step. */
+/* Forgets all records, not their memory: for the next step. */
 void lap_timeline_reset(lap_timeline_t *timeline);
 void lap_timeline_clear(lap_timeline_t *timeline);
 
@@ -113,12 +108,6 @@ lap_timeline_record_t lap_timeline_describe(const lap_timeline_call_t *call, uin
 /* A kernel, or what the host did: one span. */
 void lap_timeline_add_span(lap_timeline_t *timeline, int rank, uint32_t kind, uint32_t stream,
                            const lap_timeline_call_t *call, const char *op, const lap_span_t *span);
-
-/*
- * How the clocks of a group differ from that of its rank 0: `clocks` has room for one of each rank.
- * Ranks of one host have the same. Collective.
- */
-lap_status_t lap_clock_offsets(lap_group_t *group, lap_clock_offset_t *clocks);
 
 /*
  * Brings the records of all ranks of the world to rank 0, by its clock; the others' are forgotten. What

@@ -79,8 +79,8 @@ lap_status_t lap_trace_join(lap_trace_t *trace, const lap_trace_t *other);
 void lap_trace_trim(lap_trace_t *trace);
 
 /*
- * The next call with this trace is due when all ranks have met: what keeps the calling thread from
- * it from here on, but that it has no core, makes it late.
+ * The next call with this trace is due now, after a barrier. What delays the calling thread from here
+ * on makes it late, unless the thread has no core.
  */
 void lap_trace_mark(lap_trace_t *trace);
 
@@ -118,6 +118,17 @@ double lap_trace_bytes(const lap_trace_t *trace);
 typedef struct lap_interval {
     uint64_t begin, end;
 } lap_interval_t;
+
+/* Appends one that is not empty. */
+void lap_intervals_add(lap_interval_t *list, size_t *count, uint64_t begin, uint64_t end);
+
+/* Sorts intervals and joins those that touch; returns how many are left. */
+size_t lap_intervals_join(lap_interval_t *list, size_t count);
+
+/* The parts of a joined list that another does not cover; `rest` has room for one more than both have. */
+size_t lap_intervals_without(const lap_interval_t *list, size_t count, const lap_interval_t *other,
+                             size_t nother, lap_interval_t *rest);
+uint64_t lap_intervals_length(const lap_interval_t *list, size_t count);
 
 /*
  * The call as one rank saw it. In flight: any transfer from or to it, from its start to its

@@ -89,6 +89,7 @@ static lap_status_t make_parts(lap_trainer_t *trainer, lap_world_t *world)
     if (desc->distributed_optimizer && trainer->groups.replicas) {
         trainer->model.shards = (size_t)grid.dp * (size_t)grid.cp;
         trainer->model.shard_bucket = desc->replicas ? desc->replicas->bucket : 0;
+        trainer->model.shard_by_layer = desc->replicas ? desc->replicas->by_layer : 0;
         trainer->model.shard_group = trainer->groups.replicas;
     }
     LAP_TRY(make_layers(trainer));
@@ -228,21 +229,6 @@ static lap_status_t run_pipeline(lap_trainer_t *trainer, float scale, double *lo
     return lap_nn_wait(trainer->nn);
 }
 
-/* The mean over replicas, in their order: the same bits on every rank. Collective. */
-static lap_status_t average(lap_trainer_t *trainer, double *loss)
-{
-    void *all;
-    if (!trainer->dp)
-        return LAP_OK;
-    const int replicas = lap_group_size(trainer->groups.replicas);
-    LAP_TRY(lap_group_collect(trainer->groups.replicas, loss, sizeof(*loss), &all));
-    *loss = 0;
-    for (int r = 0; r < replicas; r++)
-        *loss += ((const double *)all)[r] / replicas;
-    lap_free(all);
-    return LAP_OK;
-}
-
 /* One that is in progress ends first. */
 static lap_status_t end_save(lap_trainer_t *trainer)
 {
@@ -273,7 +259,8 @@ lap_status_t lap_trainer_step(lap_trainer_t *trainer, lap_trainer_log_t *log_p)
     const lap_trainer_desc_t *desc = &trainer->desc;
     const double sharers = (double)trainer->groups.grid.dp * (double)desc->micro_batches;
     LAP_TRY((trainer->pp ? run_pipeline : run_passes)(trainer, (float)(1 / sharers), &log.loss));
-    LAP_TRY(average(trainer, &log.loss));
+    if (trainer->dp)
+        LAP_TRY(lap_group_mean(trainer->groups.replicas, &log.loss, 1));
     LAP_TRY(lap_optimizer_norm(trainer->optimizer, &log.grad_norm));
     trainer->step++;
     trainer->samples += (uint64_t)sharers * trainer->model.batch;

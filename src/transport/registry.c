@@ -13,6 +13,7 @@
 extern const lap_transport_ops_t lap_self_ops;
 extern const lap_transport_ops_t lap_shm_ops;
 extern const lap_transport_ops_t lap_mpi_ops;
+extern const lap_transport_ops_t lap_tcp_ops;
 extern const lap_transport_ops_t lap_hosts_ops;
 extern const lap_transport_ops_t lap_cuda_ipc_ops;
 extern const lap_transport_ops_t lap_nccl_ops;
@@ -20,8 +21,9 @@ extern const lap_transport_ops_t lap_nccl_ops;
 static const lap_transport_ops_t *const transports[] = {
     &lap_self_ops,     &lap_shm_ops,
 #if LAP_HAVE_MPI
-    &lap_mpi_ops,      &lap_hosts_ops,
+    &lap_mpi_ops,
 #endif
+    &lap_hosts_ops,    &lap_tcp_ops,
 #if LAP_HAVE_CUDA
     &lap_cuda_ipc_ops, &lap_nccl_ops,
 #endif

@@ -45,7 +45,7 @@ void lap_buffer_watch_init(lap_buffer_watch_t *watch, lap_buffer_t *buffer, int 
     const lap_world_t *world = buffer->group->world;
     *watch = (lap_buffer_watch_t){
         .watch = {.timeout_ns = world->timeout_ns,
-                  .spin_ns = world->spin_ns,
+                  .spin_ns = reason ? world->step_spin_ns : world->spin_ns,
                   .look = look,
                   .context = watch},
         .buffer = buffer,

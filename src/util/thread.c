@@ -2,6 +2,7 @@
 /* Starts threads that stay out of the program's way: see thread.h. Joining them is pthread_join. */
 #include "util/thread.h"
 
+#include <sched.h>
 #include <signal.h>
 
 /* For GEMMs of the BLAS, calls of MPI and of the driver, and our own sentences. */
@@ -25,4 +26,19 @@ int lap_thread_start(pthread_t *thread_p, const char *name, void *(*main)(void *
     if (error == 0)
         pthread_setname_np(*thread_p, name);
     return error;
+}
+
+/*
+ * Of a real-time policy a thread keeps its core for as long as it likes: what wakes up meanwhile with
+ * the same priority waits until it sleeps. Other policies let threads that sleep much go first.
+ */
+void lap_thread_be_urgent(void)
+{
+    struct sched_param own;
+    int policy;
+    if (pthread_getschedparam(pthread_self(), &policy, &own) != 0 ||
+        (policy != SCHED_FIFO && policy != SCHED_RR))
+        return;
+    own.sched_priority++;
+    (void)pthread_setschedparam(pthread_self(), policy, &own);
 }

@@ -13,4 +13,11 @@
 int lap_thread_start(pthread_t *thread_p, const char *name, void *(*main)(void *context),
                      void *context);
 
+/*
+ * Lets the calling thread have a core as soon as it has something to do, before threads that compute:
+ * of a real-time policy it takes the next priority, where the system permits it. For threads that do
+ * little at a time.
+ */
+void lap_thread_be_urgent(void);
+
 #endif

@@ -24,7 +24,7 @@ refused() {
 }
 
 # options COMMAND: what --help lists, but --help and other names for the same.
-options() { "$LAP" "$1" --help | grep -v 'the same as --' | grep -oE '^ {2,6}(-., )?--[a-z0-9-]+' | grep -oE -- '--[a-z0-9-]+' | grep -vx -- --help; }
+options() { "$LAP" "$1" --help | grep -v 'the same as' | grep -oE '^ {2,6}(-., )?--[a-z0-9-]+' | grep -oE -- '--[a-z0-9-]+' | grep -vx -- --help; }
 
 # What each option may be told that is not its default; "-": it takes no value; "own": each rank may have its own; "": what
 # cannot be tried here alone (of GPUs, of MPI, of sweeps).
@@ -34,7 +34,7 @@ declare -A train=(
     [--dtype]=bf16 [--fp8]=- [--optimizer]=sgd [--lr]=0.5 [--lr-warmup-iters]=1 [--lr-decay-style]=linear [--lr-decay-iters]=5 [--min-lr]=0.00001
     [--adam-beta1]=0.5 [--adam-beta2]=0.5 [--micro-batch]=1 [--data]="$work/b.bin" [--no-data-wrap]=- [--config]=own [--save]="$work/save"
     [--save-every]=1 [--load]="$work/load" [--weight-decay]=0.5 [--clip-grad]=0
-    [--grad-sync-dtype]=bf16 [--bucket-size]=100 [--distributed-optimizer]=- [--no-overlap-grad-sync]=- [--no-overlap-param-sync]=- [--seed]=5 [--no-comm-overlap]=- [--tp-comm-overlap-cfg]=own [--auto]=- [--no-cache]=-
+    [--grad-sync-dtype]=bf16 [--bucket-size]=100 [--bucket-by]=layer [--distributed-optimizer]=- [--no-overlap-grad-sync]=- [--no-overlap-param-sync]=- [--fp8-param-gather]=- [--overlap-param-gather-with-optimizer-step]=- [--seed]=5 [--no-comm-overlap]=- [--tp-comm-overlap-cfg]=own [--auto]=- [--no-cache]=-
     [--disable-tp-comm-overlap-ag]=- [--disable-tp-comm-overlap-rs]=- [--tp-comm-overlap-rs-dgrad]=-
     [--disable-tp-comm-bulk-dgrad]=- [--disable-tp-comm-bulk-wgrad]=- [--compare]=- [--link]=1GB/s [--device]=ref [--transport]=
     [--gpu-share]=own [--timeout]=own [--continue-on-nan]=- [--no-trace]=- [--trace]="$work/t.json" [--trace-format]= [--trace-simulated]= [--report]="$work/r.html" [--assert-hidden]=1 [--peak-tflops]=own [--no-predict]=- [--debug]=own [--quiet]=own [--log-interval]=own [--json]=own
@@ -70,7 +70,9 @@ for option in $(options train); do
     --shuffle) common="train --model gpt --data $work/a.bin" ;;
     --data-seed) common="train --model gpt --data $work/a.bin --shuffle" ;;
     --initial-loss-scale | --loss-scale-window | --min-loss-scale | --hysteresis) common='train --loss-scale dynamic' ;;
-    --no-overlap-param-sync) common='train --tp 1 --num-replicas 2 --distributed-optimizer' ;;
+    --no-overlap-param-sync | --overlap-param-gather-with-optimizer-step) common='train --tp 1 --num-replicas 2 --distributed-optimizer' ;;
+    --fp8-param-gather) common='train --tp 1 --num-replicas 2 --distributed-optimizer --fp8=current' ;;
+    --bucket-by) common='train --tp 1 --num-replicas 2 --bucket-size 100' ;;
     --grad-sync-dtype | --bucket-size | --no-overlap-grad-sync | --distributed-optimizer) common='train --tp 1 --num-replicas 2' ;;
     --heads | --head-dim) common='train --lr 0.1' ;;
     --optimizer) common='train --lr 0.1 --weight-decay 0' ;;

@@ -91,6 +91,12 @@ assert rows[0]["picked"] == "ring" and abs(rows[0]["methods"]["ring"] - 1.25) < 
 assert abs(rows[0]["torch_over_auto"] - 2) < 1e-9 and rows[0]["torch_gemm_ms"] == 2.1
 ' "$work/rows"
 
+: >"$FAKE_NOTES"
+gpu --lap "$work/lap" --ranks 2 --shape 8,16,4 --peer peer.py --from-torch
+has 'called from PyTorch, too' "$(cat "$FAKE_NOTES")" 'bench/torch_ops.py 8,16,4'
+ok '... which is a column' grep -qE '^ag_gemm .* 2.10 +2.00 +1.00$' "$work/out"
+has '... that is explained' "$out" '/from PyTorch: its time over that of ours called from PyTorch.'
+
 gpu --lap "$work/lap" --ranks 8 --shape 8,16,4 --no-peer --op rs --rounds 3
 is 'alone, one operator, three rounds: one row' "$status $(grep -cE '^(ag_gemm|gemm_rs) ' "$work/out")" '0 1'
 is '... and no count of rows in which PyTorch is faster' "$(grep -c 'slower than PyTorch' "$work/out")" 0

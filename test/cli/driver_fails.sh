@@ -27,6 +27,11 @@ LAP_GPU_PART=0/2 fails cuGreenCtxCreate
 has '... and is no system call' "$err" \
     'system error: cuGreenCtxCreate failed: the NVIDIA driver says CUDA_ERROR_INVALID_VALUE (fake error)'
 
+# What a kernel has done before is not said of the memory that is cleared next.
+fails cuStreamQuery:700
+has '... and is told as what was before' "$err" \
+    'system error: what the GPU was given before failed: the NVIDIA driver says CUDA_ERROR_ILLEGAL_ADDRESS'
+
 # A driver without memory, be it the GPU's or the host's: what is free, where there is a context to ask in. 2 is
 # CUDA_ERROR_OUT_OF_MEMORY, 3 is CUBLAS_STATUS_ALLOC_FAILED.
 export FAKE_MEMORY=100

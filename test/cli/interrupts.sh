@@ -15,21 +15,12 @@ start() {
     before=$(date +%s%N)
 }
 
-# Both ranks are in their world: they have mapped memory of each other.
-at_work() {
-    local rank pid
-    for rank in 0 1; do
-        pid=$(pid_of $rank 2>/dev/null)
-        test -n "$pid" && grep -q memfd:lap "/proc/$pid/maps" 2>/dev/null || return
-    done
-}
-
 gone() { ! kill -0 "$1" 2>/dev/null; }
 
 # interrupt NAME SIGNAL WHOM: sends it when the ranks have been at work for a while, and looks at the end.
 interrupt() {
     local name=$1 signal=$2 whom=$3 ranks rank
-    ok "$name: the ranks are at work" until_true at_work
+    ok "$name: the ranks are at work" until_true at_work 2
     ranks="$(pid_of 0) $(pid_of 1)"
     sleep "${delay:-1.5}"
     case $whom in
@@ -118,7 +109,7 @@ json 'it["interrupted"] is True and 0 < it["rounds"] < 900'
 
 # Twice.
 start bench ag 2048 2048 2048 -n 2 --iters 100 --device ref
-until_true at_work
+until_true at_work 2
 ranks="$(pid_of 0) $(pid_of 1)"
 kill -s INT "$launcher"
 sleep 0.2

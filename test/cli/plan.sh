@@ -123,6 +123,33 @@ layer = 4096 * (4096 + 2 * 1024 + 4096 + 3 * 14336) + 2 * 4096
 assert abs(sum(dp(fsdp)) / (32 * travel(layer, 8, 3)) - 1) < 0.001, dp(fsdp)
 assert dp(late)[1] < 1e-6 and abs(dp(late)[0] / (32 * travel(layer, 8, 3)) - 1) < 0.001, dp(late)
 assert all(abs(two / one - 2) < 1e-6 for one, two in zip(dp(fsdp), dp(twice)))
+assert overlap["bucket_parameters"] == round(params / buckets) and not overlap["larger_buckets"] and "bucket_parameters" not in fsdp
+PY
+lap plan --model llama-70b --gpus 2 --tp 1 --pp 1 --cp 1 --dp 2 --global-batch 2 --explain --json
+ok 'as many buckets as a rank has: 1,764' python3 - "$work/out" <<'PY'
+import json, sys
+plan = json.load(open(sys.argv[1]))["plan"]
+assert not plan["larger_buckets"] and 39e6 < plan["bucket_parameters"] <= 40e6, plan
+PY
+lap plan --model llama-405b --layers 206 --gpus 2 --tp 1 --pp 1 --cp 1 --dp 2 --global-batch 2 --explain
+has 'of more than 16,384 larger ones are planned, and that is said' "$out" 'dp: planned with buckets of 40.3 million parameters'
+
+for options in "" --no-overlap "--seq 512" "--seq 512 --no-overlap" "--cp 32 --gpus 32 --seq 65536"; do
+    # shellcheck disable=SC2086
+    "$LAP" plan --model llama-8b --gpus 4 --tp 1 --pp 1 --cp 4 --global-batch 1 --micro-batch 1 --recompute none --explain --json $options
+done >"$work/ring.json"
+ok 'contexts: keys, values and their gradients go around a ring that is linked and simulated' python3 - "$work/ring.json" <<'PY'
+import json, sys
+overlap, serial, short, late, many = [json.loads(line)["plan"] for line in open(sys.argv[1])]
+cp = lambda plan: (plan["exposed_s"]["cp"], plan["hidden_s"]["cp"])
+# Of 32 layers, 8 heads of 128 keys and values: in bf16 forward and backward, their gradients in fp32, in steps of one message each.
+def travel(tokens, ranks, rate, latency): return 32 * (ranks - 1) * (tokens / ranks * 2 * 1024 * (2 + 2 + 4) / rate + 3 * latency)
+node, network = (450e9 * 0.8, 2e-6), (50e9 * 0.85, 8e-6)
+assert abs(sum(cp(overlap)) / travel(8192, 4, *node) - 1) < 1e-3 and cp(overlap)[0] < 1e-6, cp(overlap)
+assert abs(sum(cp(short)) / travel(512, 4, *node) - 1) < 1e-3 and 0 < cp(short)[0] < cp(late)[0], cp(short)
+for plan, tokens in (serial, 8192), (late, 512):
+    assert 0.999 < cp(plan)[0] / travel(tokens, 4, *node) < 2 and cp(plan)[1] < 1e-6, cp(plan)
+assert abs(sum(cp(many)) / travel(65536, 32, *network) - 1) < 1e-3, cp(many)
 PY
 # slower KEY: seconds that a layer of a GPT takes longer when a kernel has 1 MB/s.
 slower() {
@@ -214,6 +241,9 @@ head -1 "$steps" >"$work/steps.csv"
 refused 'no rows' 'steps.csv has no rows after its first line' --validate "$work/steps.csv"
 for i in {1..20000}; do echo 'a: ['; done >"$work/deep.yaml"
 refused 'lists that lie deep in each other, at once' 'deep.yaml:10: lists and mappings lie too deep in each other' --model llama-8b --gpu "$work/deep.yaml"
+refused 'more tokens than any vocabulary' '--vocab is 99999999999, expected at most 2147483647' --model llama-8b --vocab 99999999999
+refused 'a model for published steps' '--model is given with --validate, expected one of them' --validate "$work/steps.csv" --model llama-8b
+refused 'a grid for published steps' '--tp is given with --validate, expected one of them' --validate "$work/steps.csv" --tp 2
 refused 'heads that do not divide' 'heads is 32, expected a multiple of tp, 3' --model llama-8b --gpus 3 --tp 3 --pp 1 --cp 1
 refused 'hidden that does not divide' '--hidden is 4096, expected a multiple of the 7 heads' --model llama-8b --heads 7
 refused 'a grid of other GPUs' 'expected the 8 GPUs' --model llama-8b --gpus 8 --tp 2 --pp 2 --cp 1 --dp 4

@@ -167,6 +167,12 @@ refused() {
 }
 echo '{"traceEvents": []}' >"$work/other.json"
 refused 'a trace of others' 'has no member "lapstrake"' "$work/other.json"
+echo '{"traceEvents": [], "lapstrake": {"version": "1"}}' >"$work/nothing.json"
+refused 'a trace of nothing' 'neither "measured" nor "simulated"' "$work/nothing.json"
+echo '{"traceEvents": [], "lapstrake": [1]}' >"$work/list.json"
+refused 'a list about it' 'expected {' "$work/list.json"
+echo '{"traceEvents": [{"ph": "X", "ts": 1}], "lapstrake": {"measured": {}}}' >"$work/slice.json"
+refused 'a slice without a length' 'expected ts and dur before the end of a slice' "$work/slice.json"
 echo '{"traceEvents": [{}, {}' >"$work/cut.json"
 refused 'a file that was cut' 'byte 24: expected , or ]' "$work/cut.json"
 echo '{"traceEvents": [1, 2], "lapstrake": {}}' >"$work/numbers.json"

@@ -73,6 +73,8 @@ buckets_of() { # GRID...: how many there are, and how many follow the sums of no
 is 'replicas fill their buckets of 40M: two of matrices, one of norms' "$(buckets_of --tp 1 --dp 2 --bucket-size 40M)" '3 1'
 is '... of 4M' "$(buckets_of --tp 1 --dp 2 --bucket-size 4M)" '19 1'
 is '... and so do ranks that share weights' "$(buckets_of --tp 2 --dp 2 --bucket-size 20M)" '3 1'
+is 'by layer: one of matrices and one of norms for each' "$(buckets_of --tp 1 --dp 2 --bucket-by layer)" '24 12'
+is '... at most, where a size is given, too' "$(buckets_of --tp 1 --dp 2 --bucket-by layer --bucket-size 4M)" '36 12'
 
 lap show train "${small[@]}" --num-replicas 2 --bucket-size 8K --grad-sync-dtype bf16 --rank 3 --json
 ok 'with replicas: buckets of gradients, in a buffer and a group of their own' python3 - "$work/out" <<'PY'
@@ -138,11 +140,35 @@ PY
 done
 lap show train "${small[@]}" --predict
 has 'as text' "$status $out" '0 ' 'begin ms' 'as they run here' 'predicted: '
-for wrong in '--target cuda' '--each' '--svg x' '--num-replicas 2'; do
+for grid in '--tp 2 --num-replicas 2 --bucket-size 8K --rank 3' '--model gpt --layers 2 --tp 1 --cp 2 --rank 1' \
+    '--model gpt --layers 2 --tp 1 --pp 2 --micro-batches 2 --rank 1' '--model gpt --layers 2 --tp 1 --pp 2 --num-replicas 2 --micro-batches 2 --rank 2'; do
+    # shellcheck disable=SC2086
+    lap show train --heads 4 --seq 16 --hidden 32 $grid --predict --transport self --json
+    is "a prediction of $grid: status 0, one line" "$status$err $(wc -l <"$work/out")" '0 1'
+    ok '... of all fragments of that rank, with buckets and messages' python3 - "$work/out" "$grid" <<'PY'
+import json, sys
+show, grid = json.load(open(sys.argv[1])), sys.argv[2]
+fragments = show["fragments"]
+assert show["predicted_ms"] > 0 and all(0 <= f["begin_ms"] <= f["end_ms"] for f in fragments), show["predicted_ms"]
+assert max(f["end_ms"] for f in fragments) >= 0.5 * show["predicted_ms"]
+for before, after in zip(*(lambda k: (k, k[1:]))([f for f in fragments if f["kernel"] and "bucket" not in f["name"]])):
+    assert before["end_ms"] <= after["begin_ms"] + 1e-6, (before["name"], after["name"])
+buckets = [f for f in fragments if "bucket" in f["name"]]
+assert bool(buckets) == ("replicas" in grid or "--cp" in grid), len(buckets)
+assert any(f["op"] and f["method"] == "p2p" for f in fragments) == ("--pp" in grid)
+PY
+done
+for wrong in '--target cuda' '--each' '--svg x'; do
     # shellcheck disable=SC2086
     lap show train "${small[@]}" --predict $wrong
     has "no prediction with $wrong" "$status $err" '2 ' '--predict is for'
 done
+
+# The squares of gradients that are complete first come first, those of norms and of the first layer last.
+lap show train --layers 2 --tp 1
+is 'squares in the order in which backward completes gradients' \
+    "$(sed -nE 's/.* (layer[01])\.(fc2|qkv)\.weight +sum_squares .*/\1.\2/p' <<<"$out" | paste -sd,)" \
+    'layer1.fc2,layer1.qkv,layer0.fc2,layer0.qkv'
 
 # Help, and the options of lap train with messages of this command.
 lap show train --help

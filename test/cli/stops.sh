@@ -18,15 +18,6 @@ start() {
     launcher=$!
 }
 
-# Both ranks are in their world: they have mapped memory of each other.
-at_work() {
-    local rank pid
-    for rank in 0 1; do
-        pid=$(pid_of $rank 2>/dev/null)
-        test -n "$pid" && grep -q memfd:lap "/proc/$pid/maps" 2>/dev/null || return
-    done
-}
-
 # halt PID...: one after the other, so that those still running come to wait for those that do not; then on they
 # go, the last first: it has waited for the others longer than the timeout.
 halt() {
@@ -46,7 +37,7 @@ halt() {
 
 # goes_on NAME: a job whose ranks are stopped and continued ends as if nothing had been.
 goes_on() {
-    ok "$1: the ranks are at work" until_true at_work
+    ok "$1: the ranks are at work" until_true at_work 2
     # shellcheck disable=SC2046
     halt $(pid_of 0 2>/dev/null) $(pid_of 1 2>/dev/null)
     collect
@@ -61,7 +52,7 @@ goes_on 'lap train'
 
 # The launcher, with its ranks; and alone.
 start "$LAP" bench ag 64 64 64 -n 2 --iters 100 --rest 10 --method ring
-until_true at_work
+until_true at_work 2
 kill -s TSTP "$launcher"
 ok 'SIGTSTP stops the launcher' until_true stopped "$launcher"
 ok '... and a rank' until_true stopped "$(pid_of 1)"
@@ -70,7 +61,7 @@ kill -s CONT "$launcher"
 collect
 is 'a job that Ctrl-Z stopped for longer than the timeout goes on' "$status$err" 0
 start "$LAP" bench ag 64 64 64 -n 2 --iters 50 --rest 5 --method ring
-until_true at_work
+until_true at_work 2
 halt "$launcher"
 collect
 is 'a launcher that was stopped alone finds that all went well' "$status$err" 0
@@ -95,7 +86,7 @@ done
 
 # A rank that is stopped alone is missed as ever.
 start "$LAP" bench ag 64 64 64 -n 2 --iters 1000 --rest 10 --method ring
-until_true at_work
+until_true at_work 2
 victim=$(pid_of 1)
 kill -s STOP "$victim"
 collect

@@ -114,6 +114,15 @@ pid_of() {
     done
 }
 
+# at_work RANKS: so many ranks of $launcher are in their world: they have mapped memory of each other.
+at_work() {
+    local rank pid
+    for ((rank = 0; rank < $1; rank++)); do
+        pid=$(pid_of $rank 2>/dev/null)
+        test -n "$pid" && grep -q memfd:lap "/proc/$pid/maps" 2>/dev/null || return
+    done
+}
+
 ended() { ! kill -0 "$launcher" 2>/dev/null; }
 
 # The end of $launcher, whose standard error goes to $work/err: $status and $err.
@@ -122,6 +131,21 @@ collect() {
     wait "$launcher" 2>/dev/null
     status=$?
     err=$(cat "$work/err")
+}
+
+# kills_one RANKS ARGUMENT...: rank 1 of a lap of so many ranks is killed in the midst of its work.
+kills_one() {
+    local ranks=$1 victim
+    shift
+    "$LAP" "$@" >"$work/out" 2>"$work/err" </dev/null &
+    launcher=$!
+    ok "$ranks ranks are at work" until_true at_work "$ranks"
+    sleep 1
+    victim=$(pid_of 1)
+    kill -9 "$victim"
+    collect
+    is 'a rank is killed: status' "$status" 137
+    has '... and the others name it' "$err" "rank 1 (pid $victim) has died"
 }
 
 finish() {

@@ -82,9 +82,9 @@ refuse '--kv-heads is for attention' --layer layernorm_mlp --kv-heads 3
 refuse '--activation is for the MLP' --layer attention --activation swiglu
 refuse '--norm has no effect on --layer linear' --layer linear --norm rmsnorm
 refuse '--bucket-size is for gradients sent to other replicas' --bucket-size 100
+refuse "--bucket-by is 'block'; expected size or layer" --tp 1 --dp 2 --bucket-by block
 refuse '--compare is for ranks that communicate' --compare --tp 1
 refuse '--link is for ranks that communicate' --link 1GB/s --tp 1
-refuse '--link ratio:0.4 is for layers without a pipeline; expected a rate' --link ratio:0.4 --model gpt --tp 1 --pp 2 --layers 2 --batch 2 --micro-batches 2
 LAP_TIMEOUT_S=abc refuse "LAP_TIMEOUT_S is 'abc', expected a number of seconds, 0.001 to 1e+09" --tp 2
 for seconds in 0 0.0009 1000000001; do
     LAP_TIMEOUT_S=$seconds refuse "LAP_TIMEOUT_S is $seconds, expected a number of seconds, 0.001 to 1e+09" --tp 2
@@ -261,6 +261,8 @@ done
 refuse "ffn is 32, expected at least one for each of 33 ranks" --layer layernorm_mlp --tp 33 --heads 8 --head-dim 1
 losses --layer transformer --tp 2 --num-replicas 2 --bucket-size 100 --optimizer sgd
 is 'the size of buckets changes nothing' "$losses" "$overlapped"
+losses --layer transformer --tp 2 --num-replicas 2 --bucket-by layer --optimizer sgd
+is '... nor that they end where a layer does' "$losses" "$overlapped"
 losses --layer transformer --tp 2 --num-replicas 2 --transport self --optimizer sgd
 is 'nor that ranks are threads' "$losses" "$overlapped"
 losses --layer transformer --tp 2 --num-replicas 2 --grad-sync-dtype bf16 --optimizer sgd

@@ -47,20 +47,5 @@ has 'all of it is proved' "$status $out" '0 model, 1 layer, 4 ranks in each of 2
 lap show train ${small%% --iters*} --tp 1 --cp 2
 has 'and shown: keys travel while attention runs' "$status $out" 'external AG ring' 'attention_block_backward' 'external RS ring'
 
-"$LAP" train --model llama-tiny --layers 1 --seq 64 --tp 1 --cp 3 --iters 1000000 --quiet --timeout 20 >"$work/out" 2>"$work/err" </dev/null &
-launcher=$!
-at_work() {
-    local rank pid
-    for rank in 0 1 2; do
-        pid=$(pid_of $rank 2>/dev/null)
-        test -n "$pid" && grep -q memfd:lap "/proc/$pid/maps" 2>/dev/null || return
-    done
-}
-ok 'three ranks are at work' until_true at_work
-sleep 1
-victim=$(pid_of 1)
-kill -9 "$victim"
-collect
-is 'a rank is killed: status' "$status" 137
-has '... and the others name it' "$err" "rank 1 (pid $victim) has died"
+kills_one 3 train --model llama-tiny --layers 1 --seq 64 --tp 1 --cp 3 --iters 1000000 --quiet --timeout 20
 finish

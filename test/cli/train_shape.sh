@@ -25,14 +25,6 @@ same() {
     is '... and is the same' "$losses" "$before"
 }
 
-refuse() {
-    local words=$1
-    shift
-    lap train "$@"
-    is "'lap train $*' is refused in one line" "$status$out $(wc -l <"$work/err")" '2 1'
-    has '... that says why' "$err" "$words"
-}
-
 # ---- sizes ----
 
 tiny='--tp 2 --iters 2 --seq 6'

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/world.h"
 #include "tap.h"
 
 /* Forgets what was set before and sets pairs of name and value, NULL at the end. */
@@ -34,6 +35,38 @@ static bool is(int rank, int size)
 static lap_status_t read_it(void)
 {
     return lap_environment_read(&found);
+}
+
+/* Where ranks of several hosts meet: found.master. */
+static void test_torchrun_hosts(void)
+{
+    setenv("LOCAL_WORLD_SIZE", "1", 1);
+    setenv("MASTER_PORT", "29500", 1);
+    setenv("GROUP_RANK", "1", 1);
+    tap_ok(is(1, 2) && !found.dir[0] && strcmp(found.master.hosts, "a") == 0 &&
+               found.master.port == 29501 && found.master.nports == 16 &&
+               strcmp(found.host, "GROUP_RANK 1") == 0,
+           "torchrun on several hosts: the ports after its own, and its number of the host");
+    const lap_key_t key = found.master.key;
+    setenv("MASTER_ADDR", "localhost", 1);
+    setenv("TORCHELASTIC_RESTART_COUNT", "7", 1);
+    tap_ok(is(1, 2) && memcmp(&key, &found.master.key, sizeof(key)) == 0,
+           "names of hosts and restarts tell no jobs apart");
+    setenv("TORCHELASTIC_RUN_ID", "x", 1);
+    tap_ok(is(1, 2) && memcmp(&key, &found.master.key, sizeof(key)) != 0, "the id of a run does");
+    unsetenv("TORCHELASTIC_RUN_ID");
+    setenv("LAP_JOB", "y", 1);
+    tap_ok(is(1, 2) && memcmp(&key, &found.master.key, sizeof(key)) != 0, "LAP_JOB does");
+    unsetenv("LAP_JOB");
+    setenv("MASTER_PORT", "65530", 1);
+    tap_ok(is(1, 2) && found.master.port == 65514, "near the last port those before it");
+    setenv("LAP_MASTER", "[fe80::1]:77", 1);
+    tap_ok(is(1, 2) && strcmp(found.master.hosts, "fe80::1") == 0 && found.master.port == 77 &&
+               found.master.nports == 1 && strstr(found.hosts, "LAP_MASTER"),
+           "LAP_MASTER comes first");
+    unsetenv("LAP_MASTER");
+    setenv("LOCAL_WORLD_SIZE", "2", 1);
+    setenv("MASTER_PORT", "1", 1);
 }
 
 static void test_lap_run(void)
@@ -104,6 +137,7 @@ static void test_launchers(void)
     memcpy(first, found.dir, sizeof(first));
     setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
     tap_ok(is(1, 2) && strcmp(first, found.dir) != 0, "a restart meets elsewhere");
+    test_torchrun_hosts();
     setenv("RANK", "two", 1);
     tap_failure(read_it(), LAP_ERR_INVALID, "RANK", "two", NULL);
     tap_ok(lap_environment_launched(), "a rank, though its number makes no sense");
@@ -136,6 +170,30 @@ static void test_settings(void)
     tap_failure(lap_world_create(NULL, &world), LAP_ERR_INVALID, "LAP_TIMEOUT_S", "99999999999",
                 NULL);
     tap_failure(lap_world_create(NULL, NULL), LAP_ERR_INVALID, "world_p", NULL);
+}
+
+static void test_spin(void)
+{
+    uint64_t ns = 0;
+    lap_world_t *world = NULL;
+    clearenv();
+    tap_ok(lap_environment_spin(&ns) == LAP_OK && ns == 50000, "a wait spins for 50 us");
+    setenv("LAP_SPIN_US", "1000000", 1);
+    tap_ok(lap_environment_spin(&ns) == LAP_OK && ns == 1000000000u, "LAP_SPIN_US: a second");
+    setenv("LAP_SPIN_US", "7", 1);
+    if (tap_success(lap_world_create(NULL, &world), "a world with LAP_SPIN_US"))
+        tap_ok(world->spin_ns == 7000, "its waits spin for 7 us");
+    lap_world_destroy(world);
+    setenv("LAP_SPIN_US", "0", 1);
+    tap_ok(lap_environment_spin(&ns) == LAP_OK && ns == 0, "not at all");
+    const char *bad[] = {"-1", "1000001", "0.5", "no", "5us", "99999999999999999999"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        setenv("LAP_SPIN_US", bad[i], 1);
+        tap_failure(lap_environment_spin(&ns), LAP_ERR_INVALID, "LAP_SPIN_US", bad[i], "1000000",
+                    NULL);
+    }
+    world = NULL;
+    tap_failure(lap_world_create(NULL, &world), LAP_ERR_INVALID, "LAP_SPIN_US", NULL);
 }
 
 static bool base_is(size_t room, const char *expected)
@@ -189,6 +247,7 @@ int main(void)
     test_lap_run();
     test_launchers();
     test_settings();
+    test_spin();
     test_base();
     test_unsafe_base();
     return tap_done();

@@ -52,6 +52,13 @@ static void collectives(lap_world_t *world, void *arg)
         right = right && gather_right(group, 24, i) && lap_group_barrier(group) == LAP_OK;
     tap_ok(right, "everything is gathered right on rank %d of %d", lap_world_rank(world),
            lap_world_size(world));
+    const int rank = lap_world_rank(world), size = lap_world_size(world);
+    double numbers[2] = {rank, -4 * rank}, first = 100 + rank;
+    tap_success(lap_group_mean(group, numbers, 2), "means of two numbers");
+    tap_ok(2 * numbers[0] == size - 1 && numbers[1] == -4 * numbers[0],
+           "... are those of all ranks: %g and %g", numbers[0], numbers[1]);
+    tap_success(lap_group_broadcast(group, &first, sizeof(first)), "a broadcast");
+    tap_ok(first == 100, "... gives rank %d the number of rank 0: %g", rank, first);
 }
 
 /* Nobody comes out of a barrier before everybody has come in. */

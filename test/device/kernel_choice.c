@@ -2,7 +2,8 @@
 /*
  * Which kernel a GEMM gets on a GPU, over the fake driver, whose GEMMs take what they are told to:
  * of two that are about as fast, on Hopper the one that takes less power, elsewhere the one that
- * cuBLASLt proposes first; and always the one that is faster by more than a trifle.
+ * cuBLASLt proposes first; and always the one that is faster by more than a trifle. What fails on a
+ * GPU is told, and not taken for a GPU that is busy or full.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,6 +87,32 @@ static void test_choice(void)
     }
 }
 
+static void test_failures(void)
+{
+    static const struct {
+        const char *call, *what;
+    } cases[] = {
+        {"cuStreamQuery now:700", "what a stream of the GPU was given failed"},
+        {"cuMemAlloc now:700", "cuMemAlloc failed"},
+    };
+    (void)choose(ROWS + 8 * 9, 100, 100); /* what is made once is there */
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        (void)setenv("FAKE_FAILS", cases[i].call, 1);
+        const char *sentence = choose(ROWS + 8 * (10 + i), 100, 100);
+        (void)unsetenv("FAKE_FAILS");
+        tap_ok(strstr(sentence, cases[i].what) && strstr(sentence, "CUDA_ERROR_ILLEGAL_ADDRESS"),
+               "%s: %s", cases[i].call, sentence);
+    }
+    const char *tile = choose(ROWS + 8 * 10, 100, 100);
+    tap_ok(strstr(tile, "x") && strlen(tile) == 7, "afterwards a kernel is found: %s", tile);
+}
+
+static void test_all(void)
+{
+    test_choice();
+    test_failures();
+}
+
 int main(void)
 {
     const int file = mkstemp(told);
@@ -93,7 +120,7 @@ int main(void)
         return 1;
     (void)close(file);
     (void)setenv("FAKE_GEMMS", told, 1);
-    const int result = test_devices("cuda", test_choice);
+    const int result = test_devices("cuda", test_all);
     (void)unlink(told);
     return result;
 }

@@ -9,6 +9,8 @@
  *   FAKE_GPUS, FAKE_SMS, FAKE_CAPABILITY   1 GPU of 132 multiprocessors, compute capability 90
  *   FAKE_NO_PAIRS=1    parts of a GPU are groups of 8 multiprocessors, and never of 2
  *   FAKE_MEMORY        MiB of memory that a process finds there; 1536
+ *   FAKE_STRICT=1      memory ends where a page does that nobody can use, and addresses of memory that
+ *                      was freed are never used again: whatever runs beyond it, or later, crashes
  *   FAKE_ONE_QUEUE=1   all streams share a queue, where a wait holds up whatever comes after it, and
  *                      a graph runs step by step in any order that its edges allow: the worst that
  *                      a GPU may do

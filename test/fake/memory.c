@@ -12,11 +12,13 @@
 #include "fake.h"
 
 #define PEERS 64
+#define ALIGNMENT 256u /* of memory of a GPU */
 
 typedef struct memory {
     CUdeviceptr address; /* as it is told to others: see FAKE_BIT */
-    char *data;
-    size_t bytes;
+    char *data;          /* where it begins; with FAKE_STRICT the address may be further on, */
+    size_t bytes;        /* so many before its end */
+    size_t room;         /* from data on */
     int file;
     unsigned gpu;
     struct memory *next;
@@ -30,13 +32,46 @@ static memory_t *pinned;                                 /* and of the host */
 static int peers[PEERS];                                 /* processes whose memory was mapped */
 static int npeers;
 
+static bool is_strict(void)
+{
+    static atomic_int is = -1;
+    if (is < 0)
+        is = fake_number("FAKE_STRICT", 0);
+    return is > 0;
+}
+
+/* Addresses that nobody can use: at `at`, or anywhere. */
+static void *bar(void *at, size_t bytes)
+{
+    return mmap(at, bytes, PROT_NONE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at ? MAP_FIXED : 0), -1, 0);
+}
+
 static CUresult map(int file, size_t bytes, char **data_p)
 {
-    void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void *at = is_strict() ? bar(NULL, bytes + FAKE_PAGE) : NULL;
+    void *data = at == MAP_FAILED ? at
+                                  : mmap(at, bytes, PROT_READ | PROT_WRITE,
+                                         MAP_SHARED | (at ? MAP_FIXED : 0), file, 0);
     if (data == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *data_p = data;
     return CUDA_SUCCESS;
+}
+
+static void unmap(const memory_t *memory)
+{
+    if (is_strict())
+        (void)bar(memory->data, memory->room);
+    else
+        munmap(memory->data, memory->room);
+}
+
+/* Memory of GPUs as it is told to others. */
+static void set_address(memory_t *memory)
+{
+    memory->address =
+        ((CUdeviceptr)memory->data + memory->room - memory->bytes) | (CUdeviceptr)FAKE_BIT;
 }
 
 /* Without a lock: who calls may have one of its own. */
@@ -63,10 +98,13 @@ static CUresult allocate(CUdeviceptr *address_p, size_t bytes)
     const size_t whole = (bytes + FAKE_PAGE - 1) / FAKE_PAGE * FAKE_PAGE;
     if (bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
+    if (fake_failure("cuMemAlloc now"))
+        return (CUresult)fake_failure("cuMemAlloc now");
     if (whole < bytes || !fake_take(whole))
         return CUDA_ERROR_OUT_OF_MEMORY;
     memory_t *memory = calloc(1, sizeof(*memory));
-    memory->bytes = whole;
+    memory->bytes = is_strict() ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : whole;
+    memory->room = whole;
     memory->file = memfd_create("fake GPU", MFD_CLOEXEC);
     memory->gpu = fake_gpu(fake_context());
     if (ftruncate(memory->file, (off_t)whole) != 0 ||
@@ -76,7 +114,8 @@ static CUresult allocate(CUdeviceptr *address_p, size_t bytes)
         free(memory);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    memory->address = *address_p = (CUdeviceptr)memory->data | FAKE_BIT;
+    set_address(memory);
+    *address_p = memory->address;
     pthread_mutex_lock(&lock);
     memory->next = memories;
     memories = memory;
@@ -91,10 +130,10 @@ static size_t take(memory_t **list, CUdeviceptr address)
     while (*list && (*list)->address != address)
         list = &(*list)->next;
     memory_t *memory = *list;
-    const size_t bytes = memory ? memory->bytes : 0;
+    const size_t bytes = memory ? memory->room : 0;
     if (memory) {
         *list = memory->next;
-        munmap(memory->data, memory->bytes);
+        unmap(memory);
         close(memory->file);
         free(memory);
     }
@@ -133,7 +172,8 @@ static CUresult pin(void **memory_p, size_t bytes, unsigned flags)
     if (data == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     memory_t *memory = calloc(1, sizeof(*memory));
-    *memory = (memory_t){.address = (CUdeviceptr)data, .data = data, .bytes = bytes, .file = -1};
+    *memory = (memory_t){
+        .address = (CUdeviceptr)data, .data = data, .bytes = bytes, .room = bytes, .file = -1};
     pthread_mutex_lock(&lock);
     memory->next = pinned;
     pinned = memory;
@@ -199,7 +239,7 @@ static CUresult ask_pointer(void *value, CUpointer_attribute attribute, CUdevice
 /* Where another process finds memory. */
 typedef struct handle {
     int pid, file;
-    size_t bytes;
+    size_t bytes, room;
     unsigned gpu;
 } handle_t;
 
@@ -213,6 +253,7 @@ static CUresult get_handle(CUipcMemHandle *handle_p, CUdeviceptr address)
         if (memory->address == address) {
             handle.file = memory->file;
             handle.bytes = memory->bytes;
+            handle.room = memory->room;
             handle.gpu = memory->gpu;
         }
     pthread_mutex_unlock(&lock);
@@ -242,14 +283,16 @@ static CUresult open_handle(CUdeviceptr *address_p, CUipcMemHandle given, unsign
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", handle.pid, handle.file);
     memory_t *memory = calloc(1, sizeof(*memory));
     memory->bytes = handle.bytes;
+    memory->room = handle.room;
     memory->gpu = handle.gpu;
     memory->file = open(path, O_RDWR | O_CLOEXEC);
-    if (memory->file < 0 || map(memory->file, memory->bytes, &memory->data) != CUDA_SUCCESS) {
+    if (memory->file < 0 || map(memory->file, memory->room, &memory->data) != CUDA_SUCCESS) {
         close(memory->file);
         free(memory);
         return CUDA_ERROR_INVALID_VALUE;
     }
-    memory->address = *address_p = (CUdeviceptr)memory->data | FAKE_BIT;
+    set_address(memory);
+    *address_p = memory->address;
     pthread_mutex_lock(&lock);
     note_peer(handle.pid);
     memory->next = mapped;

@@ -389,6 +389,8 @@ static CUresult cu_stream_query(CUstream handle)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (stream->kept || fake_forbids())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (fake_failure("cuStreamQuery now")) /* from when the variable is set, not from the start */
+        return (CUresult)fake_failure("cuStreamQuery now");
     if (fake_fate() != CUDA_SUCCESS)
         return fake_fate();
     queue_t *queue = stream->queue;

@@ -199,26 +199,35 @@ static bool run_more(state_t *state, float dy_factor)
 
 /*
  * The first backward that adds gradients to others is not the first of all: its scales are those of
- * the passes before.
+ * the passes before. Scales change between steps only: all passes whose gradients are added have the same.
  */
 static void check_accumulates(lap_world_t *world, void *arg)
 {
     static const struct {
         float factor;
-        bool exact;
-    } stages[] = {{1, true}, {0x1p18f, false}, {0x1p18f, true}};
+        bool exact, begins; /* a step */
+    } stages[] = {{1, true, false},
+                  {0x1p18f, false, false},
+                  {0x1p18f, false, false},
+                  {0x1p18f, true, true},
+                  {1, true, false}};
     lap_nn_desc_t desc = *(const lap_nn_desc_t *)arg, plain = desc;
     state_t fp8, without;
     plain.fp8 = LAP_FP8_NONE;
     bool opened = open_state(lap_world_group(world), &desc, &fp8);
     opened = open_state(lap_world_group(world), &plain, &without) && opened;
     opened = opened && set_whole(&fp8) && set_whole(&without);
-    for (size_t i = 0; opened && i < sizeof(stages) / sizeof(stages[0]); i++)
+    for (size_t i = 0; opened && i < sizeof(stages) / sizeof(stages[0]); i++) {
+        if (stages[i].begins) {
+            lap_nn_zero_gradients(fp8.nn);
+            lap_nn_zero_gradients(without.nn);
+        }
         tap_ok(run_more(&fp8, stages[i].factor) && run_more(&without, stages[i].factor) &&
                    (memcmp(fp8.dx.data, without.dx.data,
                            fp8.dx.rows * fp8.dx.cols * sizeof(float)) == 0) == stages[i].exact,
                "%d ranks, gradients added, pass %zu: dx is %s", lap_world_size(world), i,
                stages[i].exact ? "exact" : "that of an earlier scale");
+    }
     close_state(&fp8);
     close_state(&without);
 }

@@ -161,7 +161,7 @@ static bool objects(const lap_nn_programs_t *programs, const lap_target_t *targe
         if (first->schedule.rank != 0 || first->schedule.steps[0].kind == LAP_STEP_KERNEL)
             continue;
         for (int r = 0; r < size; r++)
-            call[r] = &programs->programs[first->base + r * first->stride].fragments[f].schedule;
+            call[r] = &programs->programs[lap_fragment_rank(first, r)].fragments[f].schedule;
         if (lap_lowered_check(call, 1, size, target) == LAP_ERR_CHECK)
             return true;
     }
@@ -420,6 +420,7 @@ static void try_replicas(const lap_target_t *target, tally_t *sums)
         lap_nn_desc_t desc = describe(way % 2 ? LAP_NN_TRANSFORMER : LAP_NN_LAYERNORM_MLP);
         replication = (lap_nn_replication_t){.replicas = 2 + way / 2,
                                              .bucket = way == 1 ? 1 : (size_t)4000,
+                                             .by_layer = way == 3,
                                              .wire = way % 2 ? LAP_FLOAT32 : LAP_BFLOAT16,
                                              .late = way == 2};
         for (int nranks = 1; nranks <= 2; nranks++)
@@ -428,6 +429,7 @@ static void try_replicas(const lap_target_t *target, tally_t *sums)
             mutate(&desc, 2, PASS_MORE, target, sums);
         desc.shards = (size_t)replication.replicas;
         desc.shard_bucket = replication.bucket;
+        desc.shard_by_layer = replication.by_layer;
         desc.dtype = way % 2 ? LAP_BFLOAT16 : LAP_FLOAT32;
         for (int nranks = 1; nranks <= 2; nranks++)
             (void)prove(&desc, nranks, PASS_MORE, target, "replicas that share the optimizer");
@@ -438,6 +440,11 @@ static void try_replicas(const lap_target_t *target, tally_t *sums)
         }
         replication.ahead = true;
         (void)prove(&desc, 1 + way % 2, PASS_FIRST, target, "weights gathered behind forward");
+        desc.fp8 = way / 2 ? LAP_FP8_DELAYED : LAP_FP8_CURRENT;
+        desc.fp8_params = way % 2;
+        (void)prove(&desc, 1 + way % 2, PASS_FIRST, target, "FP8 weights gathered behind forward");
+        desc.fp8 = LAP_FP8_NONE;
+        desc.fp8_params = 0;
         for (int type = 0; way == 0 && type < 2; type++) {
             desc.dtype = type ? LAP_BFLOAT16 : LAP_FLOAT32;
             mutate(&desc, 1, PASS, target, sums);
@@ -446,6 +453,66 @@ static void try_replicas(const lap_target_t *target, tally_t *sums)
         }
     }
     replication = (lap_nn_replication_t){.replicas = 0};
+}
+
+/* No bucket has weights of two layers, and by default there are no more of them than that asks for. */
+static void cut_by_layer(int way)
+{
+    lap_nn_desc_t desc = describe(LAP_NN_MODEL);
+    lap_nn_plan_t plan;
+    lap_nn_list_t list = {.nentries = 0};
+    lap_nn_buckets_t buckets = {.count = 0};
+    desc.layers = 3;
+    desc.dtype = way % 2 ? LAP_BFLOAT16 : LAP_FLOAT32;
+    desc.shards = way / 2 ? 2 : 1;
+    tap_success(lap_nn_plan_init(&desc, 2, &plan), "a plan");
+    tap_success(lap_nn_list_init(&list, &plan, 0, NULL), "its list");
+    tap_success(lap_nn_buckets_init(&buckets, &list, 0, true, LAP_FLOAT32, 2, 0), "its buckets");
+    size_t spans = 0, cut = 0, weights = 0;
+    for (size_t i = 0; i < buckets.count; i++) {
+        const lap_nn_bucket_t *bucket = &buckets.list[i];
+        const lap_nn_weight_t *first = &list.weights[list.order[bucket->first]];
+        for (uint32_t place = bucket->first; place <= bucket->last; place++, weights++)
+            spans += list.weights[list.order[place]].layer != first->layer;
+        const lap_nn_weight_t *before =
+            bucket->first > 0 ? &list.weights[list.order[bucket->first - 1]] : NULL;
+        cut += before && before->layer == first->layer &&
+               lap_nn_is_late(&list, before) == lap_nn_is_late(&list, first) &&
+               lap_nn_gathered_type(&list, before) == lap_nn_gathered_type(&list, first);
+    }
+    tap_ok(spans == 0 && cut == 0 && weights == list.nweights && buckets.count > 4,
+           "%s, %zu shards: %zu buckets of 3 layers, %zu weights of another, %zu cut",
+           lap_dtype_name(desc.dtype), desc.shards, buckets.count, spans, cut);
+    lap_nn_buckets_clear(&buckets);
+    lap_nn_list_clear(&list);
+}
+
+/* What is gathered of a bucket is its weights: with fp8_params a byte for each that GEMMs take in FP8. */
+static void gather_bytes(bool fp8_params)
+{
+    lap_nn_desc_t desc = describe(LAP_NN_MODEL);
+    lap_nn_plan_t plan;
+    lap_nn_list_t list = {.nentries = 0};
+    size_t wrong = 0, fp8 = 0;
+    desc.fp8 = LAP_FP8_CURRENT;
+    desc.dtype = LAP_BFLOAT16;
+    desc.shards = 2;
+    desc.shard_bucket = 3000;
+    desc.fp8_params = fp8_params;
+    tap_success(lap_nn_plan_init(&desc, 1, &plan), "a plan");
+    tap_success(lap_nn_list_init(&list, &plan, 0, NULL), "its list");
+    for (size_t i = 0; i < list.shards->count; i++) {
+        const lap_nn_bucket_t *bucket = &list.shards->list[i];
+        const lap_op_desc_t gather = lap_nn_bucket_desc(list.shards, i, LAP_NN_BUCKET_GATHER);
+        const bool is_fp8 =
+            list.regions[list.weights[list.order[bucket->first]].copy].dtype == LAP_FLOAT8_E4M3;
+        const size_t element = is_fp8 && fp8_params ? 1 : lap_dtype_size(bucket->weights);
+        wrong += gather.m * gather.cols * lap_dtype_size(gather.dtype) != bucket->count * element;
+        fp8 += is_fp8;
+    }
+    tap_ok(wrong == 0 && fp8 > 1, "fp8_params %d: %zu of %zu buckets have other bytes", fp8_params,
+           wrong, list.shards->count);
+    lap_nn_list_clear(&list);
 }
 
 /* Takes a place of fragment f of all ranks to another region, and expects a sentence. */
@@ -477,12 +544,65 @@ static void misplace(uint32_t region, size_t offset, const char *expected)
     lap_nn_programs_clear(&programs);
 }
 
+/* What fragments say of their groups and steps is wrong in one place: no index leads astray, and a sentence comes. */
+static void misdescribe(void)
+{
+    const lap_target_t *target = lap_target_at(0);
+    const lap_nn_linking_t linking = linking_of(target, PASS);
+    const lap_nn_desc_t desc = describe(LAP_NN_LAYERNORM_MLP);
+    lap_nn_plan_t plan;
+    lap_nn_programs_t programs = {.size = 0};
+    size_t tried = 0, found = 0;
+    tap_success(lap_nn_plan_init(&desc, 3, &plan), "a plan");
+    tap_success(lap_nn_programs_init(&programs, &plan, &linking), "its programs");
+    for (uint32_t f = 0; f < programs.programs[0].nfragments; f++)
+        for (int way = 0; way < 12; way++) {
+            const int rank = way % 2 ? 2 : 0;
+            lap_fragment_t *fragment = &programs.programs[rank].fragments[f];
+            lap_link_dep_t none = {0}, *link = fragment->nlinks ? &fragment->links[0] : &none;
+            lap_access_t nothing = {0},
+                         *access = fragment->naccesses ? &fragment->accesses[0] : &nothing;
+            const lap_fragment_t before = *fragment;
+            const lap_link_dep_t link_before = *link;
+            const lap_access_t access_before = *access;
+            const bool has[] = {true, true, true, link != &none, link != &none, access != &nothing};
+            const char *const words[] = {"fragment", "fragment", "fragment",
+                                         "a link",   "a link",   "an access"};
+            if (!has[way / 2])
+                continue;
+            fragment->base += way / 2 == 0;
+            fragment->schedule.rank = way / 2 == 1 ? 1 : fragment->schedule.rank;
+            fragment->buffer += way / 2 == 2 && fragment->schedule.steps[0].kind != LAP_STEP_KERNEL;
+            link->fragment = way / 2 == 3 ? f : link->fragment;
+            link->dep = way / 2 == 4 ? 1u << 20 : link->dep;
+            access->step = way / 2 == 5 ? 1u << 20 : access->step;
+            if (fragment->buffer != before.buffer || way / 2 != 2) {
+                tried++;
+                found += lap_linked_check(programs.list, programs.size, false) == LAP_ERR_CHECK &&
+                         strstr(lap_last_error(), words[way / 2]) != NULL;
+            }
+            *fragment = before;
+            *link = link_before;
+            *access = access_before;
+        }
+    tap_ok(tried > 100 && found == tried,
+           "%zu of %zu fragments that are described wrongly are found", found, tried);
+    tap_success(lap_linked_check(programs.list, programs.size, false),
+                "as they were, they are proved");
+    lap_nn_programs_clear(&programs);
+}
+
 int main(void)
 {
     const lap_target_t *target;
+    misdescribe();
     misplace(LAP_NO_REGION, 0, "a place without a region");
     misplace(1u << 20, 0, "a place without a region");
     misplace(LAP_PLACES, (size_t)1 << 30, "an access outside a region");
+    for (int way = 0; way < 4; way++)
+        cut_by_layer(way);
+    gather_bytes(false);
+    gather_bytes(true);
     tally_t sums[MUTATIONS] = {{0, 0, 0}};
     prove_all();
     optimizer = (lap_optimizer_desc_t)LAP_OPTIMIZER_DESC_INIT;

@@ -42,6 +42,7 @@ typedef struct test_call {
     lap_op_args_t args;                  /* with memory */
     struct lap_device *device; /* that has its own memory; NULL: it works in that of args */
     void *far;                 /* memory there while the call runs */
+    double *operands[2]; /* of a product, as far as truth.c has looked them up; NULL: nobody does */
 } test_call_t;
 
 /* In args.scales: room for a scale of each rank, then three of this rank's own, 16 bytes apart. */

@@ -7,9 +7,9 @@ set -u
 lap=$1 faults=$2 fault=$3 device=${4:-cpu}
 shift $(($# < 4 ? 3 : 4))
 methods=$*
-ranks=4 count=0 failed=0 grace=10 first_ms=20 share=off
-base=$(mktemp -d)
-trap 'rm -rf "$base"' EXIT
+ranks=4 count=0 failed=0 grace=10 first_ms=20 share=off at_once=1
+base=$(mktemp -d) tried=$(mktemp -d)
+trap 'rm -rf "$base" "$tried"' EXIT
 export TMPDIR=$base
 unset XDG_RUNTIME_DIR
 
@@ -28,7 +28,7 @@ left_over() {
 
 case $fault in
 kill) expected=137 ;;
-stop) expected=4 grace=2 && export LAP_TIMEOUT_S=1 ;; # the stopped rank uses up the grace
+stop) expected=4 grace=2 && export LAP_TIMEOUT_S=1 ;; # the stopped rank uses up the grace: all only wait, and some may at once
 exit) expected=3 ;;
 *) echo "Bail out! unknown fault $fault"; exit 2 ;;
 esac
@@ -37,24 +37,60 @@ if [ "$device" = cuda ]; then
     export LAP_DEVICE=cuda
 fi
 
-victim=0
+# try METHOD VICTIM CALM: one fault, and what comes of it, as TAP without numbers.
+try() {
+    local method=$1 victim=$2 calm=$3 output status well
+    output=$("$lap" run --gpu-share=$share --grace $grace -n $ranks "$faults" "${method%:*}" "${method#*:}" "$fault" \
+        "$victim" $((first_ms + 17 * victim)) $calm 2>&1)
+    status=$?
+    well=$(grep -c 'survivor is well' <<<"$output")
+    [ "$well" = $((ranks - 1)) ]
+    tell $? "$method, rank $victim${calm:+, calm}: $((ranks - 1)) survivors, $well well"
+    [ "$status" = $expected ]
+    tell $? "$method: lap run returns $expected ($status)"
+    if [ "$well" != $((ranks - 1)) ]; then sed 's/^/# /' <<<"$output" | grep -v '\] ok ' | head -40; fi
+    sed -n 's/.* \(the call failed .*\)/# \1/p' <<<"$output"
+}
+
+tell() { # held text
+    if [ "$1" = 0 ]; then echo "ok - $2"; else echo "not ok - $2"; fi
+}
+
+# The results of tries, in order, with numbers. A try without its two results has failed.
+collect() {
+    local file line results
+    for file; do
+        wait "$(<"$file.pid")"
+        results=0
+        while IFS= read -r line; do
+            case $line in
+            'ok - '*) report 0 "${line#*- }" && results=$((results + 1)) ;;
+            'not ok - '*) report 1 "${line#*- }" && results=$((results + 1)) ;;
+            *) printf '%s\n' "$line" ;;
+            esac
+        done <"$file"
+        [ $results = 2 ] || report 1 "a try has told $results results, expected 2"
+    done
+}
+
+[ "$fault:$device" = stop:cpu ] && at_once=3
+victim=0 tries=()
 for method in ${methods:-ag:serial ag:ring ag:direct ag:fused ag:oneshot rs:serial rs:ring rs:pipeline rs:fused rs:oneshot \
     ar:serial ar:pipeline ar:direct ar:fused}; do
     # Another victim and another moment for each, so that the fault hits different steps.
     victim=$(((victim + 1) % ranks))
     calm=
     [ "$device" = cuda ] && [ $((victim % 2)) = 1 ] && calm=calm
-    output=$("$lap" run --gpu-share=$share --grace $grace -n $ranks "$faults" "${method%:*}" "${method#*:}" "$fault" \
-        $victim $((first_ms + 17 * victim)) $calm 2>&1)
-    status=$?
-    well=$(grep -c 'survivor is well' <<<"$output")
-    [ "$well" = $((ranks - 1)) ]
-    report $? "$method, rank $victim${calm:+, calm}: $((ranks - 1)) survivors, $well well"
-    [ "$status" = $expected ]
-    report $? "$method: lap run returns $expected ($status)"
-    if [ "$well" != $((ranks - 1)) ]; then sed 's/^/# /' <<<"$output" | grep -v '\] ok ' | head -40; fi
-    sed -n 's/.* \(the call failed .*\)/# \1/p' <<<"$output"
+    file=$tried/$method
+    try "$method" $victim "$calm" >"$file" &
+    echo $! >"$file.pid"
+    tries+=("$file")
+    if [ ${#tries[@]} -ge $at_once ]; then
+        collect "${tries[@]}"
+        tries=()
+    fi
 done
+collect "${tries[@]}"
 [ -z "$(ls -A "$base")" ]
 report $? "nothing is left in the temporary directory"
 if [ "$device" = cuda ]; then

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "overlap/overlap.h"
 #include "tap.h"
 #include "transport/transport.h"
 
@@ -198,6 +199,20 @@ double test_run(lap_op_t *op, test_call_t call)
     return error;
 }
 
+/* Whoever adds a method to the library adds a row for it here. */
+static void check_rows(void)
+{
+    for (lap_op_kind_t kind = LAP_AG_GEMM; kind <= LAP_EXTERNAL_RS; kind++)
+        for (const lap_builder_t *b = lap_builders(kind); b->name; b++) {
+            bool found = lap_builder_is_foreign(b); /* overlap/cublasmp has those */
+            for (int i = 0; i < TEST_METHODS && !found; i++)
+                found = test_methods[i].kind == kind && !strcmp(test_methods[i].method, b->name);
+            if (!found)
+                tap_ok(false, "method %s of %s has no row in test_methods of test/overlap/suite.c",
+                       b->name, lap_op_kind_name(kind));
+        }
+}
+
 static void run_suite(lap_world_t *world, void *arg)
 {
     void (*const *suite)(lap_group_t *) = arg;
@@ -231,6 +246,7 @@ int test_suite(int argc, char **argv, void (*suite)(lap_group_t *group))
         else
             return 2;
     }
+    check_rows();
     test_setting.bits_promised = strcmp(options.device, "ref") == 0;
     if (threads) {
         tap_ranks(threads, &options, run_suite, &suite);

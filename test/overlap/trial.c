@@ -5,6 +5,7 @@
  * told of it must be the same on all ranks, whichever of them is slow.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +36,7 @@ typedef struct script {
     int calls; /* of the present round */
     lap_op_t *last;
     int simulated;
+    lap_engine_t *fails; /* whose streams turn out to have failed when an operator is destroyed */
 } script_t;
 
 static _Thread_local script_t *script;
@@ -73,6 +75,12 @@ lap_status_t __wrap_lap_op_create(lap_group_t *group, const lap_op_desc_t *desc,
 
 void __wrap_lap_op_destroy(lap_op_t *op)
 {
+    if (script && script->fails) {
+        script->fails->failures++;
+        script->fails->status = LAP_ERR_SYSTEM;
+        (void)snprintf(script->fails->text, sizeof(script->fails->text), "a stream has failed");
+        script->fails = NULL;
+    }
     free(op);
 }
 
@@ -274,6 +282,89 @@ static void test_among(lap_world_t *world)
            few.candidates[few.picked].label);
 }
 
+/* What the last calls have done may be known only when they are waited for, at their end. */
+static void test_late_failure(lap_world_t *world)
+{
+    const lap_op_desc_t desc = describe();
+    pace_t paces[ALL];
+    lap_engine_t *engine = NULL;
+    lap_trial_t *trial = NULL;
+    lap_forecast_t forecast = {.count = 0};
+    set_paces(paces, 1000 * US);
+    tap_success(lap_engine_get(world, &engine), "an engine");
+    tap_success(lap_auto_list(&desc, RANKS, ~0u, desc.m, &forecast), "candidates");
+    if (!tap_success(lap_trial_begin(lap_world_group(world), engine, &desc, &trial), "a trial"))
+        exit(tap_done());
+    script_t own = {.forecast = &forecast, .paces = paces, .rank = lap_world_rank(world)};
+    own.now_ns = __real_lap_now_ns();
+    own.fails = engine;
+    script = &own;
+    const lap_status_t status = lap_trial_run(trial, desc.m, NULL, 0, &forecast);
+    script = NULL;
+    tap_failure(status, LAP_ERR_SYSTEM, "a stream has failed", NULL);
+    lap_trial_end(trial);
+}
+
+/* ---- what a model picked ---- */
+
+/* A choice as a model makes it: all rows by the candidate that is told to take `pick` of serial's 1 ms. */
+static lap_auto_t choose(size_t picked, double serial, double pick)
+{
+    const lap_op_desc_t desc = describe();
+    lap_auto_t choice = {.nbands = 2};
+    for (size_t b = 0; b < choice.nbands; b++) {
+        tap_success(lap_auto_list(&desc, RANKS, ~0u, desc.m >> b, &choice.capacity), "candidates");
+        choice.bands[b] = choice.capacity.candidates[picked];
+    }
+    tap_success(lap_auto_list(&desc, RANKS, ~0u, desc.m, &choice.capacity), "candidates");
+    for (size_t i = 0; i < choice.capacity.count; i++)
+        choice.capacity.seconds[i] = i == picked ? pick : i == 0 ? serial : 1;
+    choice.whole = choice.bands[0];
+    return choice;
+}
+
+/* Whether it stays when calls take as long as `paces` say. */
+static void confirm(lap_world_t *world, size_t picked, double serial, const pace_t *paces,
+                    size_t expected, const char *what)
+{
+    const lap_op_desc_t desc = describe();
+    lap_engine_t *engine = NULL;
+    lap_forecast_t all;
+    tap_success(lap_engine_get(world, &engine), "an engine");
+    tap_success(lap_auto_list(&desc, RANKS, ~0u, desc.m, &all), "candidates");
+    lap_auto_t choice = choose(picked, serial, 0.9 * serial);
+    script_t own = {.forecast = &all, .paces = paces, .rank = lap_world_rank(world)};
+    own.now_ns = __real_lap_now_ns();
+    script = &own;
+    const lap_status_t status =
+        lap_auto_confirm(lap_world_group(world), engine, &desc, ~0u, &choice);
+    script = NULL;
+    tap_success(status, "it is confirmed, or not");
+    const char *label = all.candidates[expected].label;
+    tap_ok(strcmp(choice.whole.label, label) == 0 && strcmp(choice.bands[0].label, label) == 0 &&
+               strncmp(choice.bands[1].label, label, strlen("serial")) == 0 &&
+               (expected == picked || strcmp(choice.capacity.candidates[0].label, label) == 0),
+           "rank %d has %s and for fewer rows %s, expected %s: %s", lap_world_rank(world),
+           choice.whole.label, choice.bands[1].label, label, what);
+}
+
+static void test_confirmed(lap_world_t *world)
+{
+    pace_t paces[ALL];
+    set_paces(paces, 1000 * US);
+    paces[2].seconds[0] = 900 * US;
+    confirm(world, 2, 1000 * US, paces, 2, "it is as fast as the model said");
+    paces[2].seconds[0] = 1050 * US;
+    confirm(world, 2, 1000 * US, paces, 0, "it is slower than serial");
+    paces[2].seconds[0] = 996 * US;
+    confirm(world, 2, 1000 * US, paces, 0, "it is no faster than noise");
+    paces[2].seconds[0] = 900 * US;
+    paces[2].slower = 1.2;
+    confirm(world, 2, 1000 * US, paces, 0, "it is slower on rank 1, and that counts for both");
+    paces[2].seconds[0] = 2000 * US;
+    confirm(world, 2, 21000 * US, paces, 2, "what takes longer than 20 ms is not tried");
+}
+
 /* When one rank has no memory for a trial, none begins one, and nothing is left of it. */
 static void test_no_memory(lap_world_t *world)
 {
@@ -297,6 +388,8 @@ static void suite(lap_world_t *world, void *arg)
     test_slow_rank(world);
     test_rounds(world);
     test_among(world);
+    test_late_failure(world);
+    test_confirmed(world);
 }
 
 /* ---- forecasts ---- */

@@ -226,6 +226,7 @@ static const change_t nn_changes[] = {
     NN(cp_comm, ALL, "rank 0 says cp_comm = p2p, rank 1 says cp_comm = a2a", LAP_CP_A2A),
     NN(cp_overlap, ALL, "rank 0 says cp_overlap = 1, rank 1 says cp_overlap = 0", 0),
     NN(shard_bucket, ALL, "rank 0 says shard_bucket = 0, rank 1 says shard_bucket = 7", 7),
+    NN(shard_by_layer, ALL, "rank 0 says shard_by_layer = 0, rank 1 says shard_by_layer = 1", 1),
 };
 
 static void try_layers(lap_group_t *group)
@@ -239,7 +240,8 @@ static void try_layers(lap_group_t *group)
         NN(cp, ALL, NULL, 0),                /* each rank holds it against its cp_group */
         NN(shards, ALL, NULL, 0),            /* ... and its shard_group */
         NN(shard_group, ALL, NULL, NULL),
-        NN(cp_a2a, ALL, NULL, 0), /* without a context it is 1 */
+        NN(fp8_params, ALL, NULL, 0), /* ... and with shards only */
+        NN(cp_a2a, ALL, NULL, 0),     /* without a context it is 1 */
         NN(cp_group, ALL, NULL, NULL),
     };
     covers("lap_nn_desc_t", nn_changes, COUNT(nn_changes), rest, COUNT(rest),
@@ -349,6 +351,8 @@ static const change_t dp_changes[] = {
        LAP_BFLOAT16),
     DP(overlap, "rank 0 says overlap = 1, rank 1 says overlap = 0", 0),
     DP(overlap_weights, "rank 0 says overlap_weights = 1, rank 1 says overlap_weights = 0", 0),
+    DP(overlap_step, "rank 0 says overlap_step = 0, rank 1 says overlap_step = 1", 1),
+    DP(by_layer, "rank 0 says by_layer = 0, rank 1 says by_layer = 1", 1),
 };
 
 /* `weights` is of this rank alone, all others are replicas. */

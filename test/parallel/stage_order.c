@@ -2,7 +2,8 @@
 /*
  * Calls around a step of a pipeline with replicas, in other orders than the usual one: replicas that
  * are joined while a step runs are no part of it; lap_dp_wait before lap_pp_wait ends all of the step,
- * with the same bits; and so does leaving the replicas. A rank that cannot make its step says so to all.
+ * with the same bits, and counts none of the passes as a wait for gradients; and so does leaving the replicas. A
+ * rank that cannot make its step, or has wrong arguments, says so to all, also to other processes.
  */
 #include <math.h>
 #include <string.h>
@@ -16,8 +17,11 @@
 #include "parallel/grid.h"
 #include "tap.h"
 #include "util/alloc.h"
+#include "util/clock.h"
 
 enum { SEQ = 8, VOCAB = 31, MICRO = 4 };
+
+static const uint64_t late_ns = 200000000; /* of one stage */
 
 static const lap_grid_t grid = {1, 1, 2, 2};
 
@@ -77,12 +81,26 @@ static void test_orders(lap_pp_t *pp, const lap_grid_groups_t *groups)
     tap_success(lap_dp_wait(dp), "... and gradients have come");
     memcpy(usual, gradients, count * sizeof(*usual));
 
+    const uint64_t before_ns = lap_now_ns(); /* the passes here end when the last stage has begun */
+    tap_success(lap_group_barrier(groups->world), "a barrier");
+    if (groups->at.pp == 1)
+        lap_sleep_until_ns(lap_now_ns() + late_ns);
     tap_success(begin(pp, replica), "a step begins");
     tap_success(lap_dp_wait(dp), "gradients are waited for at once");
+    const double elapsed = (double)(lap_now_ns() - before_ns - late_ns) * 1e-9;
+    double total, exposed;
+    lap_dp_cost(dp, &total, &exposed);
+    tap_ok(exposed <= elapsed, "passes are no wait for gradients: %.3f s, of at most %.3f s",
+           exposed, elapsed);
     has_loss(pp, "after that");
     tap_ok(memcmp(usual, gradients, count * sizeof(*usual)) == 0,
            "... and %zu gradients are those of the usual order", count);
     tap_success(lap_pp_wait(pp), "nothing is left to wait for");
+
+    tap_success(begin(pp, replica), "one more begins");
+    tap_success(lap_nn_wait(lap_pp_layers(pp)), "its layers are waited for");
+    has_loss(pp, "without replicas");
+    tap_success(lap_dp_wait(dp), "... which come after that");
 
     tap_success(begin(pp, replica), "one more begins");
     lap_dp_destroy(dp);
@@ -112,6 +130,41 @@ static void test_failure(lap_pp_t *pp, const lap_grid_groups_t *groups, bool is_
     lap_dp_destroy(dp);
 }
 
+/* One rank has wrong arguments. */
+typedef enum wrong { TOKEN, TARGETS, ROWS, WRONGS } wrong_t;
+static const char *const reasons[WRONGS] = {"31, expected", "targets is NULL", "seq is"};
+
+static void test_arguments(lap_world_t *world, void *arg)
+{
+    const wrong_t wrong = *(const wrong_t *)arg;
+    const bool is_wrong = lap_world_rank(world) == 3 - (int)wrong;
+    int32_t tokens[MICRO * SEQ] = {0}, targets[MICRO * SEQ] = {0};
+    lap_grid_groups_t groups;
+    lap_pp_t *pp = NULL;
+    lap_dp_t *dp = NULL;
+    if (!tap_success(lap_grid_groups_init(&groups, &grid, lap_world_group(world)), "groups") ||
+        !tap_success(create(&groups, &pp), "a pipeline") ||
+        !tap_success(lap_dp_create(lap_pp_layers(pp), groups.replicas, NULL, &dp), "replicas"))
+        return;
+    tokens[MICRO * SEQ - 1] = is_wrong && wrong == TOKEN ? VOCAB : 0;
+    const uint64_t before_ns = lap_now_ns();
+    lap_status_t status = lap_pp_step(pp, is_wrong && wrong == ROWS ? SEQ + 1 : SEQ, tokens,
+                                      is_wrong && wrong == TARGETS ? NULL : targets);
+    if (status == LAP_OK)
+        status = lap_dp_wait(dp);
+    const double elapsed = (double)(lap_now_ns() - before_ns) * 1e-9;
+    /* Who is in no group with that rank learns it from others. */
+    const bool knows =
+        lap_world_rank(world) == (int)wrong || strstr(lap_last_error(), reasons[wrong]);
+    tap_ok(is_wrong ? status == LAP_ERR_INVALID && knows
+                    : status != LAP_OK && status != LAP_ERR_TIMEOUT && knows,
+           "wrong arguments of one rank end the step of all, after %.2f s: %s", elapsed,
+           lap_last_error());
+    lap_dp_destroy(dp);
+    lap_pp_destroy(pp);
+    lap_grid_groups_clear(&groups);
+}
+
 static void train(lap_world_t *world, void *arg)
 {
     lap_grid_groups_t groups;
@@ -126,8 +179,23 @@ static void train(lap_world_t *world, void *arg)
     lap_grid_groups_clear(&groups);
 }
 
-int main(void)
+static void play(bool processes, void (*scene)(lap_world_t *world, void *arg), void *arg)
 {
-    tap_ranks((int)lap_grid_ranks(&grid, LAP_SLICE_WORLD), NULL, train, NULL);
+    const int size = (int)lap_grid_ranks(&grid, LAP_SLICE_WORLD);
+    lap_world_t *world = NULL;
+    if (!processes) {
+        tap_ranks(size, NULL, scene, arg);
+    } else if (tap_success(lap_world_create(NULL, &world), "a world from the environment")) {
+        scene(world, arg);
+        lap_world_destroy(world);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const bool processes = argc > 1 && strcmp(argv[1], "processes") == 0;
+    play(processes, train, NULL);
+    for (wrong_t wrong = TOKEN; wrong < WRONGS; wrong++)
+        play(processes, test_arguments, &wrong);
     return tap_done();
 }

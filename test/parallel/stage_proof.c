@@ -2,15 +2,18 @@
 /*
  * Steps of pipelines are proved, for every schedule, on every target, with messages during computing or in
  * line with it. Then each wait, credit and signal of a message is taken out, and each link by which a message
- * waits for what it sends, or an action for what came: the proof must object each time. Gradients go to replicas
- * in the step, each bucket once, when the last backward that adds to it has run.
+ * waits for what it sends, or an action for what came, each kernel, and lifetimes of regions are cut short: the
+ * proof must object each time. Gradients go to replicas
+ * in the step, each bucket once, when the last backward that adds to it has run. The weights of a shared optimizer come
+ * from them, each bucket once, before an action reads it, and most while the rank computes.
  */
 #include <lap/model.h>
 
 #include <string.h>
 
-#include "../schedule/drop.h"
+#include "../nn/layout.h"
 #include "parallel/stage_prove.h"
+#include "schedule/lower.h"
 #include "tap.h"
 
 static const struct {
@@ -60,15 +63,19 @@ static void prove_all(void)
     const lap_target_t *target;
     for (size_t t = 0; (target = lap_target_at(t)); t++)
         for (size_t i = 0; i < CASES; i++)
-            for (int way = 0; way < 2; way++) {
-                const lap_nn_desc_t desc = describe((size_t)cases[i].pp * 2, (int)i % 2);
+            for (int way = 0; way < 3; way++) {
+                lap_nn_desc_t desc = describe((size_t)cases[i].pp * 2, (int)i % 2);
+                desc.fp8 = way == 2 ? LAP_FP8_DELAYED : LAP_FP8_NONE; /* the first step, too */
                 lap_pp_options_t options;
                 lap_nn_proof_t proof;
                 const lap_stage_proving_t proving = proving_of(i, &desc, &options, target);
-                options.overlap = way;
+                options.overlap = way > 0;
                 tap_success(lap_stage_prove(&proving, &proof), "%s, tp %d, pp %d%s on %s is proved",
                             cases[i].schedule, cases[i].tp, cases[i].pp,
-                            way ? "" : ", messages in line", target->name);
+                            way == 2   ? ", delayed FP8 scales"
+                            : way == 1 ? ""
+                                       : ", messages in line",
+                            target->name);
             }
 }
 
@@ -76,16 +83,26 @@ typedef struct tally {
     size_t mutants, survivors;
 } tally_t;
 
-static bool objects(const lap_stage_programs_t *programs)
+static const lap_target_t *proved_for; /* what mutants are held against */
+
+/* As lap_nn_programs_prove does, but of the calls only the one that was changed. */
+static bool objects(const lap_stage_programs_t *programs, int rank, uint32_t f)
 {
-    return lap_linked_check(programs->all.list, programs->all.size, false) == LAP_ERR_CHECK;
+    const lap_fragment_t *fragment = &programs->all.programs[rank].fragments[f];
+    const int size = fragment->schedule.size;
+    const lap_schedule_t *call[16];
+    for (int r = 0; r < size; r++)
+        call[r] = &programs->all.programs[lap_fragment_rank(fragment, r)].fragments[f].schedule;
+    return (fragment->schedule.steps[0].kind != LAP_STEP_KERNEL &&
+            lap_lowered_check(call, 1, size, proved_for) == LAP_ERR_CHECK) ||
+           lap_linked_check(programs->all.list, programs->all.size, false) == LAP_ERR_CHECK;
 }
 
 static void count(const lap_stage_programs_t *programs, int rank, uint32_t f, const char *what,
                   tally_t *tally)
 {
     tally->mutants++;
-    if (!objects(programs) && tally->survivors++ < 4)
+    if (!objects(programs, rank, f) && tally->survivors++ < 4)
         tap_note("survived: %s, fragment %u of rank %d", what, (unsigned)f, rank);
 }
 
@@ -94,14 +111,12 @@ static bool is_message(const lap_stage_item_t *item)
     return item->kind == LAP_STAGE_SEND || item->kind == LAP_STAGE_RECEIVE;
 }
 
-/* Each step of a message but its copy, and the signal of a put. */
+/* Each step of a message, and the signal of a put. */
 static void mutate_steps(lap_stage_programs_t *programs, int rank, uint32_t f, tally_t *tally)
 {
     lap_schedule_t *schedule = &programs->all.programs[rank].fragments[f].schedule;
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
         const lap_step_t step = schedule->steps[i];
-        if (step.kind == LAP_STEP_COPY)
-            continue;
         if (drop_signal(&schedule->steps[i]))
             count(programs, rank, f, "a put without its signal", tally);
         schedule->steps[i] = step;
@@ -123,10 +138,41 @@ static void mutate_links(lap_stage_programs_t *programs, int rank, uint32_t f, t
             items[f].kind == LAP_STAGE_ENTRY && items[link.fragment].kind == LAP_STAGE_RECEIVE;
         if (!sent && !came)
             continue;
-        fragment->links[i].step = UINT32_MAX; /* of no step */
+        fragment->links[i] = fragment->links[--fragment->nlinks];
         count(programs, rank, f, "a link", tally);
+        fragment->links[fragment->nlinks++] = fragment->links[i];
         fragment->links[i] = link;
     }
+}
+
+/* Whether a kernel makes something anew in private memory: if nobody does, there is that of another micro-batch. */
+static bool makes(const lap_linked_t *linked, const lap_fragment_t *fragment)
+{
+    bool made = false;
+    for (uint32_t i = 0; i < fragment->naccesses; i++) {
+        const lap_access_t *access = &fragment->accesses[i];
+        const uint32_t region = (uint32_t)access->range.place - LAP_PLACES;
+        made = made || (access->write && linked->regions[region].memory == LAP_NN_PRIVATE);
+        for (uint32_t j = 0; j < i && access->write; j++)
+            if (fragment->accesses[j].range.place == access->range.place)
+                return false; /* in place */
+    }
+    return made;
+}
+
+/* A kernel that does nothing: who reads what it makes would read that of the micro-batch before. */
+static void mutate_kernel(lap_stage_programs_t *programs, int rank, uint32_t f, tally_t *tally)
+{
+    const lap_linked_t *linked = &programs->all.programs[rank];
+    lap_fragment_t *fragment = &programs->all.programs[rank].fragments[f];
+    const uint32_t naccesses = fragment->naccesses;
+    const uint32_t nsteps = fragment->schedule.nsteps;
+    if (nsteps != 1 || fragment->schedule.steps[0].kind != LAP_STEP_KERNEL ||
+        !makes(linked, fragment))
+        return;
+    fragment->naccesses = 0;
+    count(programs, rank, f, fragment->schedule.method, tally);
+    fragment->naccesses = naccesses;
 }
 
 static void mutate(size_t i)
@@ -134,16 +180,18 @@ static void mutate(size_t i)
     const lap_nn_desc_t desc = describe((size_t)cases[i].pp * (cases[i].virtual_stages ? 2 : 1) *
                                             (strcmp(cases[i].schedule, "zb-v") == 0 ? 2 : 1),
                                         0);
-    tally_t steps = {0, 0}, links = {0, 0};
+    tally_t steps = {0, 0}, links = {0, 0}, kernels = {0, 0};
     lap_pp_options_t options;
     lap_stage_programs_t programs;
-    const lap_stage_proving_t proving = proving_of(i, &desc, &options, lap_target_at(0));
+    proved_for = lap_target_at(0);
+    const lap_stage_proving_t proving = proving_of(i, &desc, &options, proved_for);
     tap_success(lap_stage_programs_init(&programs, &proving), "%s is linked", cases[i].schedule);
     for (int rank = 0; rank < programs.all.size; rank++)
         for (uint32_t f = 0; f < programs.all.programs[rank].nfragments; f++) {
             if (is_message(&programs.programs[rank].items[f]))
                 mutate_steps(&programs, rank, f, &steps);
             mutate_links(&programs, rank, f, &links);
+            mutate_kernel(&programs, rank, f, &kernels);
         }
     tap_ok(steps.mutants > 0 && steps.survivors == 0,
            "%s, pp %d: %zu steps of messages taken out are missed, %zu are not", cases[i].schedule,
@@ -151,6 +199,11 @@ static void mutate(size_t i)
     tap_ok(links.mutants > 0 && links.survivors == 0,
            "%s, pp %d: %zu links taken out are missed, %zu are not", cases[i].schedule, cases[i].pp,
            links.mutants, links.survivors);
+    tap_ok(kernels.mutants > 0 && kernels.survivors == 0,
+           "%s, pp %d: %zu kernels taken out are missed, %zu are not", cases[i].schedule,
+           cases[i].pp, kernels.mutants, kernels.survivors);
+    if (i == 0 || i == 3)
+        layout_mutate(&programs.all, i > 0, cases[i].schedule);
     lap_stage_programs_clear(&programs);
 }
 
@@ -221,6 +274,170 @@ static void test_replicas(void)
     }
 }
 
+/* ---- the weights of a shared optimizer ---- */
+
+static bool is_gather(const lap_stage_item_t *item)
+{
+    return item->kind == LAP_STAGE_BUCKET && item->which == LAP_NN_BUCKET_GATHER;
+}
+
+/* Each link by which an action waits for its weights is taken out. */
+static void mutate_gathers(lap_stage_programs_t *programs, int rank, tally_t *tally)
+{
+    const lap_stage_item_t *items = programs->programs[rank].items;
+    lap_linked_t *linked = &programs->all.programs[rank];
+    for (uint32_t f = 0; f < linked->nfragments; f++)
+        for (uint32_t i = 0; i < linked->fragments[f].nlinks; i++) {
+            lap_link_dep_t *link = &linked->fragments[f].links[i], before = *link;
+            if (items[f].kind != LAP_STAGE_ENTRY || !is_gather(&items[link->fragment]))
+                continue;
+            *link = linked->fragments[f].links[--linked->fragments[f].nlinks];
+            count(programs, rank, f, "a link to weights", tally);
+            linked->fragments[f].links[linked->fragments[f].nlinks++] = *link;
+            *link = before;
+        }
+}
+
+static void check_gathers(lap_stage_programs_t *programs, const char *what)
+{
+    size_t gathered = 0, wanted = 0, during = 0;
+    for (int rank = 0; rank < programs->all.size; rank++) {
+        const lap_stage_program_t *program = &programs->programs[rank];
+        bool computes = false;
+        wanted += programs->buckets[rank].count;
+        for (uint32_t f = 0; f < program->nitems; f++) {
+            computes = computes || (program->items[f].kind == LAP_STAGE_ENTRY && f > 0);
+            gathered += is_gather(&program->items[f]);
+            during += is_gather(&program->items[f]) && computes;
+        }
+    }
+    tap_ok(
+        gathered == wanted && 2 * during > gathered,
+        "%s: of %zu buckets of weights %zu are gathered, %zu after the rank has begun to compute",
+        what, wanted, gathered, during);
+}
+
+static void test_weights(void)
+{
+    static const lap_dtype_t types[] = {LAP_FLOAT32, LAP_BFLOAT16};
+    for (size_t i = 0; i < CASES; i++) {
+        const lap_target_t *target = lap_target_at(i % 2);
+        lap_nn_desc_t desc = describe((size_t)cases[i].pp * 2, (int)i % 2);
+        lap_pp_options_t options;
+        lap_stage_programs_t programs;
+        lap_stage_proving_t proving = proving_of(i, &desc, &options, target);
+        tally_t links = {0, 0};
+        proved_for = target;
+        proving.replication =
+            (lap_nn_replication_t){.replicas = 2, .bucket = 300, .late = i % 3 == 2, .ahead = true};
+        desc.shards = 2;
+        desc.shard_bucket = 300;
+        desc.dtype = types[i / 2 % 2];
+        desc.fp8 = i == 1 || i == 3 || i == 7 ? LAP_FP8_CURRENT : LAP_FP8_NONE;
+        desc.fp8_params = i == 1 || i == 7;
+        tap_success(lap_stage_programs_init(&programs, &proving), "%s with shards is linked",
+                    cases[i].schedule);
+        check_gathers(&programs, cases[i].schedule);
+        tap_ok(lap_nn_prefetch_started(&programs.all.lists[0], &programs.buckets[0]) > 0,
+               "%s: the step before may begin to gather some", cases[i].schedule);
+        tap_success(lap_nn_programs_prove(&programs.all, target),
+                    "%s, tp %d, pp %d, dp 2 with shards on %s is proved", cases[i].schedule,
+                    cases[i].tp, cases[i].pp, target->name);
+        if (i < 2) {
+            mutate_gathers(&programs, 0, &links);
+            tap_ok(links.mutants > 0 && links.survivors == 0,
+                   "%s: %zu links to weights taken out are missed, %zu are not", cases[i].schedule,
+                   links.mutants, links.survivors);
+        }
+        lap_stage_programs_clear(&programs);
+    }
+}
+
+/* ---- the step of the optimizer ---- */
+
+/* Kernels of the step whose results are not there before it. */
+static bool makes_rates(const lap_step_t *step)
+{
+    static const char *const names[] = {"sum_squares", "total", "clip"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (step->kind == LAP_STEP_KERNEL && strcmp(step->name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+static void mutate_step(lap_stage_programs_t *programs, int rank, uint32_t f, tally_t *tally)
+{
+    lap_fragment_t *fragment = &programs->all.programs[rank].fragments[f];
+    const uint32_t nlinks = fragment->nlinks, naccesses = fragment->naccesses;
+    const bool kernel = fragment->schedule.steps[0].kind == LAP_STEP_KERNEL;
+    for (uint32_t i = 0; i < nlinks; i++) {
+        const lap_link_dep_t link = fragment->links[i];
+        fragment->links[i] = fragment->links[--fragment->nlinks];
+        count(programs, rank, f, "a link of the step", tally);
+        fragment->links[fragment->nlinks++] = fragment->links[i];
+        fragment->links[i] = link;
+    }
+    if (makes_rates(&fragment->schedule.steps[0])) {
+        fragment->naccesses = 0;
+        count(programs, rank, f, "a kernel of the step", tally);
+        fragment->naccesses = naccesses;
+    }
+    if (!kernel)
+        mutate_steps(programs, rank, f, tally);
+}
+
+/* Without replicas, with gradients during backward or after it, and where replicas share the optimizer. */
+static void test_step(void)
+{
+    static const struct {
+        int replicas;
+        size_t shards;
+        bool late, mutates;
+    } ways[] = {{0, 0, false, true},
+                {2, 0, false, false},
+                {2, 0, true, false},
+                {2, 2, false, true},
+                {2, 2, true, false}};
+    for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++)
+        for (size_t i = w % 2; i < CASES; i += 2) {
+            const lap_target_t *target = lap_target_at((i / 2 + w) % 2);
+            lap_optimizer_desc_t optimizer = LAP_OPTIMIZER_DESC_INIT;
+            lap_nn_desc_t desc = describe((size_t)cases[i].pp * 2, i % 4 == 1);
+            lap_pp_options_t options;
+            lap_stage_programs_t programs;
+            lap_stage_proving_t proving = proving_of(i, &desc, &options, target);
+            tally_t tally = {0, 0};
+            proved_for = target;
+            optimizer.clip_norm = i % 3 ? 1 : 0;
+            proving.optimizer = &optimizer;
+            proving.replication = (lap_nn_replication_t){.replicas = ways[w].replicas,
+                                                         .bucket = 300,
+                                                         .wire = LAP_FLOAT32,
+                                                         .late = ways[w].late};
+            desc.shards = ways[w].shards;
+            desc.shard_bucket = ways[w].shards ? 300 : 0;
+            tap_success(lap_stage_programs_init(&programs, &proving), "%s with a step is linked",
+                        cases[i].schedule);
+            tap_success(lap_nn_programs_prove(&programs.all, target),
+                        "%s, tp %d, pp %d, dp %d, shards %zu%s on %s and the step are proved",
+                        cases[i].schedule, cases[i].tp, cases[i].pp, ways[w].replicas,
+                        ways[w].shards, ways[w].late ? ", late" : "", target->name);
+            const bool mutates = ways[w].mutates && (i == 1 || i == 2);
+            for (int rank = 0; rank < programs.all.size && mutates; rank += programs.all.size - 1)
+                for (uint32_t f = 0; f < programs.all.programs[rank].nfragments; f++) {
+                    const lap_stage_item_t *item = &programs.programs[rank].items[f];
+                    if (item->kind == LAP_STAGE_ENTRY &&
+                        item->entry >= programs.all.lists[rank].parts[LAP_NN_REFRESH])
+                        mutate_step(&programs, rank, f, &tally);
+                }
+            if (mutates)
+                tap_ok(tally.mutants > 0 && tally.survivors == 0,
+                       "%s: %zu mutants of the step are found, %zu are not", cases[i].schedule,
+                       tally.mutants, tally.survivors);
+            lap_stage_programs_clear(&programs);
+        }
+}
+
 /* ---- the order ---- */
 
 /* What is sent in line with computing leaves before the rank computes anything else. */
@@ -262,6 +479,8 @@ int main(void)
     prove_all();
     test_order();
     test_replicas();
+    test_weights();
+    test_step();
     mutate(0);
     mutate(2);
     mutate(3);

@@ -282,6 +282,22 @@ def killed(rank, ranks):
     raise AssertionError("nothing was raised")
 
 
+def hosts(rank, ranks):
+    """Two ranks on each of two hosts, which are this machine twice, and hosts of one rank: over TCP."""
+    for ranks_per_host in (2, 1):
+        os.environ["LAP_NODE"] = str(rank // ranks_per_host)
+        gather(rank, ranks, torch.float32, 0, True, True, {"method": "ring"}, 1)
+        scatter(rank, ranks, torch.float32, 0, True, "sum", {"method": "ring"})
+        reduce(rank, ranks, torch.float32, "auto")
+        lap.close()
+
+
+def killed_elsewhere(rank, ranks):
+    """A rank of another host dies."""
+    os.environ["LAP_NODE"] = str(rank)
+    return killed(rank, ranks)
+
+
 def killed_in_backward(rank, ranks):
     """A rank dies between forward and backward."""
     x = torch.ones(2, 4, requires_grad=True)
@@ -295,7 +311,7 @@ def killed_in_backward(rank, ranks):
     told(lapstrake.PeerLost, "rank 1", backward)
 
 
-killed.leaves = killed_in_backward.leaves = True  # gloo's own end would wait
+killed.leaves = killed_elsewhere.leaves = killed_in_backward.leaves = True  # gloo's own end would wait
 
 
 class Ops(Case):
@@ -329,12 +345,17 @@ class Ops(Case):
         import_compiler()
         self.on((1,), checked)
 
+    @unittest.skipIf(DEVICE == "cuda", "GPUs of several hosts need NCCL")
+    def test_hosts(self):
+        self.on((4,), hosts)
+
     def test_a_killed_rank(self):
-        results = self.on((3,), killed, killed=[1])
-        for rank in (0, 2):
-            seconds, sentence = results[rank]
-            self.assertIn("rank 1", sentence)
-            self.assertLess(seconds, 10)
+        for body in (killed, killed_elsewhere) if DEVICE == "cpu" else (killed,):
+            results = self.on((3,), body, killed=[1])
+            for rank in (0, 2):
+                seconds, sentence = results[rank]
+                self.assertIn("rank 1", sentence)
+                self.assertLess(seconds, 10)
 
     def test_a_rank_killed_in_backward(self):
         self.on((3,), killed_in_backward, killed=[1])

@@ -3,6 +3,7 @@
  * What the checker says: small schedules, written by hand, with one thing wrong in each. The
  * sentence must name the steps, their ranks and calls, and the range.
  */
+#include "schedule/link.h"
 #include "schedule/range.h"
 #include "sequence.h"
 
@@ -387,6 +388,113 @@ static void test_detour_raise(void)
                 "call 0 rank 0", NULL);
 }
 
+/* ---- programs ---- */
+
+static lap_linked_t program;
+
+/* A kernel that reads or writes 16 bytes of a region, `offset` bytes into it; one after the other. */
+static void use(uint32_t region, size_t offset, bool write, uint32_t iteration)
+{
+    const lap_problem_t problem = {.size = 1};
+    lap_fragment_t *fragment = lap_link_fragment(&program);
+    lap_schedule_init(&fragment->schedule, &problem, "test");
+    (void)lap_add_kernel(&fragment->schedule, COMPUTE, write ? "writer" : "reader");
+    fragment->iteration = iteration;
+    lap_link_access(&program, 0, LAP_NO_STEP, write,
+                    at((lap_place_t)(LAP_PLACES + region), 0, offset, 16));
+}
+
+static lap_status_t check_program(void)
+{
+    const lap_linked_t *programs[] = {&program};
+    lap_status_t status = lap_link(&program);
+    if (status == LAP_OK)
+        status = lap_linked_check(programs, 1, false);
+    lap_linked_clear(&program);
+    return status;
+}
+
+/* Regions that share memory: x, y over it, a part of x; and what is read later than it may be. */
+static void test_regions(void)
+{
+    enum { X, Y, PART, REGIONS };
+    static const char *const names[REGIONS] = {"x", "y", "part of x"};
+    static const struct {
+        bool filled, good;
+        lap_link_scope_t scope;
+        struct {
+            uint32_t region;
+            size_t offset;
+            bool write;
+        } uses[4];
+        const char *words[2];
+    } cases[] = {
+        {false,
+         true,
+         LAP_SCOPE_PROGRAM,
+         {{X, 0, true}, {Y, 16, true}, {X, 0, false}, {X, 0, false}},
+         {NULL}},
+        {false,
+         false,
+         LAP_SCOPE_PROGRAM,
+         {{X, 0, true}, {Y, 8, true}, {X, 0, false}, {X, 0, false}},
+         {"a read of what was written for another region", "x of rank 0, bytes 8..15"}},
+        {false,
+         true,
+         LAP_SCOPE_PROGRAM,
+         {{Y, 8, true}, {X, 0, true}, {X, 16, true}, {X, 8, false}},
+         {NULL}},
+        {false,
+         false,
+         LAP_SCOPE_PROGRAM,
+         {{X, 0, true}, {Y, 8, true}, {X, 16, true}, {X, 8, false}},
+         {"a read of what was written for another region", "call 1 rank 0"}},
+        {true,
+         true,
+         LAP_SCOPE_PROGRAM,
+         {{Y, 16, true}, {X, 0, false}, {X, 16, true}, {X, 16, false}},
+         {NULL}},
+        {true,
+         false,
+         LAP_SCOPE_PROGRAM,
+         {{Y, 16, true}, {X, 0, false}, {X, 0, true}, {X, 8, false}},
+         {"a read of what was written for another region", "x of rank 0, bytes 16..23"}},
+        {false,
+         true,
+         LAP_SCOPE_PROGRAM,
+         {{X, 0, true}, {PART, 0, true}, {X, 0, false}, {PART, 0, false}},
+         {NULL}},
+        {false,
+         false,
+         LAP_SCOPE_ITERATION,
+         {{X, 0, true}, {X, 0, false}, {X, 0, false}, {X, 0, false}},
+         {"a read of unwritten memory", "call 2 rank 0"}},
+        {false,
+         true,
+         LAP_SCOPE_ITERATION,
+         {{X, 0, true}, {X, 0, false}, {X, 0, true}, {X, 0, false}},
+         {NULL}},
+        {false,
+         false,
+         LAP_SCOPE_CALL,
+         {{X, 0, true}, {X, 0, false}, {X, 0, true}, {X, 0, false}},
+         {"a read of unwritten memory", "call 1 rank 0"}},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        for (uint32_t r = 0; r < REGIONS; r++) {
+            (void)lap_link_add_region(&program, names[r], 0, 0, 64, cases[i].filled && r == X);
+            program.regions[r].scope = cases[i].scope;
+        }
+        program.regions[PART].root = X;
+        for (uint32_t u = 0; u < 4; u++)
+            use(cases[i].uses[u].region, cases[i].uses[u].offset, cases[i].uses[u].write, u / 2);
+        if (cases[i].good)
+            tap_success(check_program(), "regions that share memory, case %zu", i);
+        else
+            tap_failure(check_program(), LAP_ERR_CHECK, cases[i].words[0], cases[i].words[1], NULL);
+    }
+}
+
 int main(void)
 {
     test_pair();
@@ -404,5 +512,6 @@ int main(void)
     test_sums();
     test_form();
     sequence_clear(&s);
+    test_regions();
     return tap_done();
 }

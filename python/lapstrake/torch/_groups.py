@@ -142,6 +142,7 @@ def prepared(key: Tuple[Any, ...], name: str, device: torch.device, prepare: Any
     if found is not None and found.device == device and found.group() is process_group(name) and not found.world.closed:
         call = found.calls.get(key)
         if call is not None:
+            call.op.check()  # before PyTorch, which in a process that was forked has no GPU, is asked for memory
             return call
     call = prepare(*arguments)
     calls = context(name, device).calls

@@ -2,9 +2,7 @@
 /*
  * Packets over MPI. One thread per world makes all of its MPI calls: it sends what other threads
  * have put into the queue, takes what has come, and rests in between, because MPI has no wait that
- * does not spin. A packet is one message, copied into memory of the wire's own by its sender and
- * out of it by the receiver's thread: after a time-out MPI must not go on reading or writing memory
- * that its owner thinks is free. The two copies are cheap beside a network.
+ * does not spin. A packet is one message.
  */
 #include <errno.h>
 #include <limits.h>
@@ -25,9 +23,7 @@
 #include "util/thread.h"
 
 #define TAG 1
-#define LARGE_PER_PEER 16     /* large packets on their way to one rank; they pace who sends more */
 #define RECEIVES 16           /* messages that MPI has a place for before they come */
-#define BYE_PORT UINT64_MAX   /* the wire's own: its sender will close it and send nothing more */
 #define FINALISE_S 5          /* how long MPI may take to end when all ranks are there */
 #define LINGER_NS 1000000000u /* how long the end waits for packets that do not get away */
 
@@ -37,18 +33,7 @@
 #define REST_UNWAITED_NS 800000u /* a look costs some microseconds of a core that multiplies */
 #define REST_MOST_NS 1000000u
 
-/* The words of the wire's bank: one that counts packets to send and nudges, then one per rank. */
-#define WORD_WORK 0
-#define WORD_PEER(peer) (1 + (size_t)(peer)) /* large packets that got away */
-
-/* A packet to be sent, or on its way. */
-typedef struct out {
-    struct out *next;
-    int peer;
-    bool large;
-    MPI_Request request;
-    lap_packet_t packet; /* its body follows */
-} out_t;
+_Static_assert(sizeof(MPI_Request) <= sizeof(void *), "a packet has room for a request");
 
 /* A place for a message that is to come. */
 typedef struct in {
@@ -57,47 +42,24 @@ typedef struct in {
     lap_packet_t *packet; /* with room for LAP_WIRE_BODY after it */
 } in_t;
 
-typedef struct port {
-    lap_port_take_t take; /* NULL: closed */
-    void *context;
-    const lap_bank_t *bank;
-} port_t;
-
-/* Packets to one rank. */
-typedef struct lane {
-    out_t *spare; /* large ones */
-    int made;
-    uint64_t held_in; /* the round of finish_sends in which one was found not to have got away */
-} lane_t;
-
 typedef struct mpi_wire {
-    lap_wire_t wire;
-    lap_world_t *world;
+    lap_wire_base_t base; /* the word of its own counts packets to send and nudges */
     MPI_Comm comm;
     bool owns_mpi;
     pthread_t thread;
-    lap_region_t bank_region;
-    lap_bank_t *bank;
     _Atomic uint64_t stop_ns;   /* 0: not yet; else how long the thread still has for the rest */
     _Atomic uint64_t nudged_at; /* when somebody last said that it was about to wait */
     bool hears_byes;            /* set before stop_ns: the end waits for those of all */
     bool drained;               /* of the thread, at its end: nothing was left */
-
-    pthread_mutex_t lock; /* of the queue and of what is spare */
-    out_t *first, **last;
-    out_t *spare; /* small ones */
-    lane_t *lanes;
-
-    pthread_mutex_t ports_lock; /* held while a packet is taken */
-    port_t *ports;
-    size_t nports, ports_room;
+    lap_out_t *first, **last;   /* the queue, with the lock of the base */
 
     /* Of the thread alone. */
-    out_t *sending, **sending_last;
+    lap_out_t *sending, **sending_last;
     in_t ins[RECEIVES]; /* a ring: MPI fills them in the order in which they were posted */
     unsigned in_first;
-    uint64_t round;     /* of finish_sends */
-    uint32_t handled;   /* WORD_WORK when the queue was last emptied */
+    uint64_t round;     /* of finish_sends, */
+    uint64_t *held_in;  /* and that in which a packet to a rank was found not to have got away */
+    uint32_t handled;   /* LAP_WIRE_WORD when the queue was last emptied */
     uint64_t last_busy; /* when something was last done */
     bool spins;         /* there are cores to spare for a moment's polling */
     _Atomic int byes;   /* ranks that have said so, */
@@ -119,175 +81,56 @@ static mpi_wire_t *self_of(lap_wire_t *wire)
     return (mpi_wire_t *)(void *)wire;
 }
 
+static MPI_Request *request_of(lap_out_t *out)
+{
+    return (MPI_Request *)(void *)&out->state.request;
+}
+
 /* ---- what other threads call ---- */
-
-static lap_status_t lap_mpi_port_open(lap_wire_t *wire, lap_port_take_t take, void *context,
-                                      const lap_bank_t *bank, uint64_t *port_p)
-{
-    mpi_wire_t *self = self_of(wire);
-    lap_status_t status = LAP_OK;
-    pthread_mutex_lock(&self->ports_lock);
-    if (self->nports == self->ports_room) {
-        const size_t room = self->ports_room ? self->ports_room * 2 : 16;
-        port_t *ports = lap_realloc(self->ports, self->ports_room, room, sizeof(*ports));
-        if (ports) {
-            self->ports = ports;
-            self->ports_room = room;
-        } else {
-            status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu ports of a wire", room);
-        }
-    }
-    if (status == LAP_OK) {
-        *port_p = self->nports;
-        self->ports[self->nports++] = (port_t){take, context, bank};
-    }
-    pthread_mutex_unlock(&self->ports_lock);
-    return status;
-}
-
-static void lap_mpi_port_close(lap_wire_t *wire, uint64_t port)
-{
-    mpi_wire_t *self = self_of(wire);
-    pthread_mutex_lock(&self->ports_lock);
-    self->ports[port] = (port_t){NULL, NULL, NULL};
-    pthread_mutex_unlock(&self->ports_lock);
-}
-
-/* An out of the pool `spare`, with the lock held; NULL when there is none. */
-static out_t *pop(out_t **spare)
-{
-    out_t *out = *spare;
-    if (out)
-        *spare = out->next;
-    return out;
-}
-
-static out_t *out_alloc(size_t room, int peer)
-{
-    out_t *out = lap_alloc(1, sizeof(*out) + room);
-    if (out)
-        out->large = room > LAP_WIRE_SMALL;
-    else
-        lap_error(LAP_ERR_NO_MEMORY, "no memory for a message of %zu bytes to rank %d", room, peer);
-    return out;
-}
-
-static lap_status_t begin_small(mpi_wire_t *self, int peer, out_t **out_p)
-{
-    pthread_mutex_lock(&self->lock);
-    out_t *out = pop(&self->spare);
-    pthread_mutex_unlock(&self->lock);
-    if (!out)
-        out = out_alloc(LAP_WIRE_SMALL, peer);
-    *out_p = out;
-    return out ? LAP_OK : LAP_ERR_NO_MEMORY;
-}
-
-static lap_status_t begin_large(mpi_wire_t *self, int peer, const lap_watch_t *watch, out_t **out_p)
-{
-    lane_t *lane = &self->lanes[peer];
-    for (;;) {
-        pthread_mutex_lock(&self->lock);
-        out_t *out = pop(&lane->spare);
-        const bool may_make = !out && lane->made < LARGE_PER_PEER;
-        lane->made += may_make;
-        /* Read with the lock held: whatever gets away from now on raises the word above this. */
-        const uint32_t returned =
-            atomic_load_explicit(&self->bank->words[WORD_PEER(peer)].value, memory_order_relaxed);
-        pthread_mutex_unlock(&self->lock);
-        if (may_make) {
-            out = out_alloc(LAP_WIRE_BODY, peer);
-            if (!out) {
-                pthread_mutex_lock(&self->lock);
-                lane->made--;
-                pthread_mutex_unlock(&self->lock);
-                return LAP_ERR_NO_MEMORY;
-            }
-        }
-        if (out) {
-            *out_p = out;
-            return LAP_OK;
-        }
-        LAP_TRY(lap_bank_wait(self->bank, WORD_PEER(peer), returned + 1, watch));
-    }
-}
-
-static lap_status_t lap_mpi_begin(lap_wire_t *wire, int peer, size_t bytes,
-                                  const lap_watch_t *watch, lap_packet_t **packet_p)
-{
-    mpi_wire_t *self = self_of(wire);
-    out_t *out = NULL;
-    if (bytes <= LAP_WIRE_SMALL)
-        LAP_TRY(begin_small(self, peer, &out));
-    else
-        LAP_TRY(begin_large(self, peer, watch, &out));
-    out->next = NULL;
-    out->peer = peer;
-    out->packet = (lap_packet_t){.bytes = bytes};
-    *packet_p = &out->packet;
-    return LAP_OK;
-}
 
 static void lap_mpi_send(lap_wire_t *wire, lap_packet_t *packet)
 {
     mpi_wire_t *self = self_of(wire);
-    out_t *out = (out_t *)(void *)((char *)packet - offsetof(out_t, packet));
-    pthread_mutex_lock(&self->lock);
+    lap_out_t *out = lap_wire_out_of(packet);
+    pthread_mutex_lock(&self->base.lock);
     *self->last = out;
     self->last = &out->next;
-    pthread_mutex_unlock(&self->lock);
-    lap_bank_raise(self->bank, WORD_WORK);
+    pthread_mutex_unlock(&self->base.lock);
+    lap_bank_raise(self->base.bank, LAP_WIRE_WORD);
 }
 
 static void lap_mpi_nudge(lap_wire_t *wire)
 {
     mpi_wire_t *self = self_of(wire);
     atomic_store_explicit(&self->nudged_at, lap_now_ns(), memory_order_relaxed);
-    lap_bank_raise(self->bank, WORD_WORK); /* ends the thread's rest */
+    lap_bank_raise(self->base.bank, LAP_WIRE_WORD); /* ends the thread's rest */
 }
 
 /* ---- the thread ---- */
-
-/* MPI cannot reach a rank any more. Whoever waits for it finds that out. */
-static void lose(mpi_wire_t *self, int peer)
-{
-    if (peer >= 0 && peer < self->world->size)
-        atomic_store_explicit(&self->world->peers[peer].lost, true, memory_order_release);
-}
-
-static void put_back(mpi_wire_t *self, out_t *out)
-{
-    out_t **spare = out->large ? &self->lanes[out->peer].spare : &self->spare;
-    pthread_mutex_lock(&self->lock);
-    out->next = *spare;
-    *spare = out;
-    if (out->large)
-        lap_bank_raise(self->bank, WORD_PEER(out->peer)); /* partner: begin_large */
-    pthread_mutex_unlock(&self->lock);
-}
 
 /* Hands the packets of the queue to MPI. */
 static bool send_queue(mpi_wire_t *self)
 {
     /* Before the queue is looked at: what comes into it from now on ends the next rest. */
-    self->handled = atomic_load_explicit(&self->bank->words[WORD_WORK].value, memory_order_acquire);
-    pthread_mutex_lock(&self->lock);
-    out_t *out = self->first;
+    self->handled =
+        atomic_load_explicit(&self->base.bank->words[LAP_WIRE_WORD].value, memory_order_acquire);
+    pthread_mutex_lock(&self->base.lock);
+    lap_out_t *out = self->first;
     self->first = NULL;
     self->last = &self->first;
-    pthread_mutex_unlock(&self->lock);
+    pthread_mutex_unlock(&self->base.lock);
     const bool busy = out != NULL;
     while (out) {
-        out_t *next = out->next;
+        lap_out_t *next = out->next;
         out->next = NULL;
         const int bytes = (int)(sizeof(out->packet) + out->packet.bytes);
         if (lap_mpi.MPI_Isend(&out->packet, bytes, lap_mpi.byte, out->peer, TAG, self->comm,
-                              &out->request) == MPI_SUCCESS) {
+                              request_of(out)) == MPI_SUCCESS) {
             *self->sending_last = out;
             self->sending_last = &out->next;
         } else {
-            lose(self, out->peer);
-            put_back(self, out);
+            lap_wire_lose(&self->base, out->peer);
+            lap_wire_put_back(&self->base, out);
         }
         out = next;
     }
@@ -301,25 +144,25 @@ static bool send_queue(mpi_wire_t *self)
 static bool finish_sends(mpi_wire_t *self)
 {
     bool busy = false;
-    out_t **at = &self->sending;
+    lap_out_t **at = &self->sending;
     self->round++;
     while (*at) {
-        out_t *out = *at;
+        lap_out_t *out = *at;
         int done = 0;
-        if (self->lanes[out->peer].held_in == self->round) {
+        if (self->held_in[out->peer] == self->round) {
             at = &out->next;
             continue;
         }
-        const int code = lap_mpi.MPI_Test(&out->request, &done, MPI_STATUS_IGNORE);
+        const int code = lap_mpi.MPI_Test(request_of(out), &done, MPI_STATUS_IGNORE);
         if (code != MPI_SUCCESS)
-            lose(self, out->peer);
+            lap_wire_lose(&self->base, out->peer);
         if (code == MPI_SUCCESS && !done) {
-            self->lanes[out->peer].held_in = self->round;
+            self->held_in[out->peer] = self->round;
             at = &out->next;
             continue;
         }
         *at = out->next;
-        put_back(self, out);
+        lap_wire_put_back(&self->base, out);
         busy = true;
     }
     self->sending_last = at;
@@ -331,26 +174,23 @@ static void post(mpi_wire_t *self, in_t *in)
     in->posted =
         lap_mpi.MPI_Irecv(in->packet, (int)(sizeof(lap_packet_t) + LAP_WIRE_BODY), lap_mpi.byte,
                           MPI_ANY_SOURCE, TAG, self->comm, &in->request) == MPI_SUCCESS;
-    for (int peer = 0; !in->posted && peer < self->world->size; peer++)
-        lose(self, peer); /* nothing can be heard of anybody any more */
+    for (int peer = 0; !in->posted && peer < self->base.world->size; peer++)
+        lap_wire_lose(&self->base, peer); /* nothing can be heard of anybody any more */
 }
 
 static void take(mpi_wire_t *self, const lap_packet_t *packet, int source, size_t bytes)
 {
     if (bytes < sizeof(*packet) || bytes - sizeof(*packet) != packet->bytes) {
-        lose(self, source); /* no packet of ours: what else it sends cannot be trusted */
+        lap_wire_lose(&self->base,
+                      source); /* no packet of ours: what else it sends cannot be trusted */
         return;
     }
-    if (packet->port == BYE_PORT) {
+    if (packet->port == LAP_WIRE_BYE) {
         atomic_fetch_add_explicit(&self->unwell, packet->words[0] == 0, memory_order_relaxed);
         atomic_fetch_add_explicit(&self->byes, 1, memory_order_relaxed);
         return;
     }
-    pthread_mutex_lock(&self->ports_lock);
-    if (packet->port < self->nports && self->ports[packet->port].take)
-        self->ports[packet->port].take(self->ports[packet->port].context, packet,
-                                       (const char *)(packet + 1));
-    pthread_mutex_unlock(&self->ports_lock);
+    lap_wire_deliver(&self->base, packet);
 }
 
 /*
@@ -372,7 +212,7 @@ static bool finish_receives(mpi_wire_t *self)
             lap_mpi.MPI_Get_count(&status, lap_mpi.byte, &bytes) == MPI_SUCCESS && bytes >= 0)
             take(self, in->packet, status.MPI_SOURCE, (size_t)bytes);
         else
-            lose(self, status.MPI_SOURCE);
+            lap_wire_lose(&self->base, status.MPI_SOURCE);
         post(self, in);
         self->in_first = (self->in_first + 1) % RECEIVES;
     }
@@ -388,12 +228,12 @@ static bool somebody_waits(mpi_wire_t *self)
 {
     const uint64_t nudged_at = atomic_load_explicit(&self->nudged_at, memory_order_relaxed);
     bool waits = lap_now_ns() - nudged_at < REST_WAITED_NS;
-    pthread_mutex_lock(&self->ports_lock);
-    for (size_t i = 0; i < self->nports && !waits; i++) {
-        const lap_bank_t *bank = self->ports[i].bank;
+    pthread_mutex_lock(&self->base.ports_lock);
+    for (size_t i = 0; i < self->base.nports && !waits; i++) {
+        const lap_bank_t *bank = self->base.ports[i].bank;
         waits = bank && atomic_load_explicit(&bank->sleepers, memory_order_relaxed) > 0;
     }
-    pthread_mutex_unlock(&self->ports_lock);
+    pthread_mutex_unlock(&self->base.ports_lock);
     return waits;
 }
 
@@ -404,7 +244,7 @@ static bool somebody_waits(mpi_wire_t *self)
 static void rest(mpi_wire_t *self)
 {
     const uint64_t quiet = lap_now_ns() - self->last_busy;
-    if (self->spins && quiet < self->world->spin_ns) {
+    if (self->spins && quiet < self->base.world->spin_ns) {
         sched_yield();
         return;
     }
@@ -413,7 +253,7 @@ static void rest(mpi_wire_t *self)
     const uint64_t most = waited ? REST_WAITED_NS : REST_MOST_NS;
     uint64_t ns = quiet / 2 > least ? quiet / 2 : least;
     const lap_watch_t watch = {.timeout_ns = ns < most ? ns : most};
-    lap_bank_wait(self->bank, WORD_WORK, self->handled + 1, &watch);
+    lap_bank_wait(self->base.bank, LAP_WIRE_WORD, self->handled + 1, &watch);
 }
 
 static bool all_done(const mpi_wire_t *self)
@@ -421,12 +261,13 @@ static bool all_done(const mpi_wire_t *self)
     /* Packets are put into the queue before stop_ns is set, and not after. */
     return !self->sending && !self->first &&
            (!self->hears_byes ||
-            atomic_load_explicit(&self->byes, memory_order_relaxed) == self->world->size - 1);
+            atomic_load_explicit(&self->byes, memory_order_relaxed) == self->base.world->size - 1);
 }
 
 static void *wire_main(void *context)
 {
     mpi_wire_t *self = context;
+    lap_thread_be_urgent();
     prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul); /* rests are shorter than the default slack */
     for (int i = 0; i < RECEIVES; i++)
         post(self, &self->ins[i]);
@@ -450,30 +291,15 @@ static void *wire_main(void *context)
 
 /* ---- the ends ---- */
 
-static void out_list_free(out_t *out)
-{
-    while (out) {
-        out_t *next = out->next;
-        lap_free(out);
-        out = next;
-    }
-}
-
 /* What MPI still sends or receives is left to it. */
 static void wire_free(mpi_wire_t *self)
 {
-    out_list_free(self->first);
-    out_list_free(self->spare);
-    for (int peer = 0; self->lanes && peer < self->world->size; peer++)
-        out_list_free(self->lanes[peer].spare);
+    lap_wire_free_outs(self->first);
     for (int i = 0; i < RECEIVES; i++)
         if (!self->ins[i].posted)
             lap_free(self->ins[i].packet);
-    pthread_mutex_destroy(&self->ports_lock);
-    pthread_mutex_destroy(&self->lock);
-    lap_free(self->ports);
-    lap_free(self->lanes);
-    lap_region_unmap(self->world, &self->bank_region);
+    lap_free(self->held_in);
+    lap_wire_base_free(&self->base);
     lap_free(self);
 }
 
@@ -486,19 +312,6 @@ static void cancel_receives(mpi_wire_t *self)
         if (in->posted && lap_mpi.MPI_Cancel(&in->request) == MPI_SUCCESS &&
             lap_mpi.MPI_Test(&in->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done)
             in->posted = false;
-    }
-}
-
-static void say_bye(mpi_wire_t *self, bool well)
-{
-    for (int peer = 0; peer < self->world->size; peer++) {
-        lap_packet_t *packet = NULL;
-        if (peer == self->world->rank ||
-            lap_mpi_begin(&self->wire, peer, 0, NULL, &packet) != LAP_OK)
-            continue;
-        packet->port = BYE_PORT;
-        packet->words[0] = well;
-        lap_mpi_send(&self->wire, packet);
     }
 }
 
@@ -521,8 +334,8 @@ static bool somebody_died(const lap_world_t *world)
 static void hear_byes(mpi_wire_t *self, lap_deadline_t *deadline)
 {
     while (!lap_deadline_passed(deadline) &&
-           atomic_load_explicit(&self->byes, memory_order_relaxed) < self->world->size - 1) {
-        if (somebody_died(self->world)) {
+           atomic_load_explicit(&self->byes, memory_order_relaxed) < self->base.world->size - 1) {
+        if (somebody_died(self->base.world)) {
             atomic_store_explicit(&self->stop_ns, LINGER_NS / 10, memory_order_release);
             return;
         }
@@ -540,7 +353,7 @@ static bool meet_at_the_end(mpi_wire_t *self, lap_deadline_t *deadline)
     int done = 0;
     if (lap_mpi.MPI_Ibarrier(self->comm, &request) != MPI_SUCCESS)
         return false;
-    while (!done && !lap_deadline_passed(deadline) && !somebody_died(self->world)) {
+    while (!done && !lap_deadline_passed(deadline) && !somebody_died(self->base.world)) {
         if (lap_mpi.MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
             return false;
         if (!done)
@@ -585,9 +398,9 @@ static void finalise(void)
 static void lap_mpi_close(lap_wire_t *wire, bool well)
 {
     mpi_wire_t *self = self_of(wire);
-    const uint64_t stop_ns = well ? self->world->timeout_ns : LINGER_NS;
+    const uint64_t stop_ns = well ? self->base.world->timeout_ns : LINGER_NS;
     lap_deadline_t deadline = lap_deadline_after(stop_ns);
-    say_bye(self, well);
+    lap_wire_say_bye(&self->base, well);
     self->hears_byes = well;
     atomic_store_explicit(&self->stop_ns, stop_ns, memory_order_release);
     if (well)
@@ -604,32 +417,26 @@ static void lap_mpi_close(lap_wire_t *wire, bool well)
 }
 
 static const lap_wire_ops_t wire_ops = {
-    .port_open = lap_mpi_port_open,
-    .port_close = lap_mpi_port_close,
-    .begin = lap_mpi_begin,
+    .name = "MPI",
     .send = lap_mpi_send,
     .nudge = lap_mpi_nudge,
     .close = lap_mpi_close,
 };
 
-static lap_status_t wire_init(mpi_wire_t *self)
+static lap_status_t wire_init(mpi_wire_t *self, lap_world_t *world)
 {
-    const size_t size = (size_t)self->world->size;
     bool room = true;
     self->last = &self->first;
     self->sending_last = &self->sending;
-    self->spins = self->world->spin_ns > 0 && 2 * self->world->local_size <= self->world->cores;
-    pthread_mutex_init(&self->lock, NULL);
-    pthread_mutex_init(&self->ports_lock, NULL);
-    LAP_TRY(lap_region_create(self->world, lap_bank_bytes(1 + size), 1, &self->bank_region));
-    self->bank = self->bank_region.data;
-    self->lanes = lap_alloc(size, sizeof(*self->lanes));
+    self->spins = world->spin_ns > 0 && 2 * world->local_size <= world->cores;
+    LAP_TRY(lap_wire_base_init(&self->base, &wire_ops, world));
+    self->held_in = lap_alloc((size_t)world->size, sizeof(*self->held_in));
     for (int i = 0; i < RECEIVES; i++) {
         self->ins[i].packet = lap_alloc(1, sizeof(lap_packet_t) + LAP_WIRE_BODY);
         room = room && self->ins[i].packet;
     }
-    if (!room || !self->lanes)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a wire to %zu ranks", size);
+    if (!room || !self->held_in)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a wire to %d ranks", world->size);
     errno = lap_thread_start(&self->thread, "lap-mpi", wire_main, self);
     if (errno != 0)
         return lap_error_errno("cannot start the thread that calls MPI");
@@ -642,16 +449,14 @@ lap_status_t lap_mpi_wire_open(lap_world_t *world, MPI_Comm comm, bool owns_mpi,
     mpi_wire_t *self = lap_alloc(1, sizeof(*self));
     if (!self)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a wire");
-    self->wire.ops = &wire_ops;
-    self->world = world;
     self->comm = comm;
     self->owns_mpi = owns_mpi;
     self->last_busy = lap_now_ns();
-    lap_status_t status = wire_init(self);
+    lap_status_t status = wire_init(self, world);
     if (status != LAP_OK) {
         wire_free(self);
         return status;
     }
-    *wire_p = &self->wire;
+    *wire_p = &self->base.wire;
     return LAP_OK;
 }

@@ -13,8 +13,9 @@ lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
                          "or libmpich-dev and build again",
                          settings->transport_name);
     return lap_error(LAP_ERR_UNSUPPORTED,
-                     "%d ranks were started on several hosts (%s): that needs MPI, and this build "
-                     "has none: install libopenmpi-dev or libmpich-dev and build again",
+                     "%d ranks were started on several hosts (%s), and this build has no MPI: set "
+                     "LAP_MASTER=host:port in all ranks, with the host of rank 0, so that they "
+                     "meet over TCP",
                      environment->size, environment->hosts);
 }
 

@@ -507,10 +507,16 @@ static lap_status_t allocate(lap_cuda_device_t *device, size_t bytes, CUdevicept
 lap_status_t lap_cuda_clear(lap_cuda_device_t *device, CUdeviceptr memory, size_t bytes)
 {
     const lap_cuda_api_t *api = &device->api;
-    CUresult result = api->cuMemsetD8Async(memory, 0, bytes, device->side);
-    if (result == CUDA_SUCCESS)
-        result = api->cuStreamSynchronize(device->side);
-    return lap_cuda_check(api, result, "cuMemsetD8Async");
+    char what[80];
+    /* What has failed before is told as such: it is not the fault of this memory. */
+    const CUresult before = api->cuStreamQuery(device->side);
+    if (before != CUDA_ERROR_NOT_READY)
+        LAP_TRY(lap_cuda_check(api, before, "what the GPU was given before"));
+    LAP_TRY(lap_cuda_check(api, api->cuMemsetD8Async(memory, 0, bytes, device->side),
+                           "cuMemsetD8Async"));
+    snprintf(what, sizeof(what), "clearing %zu bytes at %#llx, or what ran meanwhile,", bytes,
+             (unsigned long long)memory);
+    return lap_cuda_check(api, api->cuStreamSynchronize(device->side), what);
 }
 
 lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p)

@@ -90,10 +90,14 @@ static lap_status_t make_memory(tuning_t *tuning)
     for (size_t i = 0; i < count; i++)
         bytes += bytes_of(&pieces[i]);
     LAP_TRY(lap_cuda_check(api, api->cuMemGetInfo(&free, &total), "cuMemGetInfo"));
-    if (bytes > free / PART_OF_FREE || api->cuMemAlloc(&tuning->memory, bytes) != CUDA_SUCCESS) {
-        tuning->memory = 0;
+    if (bytes > free / PART_OF_FREE)
         return LAP_OK;
-    }
+    const CUresult result = api->cuMemAlloc(&tuning->memory, bytes);
+    if (result != CUDA_SUCCESS)
+        tuning->memory = 0;
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return LAP_OK;
+    LAP_TRY(lap_cuda_check(api, result, "cuMemAlloc"));
     tuning->workspace = tuning->memory;
     CUdeviceptr at = tuning->memory + LAP_CUDA_WORKSPACE;
     for (size_t i = 0; i < count; i++) {
@@ -298,14 +302,30 @@ static lap_status_t tune(tuning_t *tuning, cublasLtMatmulHeuristicResult_t *prop
 
 /*
  * Whether no stream has anything to do. What a stream does might wait for a peer, and to free
- * memory would wait for that without looking at the peer.
+ * memory would wait for that without looking at the peer. One that has failed is not busy.
  */
-static bool is_idle(const lap_cuda_device_t *device)
+static lap_status_t ask_idle(const lap_cuda_device_t *device, bool *idle_p)
 {
-    for (const lap_stream_t *stream = device->streams; stream; stream = stream->next)
-        if (device->api.cuStreamQuery(stream->stream) != CUDA_SUCCESS)
-            return false;
-    return !device->held.stream;
+    *idle_p = !device->held.stream;
+    for (const lap_stream_t *stream = device->streams; stream; stream = stream->next) {
+        const CUresult result = device->api.cuStreamQuery(stream->stream);
+        const bool busy = result == CUDA_ERROR_NOT_READY ||
+                          result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; /* in a caller's graph */
+        *idle_p = *idle_p && !busy;
+        if (!busy)
+            LAP_TRY(lap_cuda_check(&device->api, result, "what a stream of the GPU was given"));
+    }
+    return LAP_OK;
+}
+
+/* What was issued before something failed may still use it. */
+static void free_memory(const tuning_t *tuning)
+{
+    const lap_cuda_api_t *api = &tuning->device->api;
+    if (!tuning->memory)
+        return;
+    (void)api->cuStreamSynchronize(tuning->device->side);
+    (void)api->cuMemFree(tuning->memory);
 }
 
 lap_status_t lap_cuda_tune(lap_cuda_device_t *device, const lap_cuda_plan_t *plan,
@@ -313,14 +333,15 @@ lap_status_t lap_cuda_tune(lap_cuda_device_t *device, const lap_cuda_plan_t *pla
 {
     const lap_cuda_api_t *api = &device->api;
     tuning_t tuning = {.device = device, .plan = plan};
-    if (!is_idle(device))
+    bool idle;
+    LAP_TRY(ask_idle(device, &idle));
+    if (!idle)
         return LAP_OK;
     const lap_status_t status = tune(&tuning, proposals, count);
     if (tuning.begin)
         (void)api->cuEventDestroy(tuning.begin);
     if (tuning.end)
         (void)api->cuEventDestroy(tuning.end);
-    if (tuning.memory)
-        (void)api->cuMemFree(tuning.memory);
+    free_memory(&tuning);
     return status;
 }

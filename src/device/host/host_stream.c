@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/environment.h"
 #include "core/status.h"
 #include "device/host/host.h"
 #include "util/alloc.h"
@@ -45,6 +46,7 @@ struct lap_stream {
     _Atomic uint64_t issued;
     uint64_t done;
     uint64_t spin_ns;
+    bool urgent; /* see lap_thread_be_urgent */
     bool asleep; /* the worker sleeps on `work` */
     bool waited; /* somebody sleeps on `idle` */
     bool stop;
@@ -58,7 +60,10 @@ struct lap_stream {
 
 uint64_t lap_host_spin_ns(void)
 {
-    return lap_cores() > 1 ? SPIN_NS : 0;
+    uint64_t most;
+    if (lap_environment_spin(&most) != LAP_OK) /* the world has said so */
+        most = 0;
+    return lap_cores() == 1 ? 0 : most < SPIN_NS ? most : SPIN_NS;
 }
 
 void lap_host_spin(const _Atomic uint64_t *counter, uint64_t target, uint64_t spin_ns)
@@ -107,6 +112,8 @@ static void *worker_main(void *context)
 {
     lap_stream_t *stream = context;
     task_t task;
+    if (stream->urgent)
+        lap_thread_be_urgent();
     pthread_mutex_lock(&stream->lock);
     while (next_task(stream, &task)) {
         const bool skip = stream->status != LAP_OK && !task.always;
@@ -121,7 +128,6 @@ static void *worker_main(void *context)
 
 lap_status_t lap_host_stream_create(lap_device_t *device, bool urgent, lap_stream_t **stream_p)
 {
-    (void)urgent; /* workers are equal: the scheduler of the system shares the cores out */
     lap_stream_t *stream = lap_alloc(1, sizeof(*stream));
     task_t *ring = lap_alloc(FIRST_ROOM, sizeof(*ring));
     if (!stream || !ring) {
@@ -133,6 +139,7 @@ lap_status_t lap_host_stream_create(lap_device_t *device, bool urgent, lap_strea
     stream->ring = ring;
     stream->room = FIRST_ROOM;
     stream->spin_ns = lap_host_spin_ns();
+    stream->urgent = urgent;
     stream->delay_fd = NO_FD;
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->work, NULL);

@@ -210,9 +210,9 @@ lap_status_t lap_nn_cuda_attention_backward(lap_stream_t *stream, const lap_atte
     LAP_TRY(launch_delta(stream, attention));
     if (uses_tiles(attention)) {
         LAP_TRY(launch_tiles(stream, attention, KERNEL_attention_keys_f16_64, attention->kv_heads,
-                             keys, LAP_CUDA_ATTENTION_TILE));
+                             keys, LAP_CUDA_BACKWARD_ROWS(attention->dim)));
         return launch_tiles(stream, attention, KERNEL_attention_queries_f16_64, attention->heads,
-                            attention->seq, LAP_CUDA_ATTENTION_TILE);
+                            attention->seq, LAP_CUDA_BACKWARD_ROWS(attention->dim));
     }
     LAP_TRY(launch_plain(stream, attention, KERNEL_attention_plain_keys, attention->kv_heads, keys,
                          BACKWARD_TILES));

@@ -16,13 +16,18 @@
 #define LAP_CUDA_PLAIN_DIM 256     /* columns of a head that they can do at most */
 #define LAP_CUDA_DELTA_THREADS 256 /* of attention_delta */
 
+/* The rows that are a block's own in backward. */
+#define LAP_CUDA_BACKWARD_ROWS(dim) ((dim) == 64 ? 128 : 64)
+
 /*
- * Shared memory of a block. On tensor cores: two tiles of its own, two that come and two that are
- * worked on; with keys of its own, two numbers for each query of the latter, too.
+ * Shared memory of a block. On tensor cores: its own rows, of one matrix or in backward of two, two tiles that
+ * come and two that are worked on; with keys of its own, two numbers for each query of the latter, too.
  */
 #define LAP_CUDA_ATTENTION_SHARED(dim) ((size_t)12 * LAP_CUDA_ATTENTION_TILE * (dim))
+#define LAP_CUDA_QUERIES_SHARED(dim)                                                               \
+    ((size_t)(8 * LAP_CUDA_ATTENTION_TILE + 4 * LAP_CUDA_BACKWARD_ROWS(dim)) * (dim))
 #define LAP_CUDA_KEYS_SHARED(dim)                                                                  \
-    (LAP_CUDA_ATTENTION_SHARED(dim) + (size_t)16 * LAP_CUDA_ATTENTION_TILE)
+    (LAP_CUDA_QUERIES_SHARED(dim) + (size_t)16 * LAP_CUDA_ATTENTION_TILE)
 #define LAP_CUDA_PLAIN_SHARED(tiles, dim) ((size_t)4 * LAP_CUDA_PLAIN_TILE * (tiles) * ((dim) | 1))
 
 /*
@@ -41,10 +46,10 @@
     X(attention_keys_f16_128, LAP_CUDA_KEYS_SHARED(128))                                           \
     X(attention_keys_bf16_64, LAP_CUDA_KEYS_SHARED(64))                                            \
     X(attention_keys_bf16_128, LAP_CUDA_KEYS_SHARED(128))                                          \
-    X(attention_queries_f16_64, LAP_CUDA_ATTENTION_SHARED(64))                                     \
-    X(attention_queries_f16_128, LAP_CUDA_ATTENTION_SHARED(128))                                   \
-    X(attention_queries_bf16_64, LAP_CUDA_ATTENTION_SHARED(64))                                    \
-    X(attention_queries_bf16_128, LAP_CUDA_ATTENTION_SHARED(128))                                  \
+    X(attention_queries_f16_64, LAP_CUDA_QUERIES_SHARED(64))                                       \
+    X(attention_queries_f16_128, LAP_CUDA_QUERIES_SHARED(128))                                     \
+    X(attention_queries_bf16_64, LAP_CUDA_QUERIES_SHARED(64))                                      \
+    X(attention_queries_bf16_128, LAP_CUDA_QUERIES_SHARED(128))                                    \
     X(attention_forward_blocks_f16_64, LAP_CUDA_ATTENTION_SHARED(64))                              \
     X(attention_forward_blocks_f16_128, LAP_CUDA_ATTENTION_SHARED(128))                            \
     X(attention_forward_blocks_bf16_64, LAP_CUDA_ATTENTION_SHARED(64))                             \
@@ -53,10 +58,10 @@
     X(attention_keys_blocks_f16_128, LAP_CUDA_KEYS_SHARED(128))                                    \
     X(attention_keys_blocks_bf16_64, LAP_CUDA_KEYS_SHARED(64))                                     \
     X(attention_keys_blocks_bf16_128, LAP_CUDA_KEYS_SHARED(128))                                   \
-    X(attention_queries_blocks_f16_64, LAP_CUDA_ATTENTION_SHARED(64))                              \
-    X(attention_queries_blocks_f16_128, LAP_CUDA_ATTENTION_SHARED(128))                            \
-    X(attention_queries_blocks_bf16_64, LAP_CUDA_ATTENTION_SHARED(64))                             \
-    X(attention_queries_blocks_bf16_128, LAP_CUDA_ATTENTION_SHARED(128))                           \
+    X(attention_queries_blocks_f16_64, LAP_CUDA_QUERIES_SHARED(64))                                \
+    X(attention_queries_blocks_f16_128, LAP_CUDA_QUERIES_SHARED(128))                              \
+    X(attention_queries_blocks_bf16_64, LAP_CUDA_QUERIES_SHARED(64))                               \
+    X(attention_queries_blocks_bf16_128, LAP_CUDA_QUERIES_SHARED(128))                             \
     X(attention_plain_forward, LAP_CUDA_PLAIN_SHARED(3, LAP_CUDA_PLAIN_DIM))                       \
     X(attention_plain_keys, LAP_CUDA_PLAIN_SHARED(4, LAP_CUDA_PLAIN_DIM))                          \
     X(attention_plain_queries, LAP_CUDA_PLAIN_SHARED(4, LAP_CUDA_PLAIN_DIM))

@@ -99,14 +99,17 @@ template <int dim> __device__ uint32_t block_at(uint32_t address, int row, int c
 
 /* ---- products ---- */
 
-/* c = x y^T, x [16 * blocks, dim] and y [64, dim] from tiles; x is read `down`, y `across`. */
-template <typename T, int dim, int blocks>
-__device__ void multiply_rows(float (&c)[blocks][8][4], uint32_t x, uint32_t y)
+/*
+ * c = x y^T, x [16 * blocks, dim] and y from tiles; x is read `down`, y `across`. Of y rows from 16 * from on, as
+ * many as c has columns.
+ */
+template <typename T, int dim, int blocks, int width>
+__device__ void multiply_rows(float (&c)[blocks][width][4], uint32_t x, uint32_t y, int from = 0)
 {
 #pragma unroll
     for (int m = 0; m < blocks; m++)
 #pragma unroll
-        for (int i = 0; i < 32; i++)
+        for (int i = 0; i < width * 4; i++)
             c[m][i / 4][i % 4] = 0;
 #pragma unroll
     for (int k = 0; k < dim / 16; k++) {
@@ -115,9 +118,9 @@ __device__ void multiply_rows(float (&c)[blocks][8][4], uint32_t x, uint32_t y)
         for (int m = 0; m < blocks; m++)
             load_matrices(a[m], block_at<dim>(x, m, k));
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
+        for (int n = 0; n < width / 2; n++) {
             uint32_t b[4];
-            load_matrices(b, block_at<dim>(y, n, k));
+            load_matrices(b, block_at<dim>(y, from + n, k));
 #pragma unroll
             for (int m = 0; m < blocks; m++) {
                 multiply_add<T>(c[m][2 * n], a[m], b[0], b[1]);
@@ -127,35 +130,43 @@ __device__ void multiply_rows(float (&c)[blocks][8][4], uint32_t x, uint32_t y)
     }
 }
 
-/* The same for 16 rows x that are in registers: blocks (0, k) of a tile, read `down`. */
-template <typename T, int dim>
-__device__ void multiply_kept(float (&c)[8][4], const uint32_t (&x)[dim / 16][4], uint32_t y)
+/* The same for rows x that are in registers: blocks (m, k) of a tile, read `down`. */
+template <typename T, int dim, int blocks, int width>
+__device__ void multiply_kept(float (&c)[blocks][width][4],
+                              const uint32_t (&x)[blocks][dim / 16][4], uint32_t y, int from)
 {
 #pragma unroll
-    for (int i = 0; i < 32; i++)
-        c[i / 4][i % 4] = 0;
+    for (int m = 0; m < blocks; m++)
+#pragma unroll
+        for (int i = 0; i < width * 4; i++)
+            c[m][i / 4][i % 4] = 0;
 #pragma unroll
     for (int k = 0; k < dim / 16; k++)
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
+        for (int n = 0; n < width / 2; n++) {
             uint32_t b[4];
-            load_matrices(b, block_at<dim>(y, n, k));
-            multiply_add<T>(c[2 * n], x[k], b[0], b[1]);
-            multiply_add<T>(c[2 * n + 1], x[k], b[2], b[3]);
+            load_matrices(b, block_at<dim>(y, from + n, k));
+#pragma unroll
+            for (int m = 0; m < blocks; m++) {
+                multiply_add<T>(c[m][2 * n], x[m][k], b[0], b[1]);
+                multiply_add<T>(c[m][2 * n + 1], x[m][k], b[2], b[3]);
+            }
         }
 }
 
-/* c += x y, x [16 * blocks, 64] and y [64, dim]; y is read `down`. */
-template <typename T, int dim, int blocks>
-__device__ void add_product(float (&c)[blocks][dim / 8][4], const uint32_t (&x)[blocks][4][4],
-                            uint32_t y)
+/*
+ * c += x y, x [16 * blocks, 16 * depth]; y is read `down`. Of y rows from 16 * from on, as many as x has columns.
+ */
+template <typename T, int dim, int blocks, int depth>
+__device__ void add_product(float (&c)[blocks][dim / 8][4], const uint32_t (&x)[blocks][depth][4],
+                            uint32_t y, int from = 0)
 {
 #pragma unroll
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < depth; k++)
 #pragma unroll
         for (int n = 0; n < dim / 16; n++) {
             uint32_t b[4];
-            load_matrices_turned(b, block_at<dim>(y, k, n));
+            load_matrices_turned(b, block_at<dim>(y, from + k, n));
 #pragma unroll
             for (int m = 0; m < blocks; m++) {
                 multiply_add<T>(c[m][2 * n], x[m][k], b[0], b[1]);
@@ -165,10 +176,11 @@ __device__ void add_product(float (&c)[blocks][dim / 8][4], const uint32_t (&x)[
 }
 
 /* Sums of a product, rounded, as the left factor of another: the lanes have what they need. */
-template <typename T> __device__ void round_factor(const float (&c)[8][4], uint32_t (&x)[4][4])
+template <typename T, int depth>
+__device__ void round_factor(const float (&c)[2 * depth][4], uint32_t (&x)[depth][4])
 {
 #pragma unroll
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < depth; k++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             x[k][i] = pack<T>(c[2 * k + i / 2][i % 2 * 2], c[2 * k + i / 2][i % 2 * 2 + 1]);
@@ -249,21 +261,23 @@ __device__ head_rows<const T> keys_of(const lap_cuda_attention_t &a, int b, int 
 }
 
 /* Of 16 rows of scores: those of keys that the query of a row does not see. */
-__device__ inline void mask_unseen(float (&s)[8][4], const int (&seen)[2], int key)
+template <int width>
+__device__ void mask_unseen(float (&s)[width][4], const int (&seen)[2], int key)
 {
 #pragma unroll
-    for (int i = 0; i < 32; i++)
+    for (int i = 0; i < width * 4; i++)
         if (key + i / 4 * 8 + i % 2 >= seen[i % 4 / 2])
             s[i / 4][i % 4] = -INFINITY;
 }
 
 /* The same of turned scores. */
-__device__ inline void mask_unseen_turned(const lap_cuda_attention_t &a, float (&s)[8][4],
-                                          int query, int key)
+template <int width>
+__device__ void mask_unseen_turned(const lap_cuda_attention_t &a, float (&s)[width][4], int query,
+                                   int key)
 {
     const size_t low = lap_position(a.keys_at, key), high = lap_position(a.keys_at, key + 8);
 #pragma unroll
-    for (int i = 0; i < 32; i++)
+    for (int i = 0; i < width * 4; i++)
         if ((i % 4 < 2 ? low : high) > lap_position(a.queries_at, query + i / 4 * 8 + i % 2))
             s[i / 4][i % 4] = -INFINITY;
 }
@@ -271,10 +285,10 @@ __device__ inline void mask_unseen_turned(const lap_cuda_attention_t &a, float (
 /* ---- forward ---- */
 
 /* Of 16 rows of scores: those of keys behind the query of a row count nothing. */
-__device__ inline void mask_keys(float (&s)[8][4], int query, int key)
+template <int width> __device__ void mask_keys(float (&s)[width][4], int query, int key)
 {
 #pragma unroll
-    for (int i = 0; i < 32; i++)
+    for (int i = 0; i < width * 4; i++)
         if (key + i / 4 * 8 + i % 2 > query + i % 4 / 2 * 8)
             s[i / 4][i % 4] = -INFINITY;
 }
@@ -460,10 +474,10 @@ template <typename T, int dim, bool blocks> __device__ void forward(const lap_cu
 /* ---- backward ---- */
 
 /* As mask_keys, of turned scores. */
-__device__ inline void mask_queries(float (&s)[8][4], int query, int key)
+template <int width> __device__ void mask_queries(float (&s)[width][4], int query, int key)
 {
 #pragma unroll
-    for (int i = 0; i < 32; i++)
+    for (int i = 0; i < width * 4; i++)
         if (key + i % 4 / 2 * 8 > query + i / 4 * 8 + i % 2)
             s[i / 4][i % 4] = -INFINITY;
 }
@@ -473,10 +487,10 @@ __device__ inline void mask_queries(float (&s)[8][4], int query, int key)
  * gradients dp: p (dp - delta), without the scale. `lse` and `delta` are where this lane's first
  * two columns are.
  */
-__device__ inline void soften_columns(float (&s)[8][4], uint32_t lse, float scale)
+template <int width> __device__ void soften_columns(float (&s)[width][4], uint32_t lse, float scale)
 {
 #pragma unroll
-    for (int n = 0; n < 8; n++) {
+    for (int n = 0; n < width; n++) {
         const float2 shift = load_shared_pair(lse + n * 32);
 #pragma unroll
         for (int i = 0; i < 4; i++)
@@ -484,10 +498,11 @@ __device__ inline void soften_columns(float (&s)[8][4], uint32_t lse, float scal
     }
 }
 
-__device__ inline void turn_columns(float (&p)[8][4], const float (&dp)[8][4], uint32_t delta)
+template <int width>
+__device__ void turn_columns(float (&p)[width][4], const float (&dp)[width][4], uint32_t delta)
 {
 #pragma unroll
-    for (int n = 0; n < 8; n++) {
+    for (int n = 0; n < width; n++) {
         const float2 shift = load_shared_pair(delta + n * 32);
 #pragma unroll
         for (int i = 0; i < 4; i++)
@@ -504,26 +519,35 @@ __device__ inline int unseeing(const lap_cuda_attention_t &a, int key)
 }
 
 /*
- * A block of four warps takes 64 keys and values of a head, 16 to a warp, and goes through the
- * queries of all heads that use them, in their order. Scores are turned: keys are rows. Shared
- * memory: the keys, the values, then twice a tile of queries and one of dout, then lse and delta
- * of both.
+ * How a warp of backward works: 16 rows of its own at a time are a block, and it goes through a tile in parts of
+ * `wide` blocks. What it reads of a tile from shared memory serves all of its own rows, so that two blocks need
+ * half of the reading of one; of heads with 128 columns there are not registers enough for two.
+ */
+template <int dim>
+constexpr int own_blocks = LAP_CUDA_BACKWARD_ROWS(dim) / 16 / (tile_threads / 32);
+template <int dim> constexpr int wide = 4 / own_blocks<dim>;
+
+/*
+ * A block of four warps takes keys and values of a head, as many rows to a warp as it has of its own, and goes
+ * through the queries of all heads that use them, in their order. Scores are turned: keys are rows. Shared
+ * memory: the keys, the values, then twice a tile of queries and one of dout, then lse and delta of both.
  */
 template <typename T, int dim, bool blocks>
 __device__ void backward_keys(const lap_cuda_attention_t &a)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    constexpr uint32_t step = 2 * tile_bytes<dim>;
+    constexpr int own = own_blocks<dim>, block_rows = LAP_CUDA_BACKWARD_ROWS(dim);
+    constexpr uint32_t step = 2 * tile_bytes<dim>, own_bytes = block_rows * row_bytes<dim>;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int kv = blockIdx.x % a.kv_heads, b = blockIdx.x / a.kv_heads;
-    const int key0 = blockIdx.y * tile_rows, group = a.heads / a.kv_heads;
+    const int key0 = blockIdx.y * block_rows, group = a.heads / a.kv_heads;
     const int k_head = a.heads + kv, v_head = k_head + a.kv_heads;
     const int keys = blocks ? a.keys : a.seq;
     const T *qkv = static_cast<const T *>(a.qkv), *douts = static_cast<const T *>(a.dout);
-    const uint32_t k_tile = shared_address(memory), v_tile = k_tile + tile_bytes<dim>;
-    const uint32_t q_tiles = k_tile + step, sums = q_tiles + 2 * step;
-    load_tile<tile_rows, dim>(k_tile, keys_of<T, blocks>(a, b, kv), key0, keys);
-    load_tile<tile_rows, dim>(v_tile, keys_of<T, blocks>(a, b, a.kv_heads + kv), key0, keys);
+    const uint32_t k_tile = shared_address(memory), v_tile = k_tile + own_bytes;
+    const uint32_t q_tiles = v_tile + own_bytes, sums = q_tiles + 2 * step;
+    load_tile<block_rows, dim>(k_tile, keys_of<T, blocks>(a, b, kv), key0, keys);
+    load_tile<block_rows, dim>(v_tile, keys_of<T, blocks>(a, b, a.kv_heads + kv), key0, keys);
 
     /* The queries from `query0` on of head `head`, with their dout, lse and delta. */
     const auto load = [&](int turn, int head, int query0) {
@@ -539,8 +563,9 @@ __device__ void backward_keys(const lap_cuda_attention_t &a)
                     there);
     };
 
-    const uint32_t mine = warp * 16 * row_bytes<dim>;
-    float dk[1][dim / 8][4] = {}, dv[1][dim / 8][4] = {};
+    const int first = key0 + warp * own * 16; /* the first key of the warp */
+    const uint32_t mine = warp * own * 16 * row_bytes<dim>;
+    float dk[own][dim / 8][4] = {}, dv[own][dim / 8][4] = {};
     const int before = blocks ? unseeing(a, key0) : key0; /* queries that see none of the keys */
     const int start = before / tile_rows * tile_rows;
     int head = before < a.seq ? kv * group : (kv + 1) * group, query0 = start;
@@ -548,8 +573,8 @@ __device__ void backward_keys(const lap_cuda_attention_t &a)
     for (int turn = 0; head < (kv + 1) * group; turn ^= 1) {
         const bool last = query0 + tile_rows >= a.seq;
         const int tile0 = query0;
-        const bool diagonal =
-            blocks ? lap_cuda_keys_seen(&a, tile0) < key0 + tile_rows : tile0 == key0;
+        const bool diagonal = blocks ? lap_cuda_keys_seen(&a, tile0) < key0 + block_rows
+                                     : tile0 < first + own * 16 - 1;
         head += last;
         query0 = last ? start : query0 + tile_rows;
         copies_wait();
@@ -558,53 +583,73 @@ __device__ void backward_keys(const lap_cuda_attention_t &a)
             load(turn ^ 1, head, query0);
         const uint32_t q_tile = q_tiles + turn * step, d_tile = q_tile + tile_bytes<dim>;
         const uint32_t lse = sums + turn * tile_threads * 4 + lane % 4 * 8;
-        float s[1][8][4], dp[1][8][4];
-        uint32_t x[1][4][4];
-        multiply_rows<T, dim>(s, k_tile + mine + down<dim>(lane), q_tile + across<dim>(lane));
-        multiply_rows<T, dim>(dp, v_tile + mine + down<dim>(lane), d_tile + across<dim>(lane));
-        if (blocks && diagonal)
-            mask_unseen_turned(a, s[0], tile0 + lane % 4 * 2, key0 + warp * 16 + lane / 4);
-        else if (diagonal)
-            mask_queries(s[0], lane % 4 * 2, warp * 16 + lane / 4);
-        soften_columns(s[0], lse, a.scale * log2_e);
-        round_factor<T>(s[0], x[0]);
-        add_product<T, dim>(dv, x, d_tile + down<dim>(lane));
-        turn_columns(s[0], dp[0], lse + tile_rows * 4);
-        round_factor<T>(s[0], x[0]);
-        add_product<T, dim>(dk, x, q_tile + down<dim>(lane));
+#pragma unroll
+        for (int part = 0; part < 4; part += wide<dim>) {
+            float s[own][2 * wide<dim>][4], dp[own][2 * wide<dim>][4];
+            uint32_t x[own][wide<dim>][4];
+            if (!blocks && tile0 + (part + wide<dim>)*16 <= first)
+                continue; /* all of the warp's keys are behind these queries */
+            multiply_rows<T, dim>(s, k_tile + mine + down<dim>(lane), q_tile + across<dim>(lane),
+                                  part);
+            multiply_rows<T, dim>(dp, v_tile + mine + down<dim>(lane), d_tile + across<dim>(lane),
+                                  part);
+#pragma unroll
+            for (int m = 0; m < own; m++) {
+                const int query = tile0 + part * 16 + lane % 4 * 2, key = first + m * 16 + lane / 4;
+                if (blocks && diagonal)
+                    mask_unseen_turned(a, s[m], query, key);
+                else if (diagonal)
+                    mask_queries(s[m], query, key);
+                soften_columns(s[m], lse + part * 64, a.scale * log2_e);
+                round_factor<T>(s[m], x[m]);
+            }
+            add_product<T, dim>(dv, x, d_tile + down<dim>(lane), part);
+#pragma unroll
+            for (int m = 0; m < own; m++) {
+                turn_columns(s[m], dp[m], lse + (tile_rows + part * 16) * 4);
+                round_factor<T>(s[m], x[m]);
+            }
+            add_product<T, dim>(dk, x, q_tile + down<dim>(lane), part);
+        }
     }
 
     T *dqkv = static_cast<T *>(a.dqkv);
-    const int first = key0 + warp * 16;
-    if (blocks) {
-        float *dkv = static_cast<float *>(a.dkv);
-        const float once[2] = {1, 1}, scale[2] = {a.scale, a.scale}, none[2] = {0, 0};
+    if (blocks)
         copies_wait(); /* of the first tile, where no query sees the keys */
-        store_sums<dim>(dk[0], scale, none, rows_of(a, dkv, a.dkv_stride, b, kv), first, keys);
-        store_sums<dim>(dv[0], once, none, rows_of(a, dkv, a.dkv_stride, b, a.kv_heads + kv), first,
-                        keys);
-        return;
+#pragma unroll
+    for (int m = 0; m < own; m++) {
+        const int row = first + m * 16;
+        const uint32_t tile = k_tile + mine + m * 16 * row_bytes<dim>;
+        if (blocks) {
+            float *dkv = static_cast<float *>(a.dkv);
+            const float once[2] = {1, 1}, scale[2] = {a.scale, a.scale}, none[2] = {0, 0};
+            store_sums<dim>(dk[m], scale, none, rows_of(a, dkv, a.dkv_stride, b, kv), row, keys);
+            store_sums<dim>(dv[m], once, none, rows_of(a, dkv, a.dkv_stride, b, a.kv_heads + kv),
+                            row, keys);
+        } else {
+            store_rows<T, dim>(dk[m], a.scale, a.scale, tile,
+                               rows_of(a, dqkv, a.qkv_stride, b, k_head), row, a.seq);
+            store_rows<T, dim>(dv[m], 1, 1, tile + own_bytes,
+                               rows_of(a, dqkv, a.qkv_stride, b, v_head), row, a.seq);
+        }
     }
-    store_rows<T, dim>(dk[0], a.scale, a.scale, k_tile + mine,
-                       rows_of(a, dqkv, a.qkv_stride, b, k_head), first, a.seq);
-    store_rows<T, dim>(dv[0], 1, 1, v_tile + mine, rows_of(a, dqkv, a.qkv_stride, b, v_head), first,
-                       a.seq);
 }
 
 /*
- * A block of four warps takes 64 queries of a head, 16 to a warp, those with the most keys first.
- * The queries and their dout stay in registers. Shared memory: the queries, dout, then twice a
- * tile of keys and one of values.
+ * A block of four warps takes queries of a head, as many to a warp as it has rows of its own, those with the most
+ * keys first. The queries and their dout stay in registers. Shared memory: the queries, dout, then twice a tile of
+ * keys and one of values.
  */
 template <typename T, int dim, bool blocks>
 __device__ void backward_queries(const lap_cuda_attention_t &a)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    constexpr uint32_t step = 2 * tile_bytes<dim>;
+    constexpr int own = own_blocks<dim>, block_rows = LAP_CUDA_BACKWARD_ROWS(dim);
+    constexpr uint32_t step = 2 * tile_bytes<dim>, own_bytes = block_rows * row_bytes<dim>;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int head = blockIdx.x % a.heads, b = blockIdx.x / a.heads;
     const int kv = head / (a.heads / a.kv_heads), keys = blocks ? a.keys : a.seq;
-    const int query0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * tile_rows;
+    const int query0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * block_rows;
     const T *qkv = static_cast<const T *>(a.qkv), *douts = static_cast<const T *>(a.dout);
     /* The keys from `key0` on, and their values. */
     const auto load = [&](uint32_t tile, int key0) {
@@ -612,69 +657,86 @@ __device__ void backward_queries(const lap_cuda_attention_t &a)
         load_tile<tile_rows, dim>(tile + tile_bytes<dim>, keys_of<T, blocks>(a, b, a.kv_heads + kv),
                                   key0, keys);
     };
-    const uint32_t q_tile = shared_address(memory), d_tile = q_tile + tile_bytes<dim>;
-    const uint32_t kv_tiles = q_tile + step;
-    load_tile<tile_rows, dim>(q_tile, rows_of(a, qkv, a.qkv_stride, b, head), query0, a.seq);
-    load_tile<tile_rows, dim>(d_tile, rows_of(a, douts, a.out_stride, b, head), query0, a.seq);
+    const uint32_t q_tile = shared_address(memory), d_tile = q_tile + own_bytes;
+    const uint32_t kv_tiles = d_tile + own_bytes;
+    load_tile<block_rows, dim>(q_tile, rows_of(a, qkv, a.qkv_stride, b, head), query0, a.seq);
+    load_tile<block_rows, dim>(d_tile, rows_of(a, douts, a.out_stride, b, head), query0, a.seq);
     load(kv_tiles, 0);
 
-    const int mine = query0 + warp * 16;
-    const uint32_t q_mine = q_tile + warp * 16 * row_bytes<dim>;
+    const int mine = query0 + warp * own * 16;
+    const uint32_t q_mine = q_tile + warp * own * 16 * row_bytes<dim>;
     const size_t sums = static_cast<size_t>(head * a.batch + b) * a.seq;
-    const int end = blocks ? keys_until<blocks>(a, query0, tile_rows) : query0 + 1;
-    const int all_see = blocks ? lap_cuda_keys_seen(&a, query0) : query0;
-    float shift[2], delta[2];
-    int seen[2];
-#pragma unroll
-    for (int row = 0; row < 2; row++) {
-        const int query = mine + row * 8 + lane / 4;
-        shift[row] = query < a.seq ? a.lse[sums + query] * -log2_e : 0;
-        delta[row] = query < a.seq ? a.delta[sums + query] : 0;
-        seen[row] = blocks ? lap_cuda_keys_seen(&a, query) : 0;
-    }
-    uint32_t q[dim / 16][4], d[dim / 16][4];
+    const int end = keys_until<blocks>(a, query0, block_rows);
+    const int all_see = blocks ? lap_cuda_keys_seen(&a, query0) : mine;
+    float shift[own][2], delta[own][2];
+    int seen[own][2];
+    uint32_t q[own][dim / 16][4], d[own][dim / 16][4];
     copies_wait();
     __syncthreads();
 #pragma unroll
-    for (int n = 0; n < dim / 16; n++) {
-        load_matrices(q[n], block_at<dim>(q_mine + down<dim>(lane), 0, n));
-        load_matrices(d[n], block_at<dim>(q_mine + tile_bytes<dim> + down<dim>(lane), 0, n));
+    for (int m = 0; m < own; m++) {
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            const int query = mine + m * 16 + row * 8 + lane / 4;
+            shift[m][row] = query < a.seq ? a.lse[sums + query] * -log2_e : 0;
+            delta[m][row] = query < a.seq ? a.delta[sums + query] : 0;
+            seen[m][row] = blocks ? lap_cuda_keys_seen(&a, query) : 0;
+        }
+#pragma unroll
+        for (int n = 0; n < dim / 16; n++) {
+            load_matrices(q[m][n], block_at<dim>(q_mine + down<dim>(lane), m, n));
+            load_matrices(d[m][n], block_at<dim>(q_mine + own_bytes + down<dim>(lane), m, n));
+        }
     }
 
-    float dq[1][dim / 8][4] = {};
+    float dq[own][dim / 8][4] = {};
     for (int key0 = 0, turn = 0; key0 < end; key0 += tile_rows, turn ^= 1) {
         const uint32_t k_tile = kv_tiles + turn * step, next = kv_tiles + (turn ^ 1) * step;
         copies_wait();
         __syncthreads();
         if (key0 + tile_rows < end)
             load(next, key0 + tile_rows);
-        float s[8][4], dp[8][4];
-        uint32_t x[1][4][4];
-        multiply_kept<T, dim>(s, q, k_tile + across<dim>(lane));
-        multiply_kept<T, dim>(dp, d, k_tile + tile_bytes<dim> + across<dim>(lane));
-        if (blocks && key0 + tile_rows > all_see)
-            mask_unseen(s, seen, key0 + lane % 4 * 2);
-        else if (!blocks && key0 == query0)
-            mask_keys(s, mine + lane / 4, key0 + lane % 4 * 2);
 #pragma unroll
-        for (int i = 0; i < 32; i++) {
-            const int row = i % 4 / 2;
-            const float p = power_of_2(fmaf(s[i / 4][i % 4], a.scale * log2_e, shift[row]));
-            s[i / 4][i % 4] = p * (dp[i / 4][i % 4] - delta[row]);
+        for (int part = 0; part < 4; part += wide<dim>) {
+            float s[own][2 * wide<dim>][4], dp[own][2 * wide<dim>][4];
+            uint32_t x[own][wide<dim>][4];
+            const int key = key0 + part * 16;
+            if (!blocks && key > mine + own * 16 - 1)
+                continue; /* all of them are behind the warp's queries */
+            multiply_kept<T, dim>(s, q, k_tile + across<dim>(lane), part);
+            multiply_kept<T, dim>(dp, d, k_tile + tile_bytes<dim> + across<dim>(lane), part);
+#pragma unroll
+            for (int m = 0; m < own; m++) {
+                if (blocks && key0 + tile_rows > all_see)
+                    mask_unseen(s[m], seen[m], key + lane % 4 * 2);
+                else if (!blocks && key + wide<dim> * 16 - 1 > all_see)
+                    mask_keys(s[m], mine + m * 16 + lane / 4, key + lane % 4 * 2);
+#pragma unroll
+                for (int i = 0; i < 8 * wide<dim>; i++) {
+                    const int row = i % 4 / 2;
+                    const float p =
+                        power_of_2(fmaf(s[m][i / 4][i % 4], a.scale * log2_e, shift[m][row]));
+                    s[m][i / 4][i % 4] = p * (dp[m][i / 4][i % 4] - delta[m][row]);
+                }
+                round_factor<T>(s[m], x[m]);
+            }
+            add_product<T, dim>(dq, x, k_tile + down<dim>(lane), part);
         }
-        round_factor<T>(s, x[0]);
-        add_product<T, dim>(dq, x, k_tile + down<dim>(lane));
     }
-    if (blocks) {
-        const float scale[2] = {a.scale, a.scale},
-                    old[2] = {a.merges ? 1.f : 0, a.merges ? 1.f : 0};
-        store_sums<dim>(dq[0], scale, old,
-                        rows_of(a, static_cast<float *>(a.dqkv), a.dq_stride, b, head), mine,
-                        a.seq);
-    } else {
-        store_rows<T, dim>(dq[0], a.scale, a.scale, q_mine,
-                           rows_of(a, static_cast<T *>(a.dqkv), a.qkv_stride, b, head), mine,
-                           a.seq);
+#pragma unroll
+    for (int m = 0; m < own; m++) {
+        const int row = mine + m * 16;
+        if (blocks) {
+            const float scale[2] = {a.scale, a.scale},
+                        old[2] = {a.merges ? 1.f : 0, a.merges ? 1.f : 0};
+            store_sums<dim>(dq[m], scale, old,
+                            rows_of(a, static_cast<float *>(a.dqkv), a.dq_stride, b, head), row,
+                            a.seq);
+        } else {
+            store_rows<T, dim>(dq[m], a.scale, a.scale, q_mine + m * 16 * row_bytes<dim>,
+                               rows_of(a, static_cast<T *>(a.dqkv), a.qkv_stride, b, head), row,
+                               a.seq);
+        }
     }
 }
 

@@ -101,6 +101,7 @@ static void deliver_first(struct lap_pacer *pacer)
 static void *pacer_main(void *context)
 {
     struct lap_pacer *pacer = context;
+    lap_thread_be_urgent();
     prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul); /* the default is to be up to 50 us late */
     pthread_mutex_lock(&pacer->lock);
     while (pacer->count > 0 || !pacer->stop) {

@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "transport/host/host.h"
-#include "transport/mpi/mpi.h"
 #include "transport/nccl/nccl_comm.h"
+#include "transport/wire/wire.h"
 #include "util/alloc.h"
 
 #define DATA_ALIGNMENT 4096u
@@ -44,7 +44,7 @@ static void lap_nccl_buffer_destroy(lap_buffer_t *buffer)
         lap_free(part);
     }
     buffer->backend = NULL;
-    lap_mpi_buffer_destroy(buffer);
+    lap_wire_buffer_destroy(buffer);
 }
 
 static size_t round_up(size_t value)
@@ -160,7 +160,7 @@ static lap_status_t lap_nccl_put_now(lap_buffer_t *buffer, const lap_put_t *put)
     const lap_raise_t raise = lap_put_raise(put, 0);
     LAP_TRY(is_near(buffer, put->peer) ? lap_part_copy_now(buffer, put)
                                        : lap_nccl_far_put_now(buffer, put));
-    return put->signal == LAP_NO_SIGNAL ? LAP_OK : lap_mpi_raise_now(buffer, &raise);
+    return put->signal == LAP_NO_SIGNAL ? LAP_OK : lap_wire_raise_now(buffer, &raise);
 }
 
 static lap_status_t lap_nccl_put(lap_buffer_t *buffer, const lap_device_ops_t *device,
@@ -186,10 +186,10 @@ const lap_transport_ops_t lap_nccl_ops = {
     .foreign_create = lap_nccl_foreign_create,
     .buffer_create = lap_nccl_buffer_create,
     .buffer_destroy = lap_nccl_buffer_destroy,
-    .tell_note = lap_mpi_tell_note,
+    .tell_note = lap_wire_tell_note,
     .put_now = lap_nccl_put_now,
-    .raise_now = lap_mpi_raise_now,
-    .wait_now = lap_mpi_wait_now,
+    .raise_now = lap_wire_raise_now,
+    .wait_now = lap_wire_wait_now,
     .put = lap_nccl_put,
     .raise = lap_nccl_raise,
     .wait = lap_cuda_ipc_wait,

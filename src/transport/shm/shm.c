@@ -16,11 +16,11 @@ static lap_status_t lap_shm_buffer_create(lap_buffer_t *buffer)
                          "threads: use self");
     /* Some rank is elsewhere for every rank of such a group: all come to the same end. */
     for (int rank = 0; group->size > 1 && rank < group->size; rank++)
-        if (group->world->kind == LAP_WORLD_MPI &&
+        if (group->world->kind == LAP_WORLD_WIRED &&
             group->world->peers[group->members[rank]].heap_fd < 0)
             return lap_error(LAP_ERR_UNSUPPORTED,
                              "transport shm is for ranks that are processes of one host; rank %d "
-                             "is on another host than rank %d: use hosts or mpi",
+                             "is on another host than rank %d: use hosts",
                              rank, group->rank);
     return lap_host_buffer_create(buffer);
 }

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The transports `mpi` and `hosts`: ranks that have a wire between them. A put becomes packets that
- * the owner of the memory takes in a thread of its own, whatever its other threads do: its words
- * are raised there as if the peer had done so. `mpi` uses the wire between all ranks, `hosts` only
- * where memory cannot be mapped. It does not see MPI itself: that is core/mpi.
+ * The transports `mpi`, `tcp` and `hosts`: ranks that have a wire between them. A put becomes packets
+ * that the owner of the memory takes in a thread of its own, whatever its other threads do: its words
+ * are raised there as if the peer had done so. `mpi` and `tcp` use the wire of that kind between all
+ * ranks, `hosts` either, only where memory cannot be mapped. They do not see MPI or TCP themselves:
+ * those are in core/mpi and core/tcp.
  */
-#include "transport/mpi/mpi.h"
+#include "transport/wire/wire.h"
 
 #include <string.h>
+#include <strings.h>
 
 #include "core/status.h"
 #include "transport/host/host.h"
@@ -98,8 +100,7 @@ static lap_status_t begin_packet(lap_buffer_t *buffer, int peer, uint32_t kind, 
     lap_buffer_watch_t watch;
     lap_packet_t *packet = NULL;
     lap_buffer_watch_init(&watch, buffer, peer, NULL);
-    lap_status_t status =
-        wire->ops->begin(wire, group->members[peer], bytes, &watch.watch, &packet);
+    lap_status_t status = lap_wire_begin(wire, group->members[peer], bytes, &watch.watch, &packet);
     if (status == LAP_ERR_TIMEOUT && lap_group_broken(buffer->group) == LAP_OK) {
         lap_error(status, "rank %d could not send to rank %d within %g s", group->rank, peer,
                   (double)group->world->timeout_ns * 1e-9);
@@ -154,7 +155,7 @@ static lap_status_t send_parts(lap_buffer_t *buffer, const lap_put_t *put)
     return LAP_OK;
 }
 
-static lap_status_t lap_mpi_put_now(lap_buffer_t *buffer, const lap_put_t *put)
+static lap_status_t lap_wire_put_now(lap_buffer_t *buffer, const lap_put_t *put)
 {
     if (buffer->data[put->peer])
         return lap_host_put_now(buffer, put);
@@ -171,16 +172,16 @@ static lap_status_t lap_mpi_put_now(lap_buffer_t *buffer, const lap_put_t *put)
     return LAP_OK;
 }
 
-lap_status_t lap_mpi_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise)
+lap_status_t lap_wire_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise)
 {
     const lap_put_t put = {
         .peer = raise->peer, .signal = raise->signal, .tag = raise->tag, .span = raise->span};
     if (buffer->banks[raise->peer])
         return lap_host_raise_now(buffer, raise);
-    return lap_mpi_put_now(buffer, &put);
+    return lap_wire_put_now(buffer, &put);
 }
 
-lap_status_t lap_mpi_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait)
+lap_status_t lap_wire_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait)
 {
     lap_wire_t *wire = buffer->group->world->wire;
     if (wire && !lap_bank_reached(buffer->banks[buffer->group->rank], wait->signal, wait->target))
@@ -188,7 +189,7 @@ lap_status_t lap_mpi_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait)
     return lap_host_wait_now(buffer, wait);
 }
 
-void lap_mpi_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *reason)
+void lap_wire_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *reason)
 {
     lap_wire_t *wire = buffer->group->world->wire;
     for (int peer = 0; peer < buffer->group->size; peer++) {
@@ -209,13 +210,13 @@ void lap_mpi_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *reason)
 
 /* ---- making and ending buffers ---- */
 
-void lap_mpi_buffer_destroy(lap_buffer_t *buffer)
+void lap_wire_buffer_destroy(lap_buffer_t *buffer)
 {
     lap_wire_t *wire = buffer->group->world->wire;
     struct lap_slot *slot = buffer->slot;
     if (slot) {
         if (slot->open)
-            wire->ops->port_close(wire, slot->port); /* nothing comes into the memory after this */
+            lap_wire_port_close(wire, slot->port); /* nothing comes into the memory after this */
         lap_free(slot->notes);
         lap_free(slot->ports);
         lap_free(slot);
@@ -240,26 +241,41 @@ static lap_status_t open_slot(lap_buffer_t *buffer)
     for (size_t r = 0; r < size; r++)
         if (!buffer->notes[r])
             buffer->notes[r] = &slot->notes[r * LAP_CALL_NOTES];
-    LAP_TRY(wire->ops->port_open(wire, deliver, buffer, buffer->banks[rank], &slot->port));
+    LAP_TRY(lap_wire_port_open(wire, deliver, buffer, buffer->banks[rank], &slot->port));
     slot->open = true;
+    return LAP_OK;
+}
+
+/* Whether the world has a wire, of the kind that the transport is named after. */
+static lap_status_t check_wire(const lap_buffer_t *buffer)
+{
+    const lap_wire_t *wire = buffer->group->world->wire;
+    const char *name = buffer->ops->name;
+    const bool over_mpi = strcmp(name, "mpi") == 0, over_tcp = strcmp(name, "tcp") == 0;
+    if (!wire)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "transport %s needs a world over MPI or TCP: start the ranks with mpirun, "
+                         "or with torchrun or LAP_MASTER, and make the world with the same "
+                         "transport, or with LAP_TRANSPORT=%s",
+                         name, name);
+    if ((over_mpi || over_tcp) && strcasecmp(wire->ops->name, name) != 0)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "transport %s is not what this world is over: expected hosts, or %s", name,
+                         over_mpi ? "tcp" : "mpi");
     return LAP_OK;
 }
 
 static lap_status_t buffer_create(lap_buffer_t *buffer, size_t bytes,
                                   bool (*maps)(const lap_buffer_t *buffer, int rank))
 {
-    if (!buffer->group->world->wire)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "transport %s needs a world over MPI: start the ranks with mpirun, and "
-                         "make the world with the same transport, or with LAP_TRANSPORT=%s",
-                         buffer->ops->name, buffer->ops->name);
+    LAP_TRY(check_wire(buffer));
     LAP_TRY(lap_host_buffer_create_some(buffer, bytes, maps));
     lap_status_t status = lap_group_agree(buffer->group, open_slot(buffer));
     if (status == LAP_OK)
         status = lap_group_allgather(buffer->group, &slot_of(buffer)->port, sizeof(uint64_t),
                                      slot_of(buffer)->ports);
     if (status != LAP_OK)
-        lap_mpi_buffer_destroy(buffer);
+        lap_wire_buffer_destroy(buffer);
     return status;
 }
 
@@ -276,7 +292,7 @@ static bool maps_local(const lap_buffer_t *buffer, int rank)
     return group->world->peers[group->members[rank]].heap_fd >= 0;
 }
 
-static lap_status_t lap_mpi_buffer_create(lap_buffer_t *buffer)
+static lap_status_t lap_wire_buffer_create(lap_buffer_t *buffer)
 {
     return buffer_create(buffer, buffer->bytes, maps_none);
 }
@@ -291,23 +307,30 @@ static lap_status_t lap_hosts_buffer_create(lap_buffer_t *buffer)
     return lap_hosts_buffer_create_some(buffer, buffer->bytes);
 }
 
-/* The two differ in what they map. */
+/* They differ in what they map, and in the wire. */
 #define OVER_A_WIRE                                                                                \
-    .can = LAP_CAN_PUT | LAP_CAN_SPAN, .buffer_destroy = lap_mpi_buffer_destroy,                   \
-    .tell_note = lap_mpi_tell_note, .put_now = lap_mpi_put_now, .raise_now = lap_mpi_raise_now,    \
-    .wait_now = lap_mpi_wait_now, .put = lap_host_put, .raise = lap_host_raise,                    \
+    .can = LAP_CAN_PUT | LAP_CAN_SPAN, .buffer_destroy = lap_wire_buffer_destroy,                  \
+    .tell_note = lap_wire_tell_note, .put_now = lap_wire_put_now, .raise_now = lap_wire_raise_now, \
+    .wait_now = lap_wire_wait_now, .put = lap_host_put, .raise = lap_host_raise,                   \
     .wait = lap_host_wait, .link_begin = lap_link_begin
 
 const lap_transport_ops_t lap_mpi_ops = {
     .name = "mpi",
-    .summary = "processes that mpirun started, messages of MPI between all",
-    .buffer_create = lap_mpi_buffer_create,
+    .summary = "processes that mpirun started, MPI between all",
+    .buffer_create = lap_wire_buffer_create,
+    OVER_A_WIRE,
+};
+
+const lap_transport_ops_t lap_tcp_ops = {
+    .name = "tcp",
+    .summary = "processes that know where rank 0 is (torchrun, LAP_MASTER), TCP between all",
+    .buffer_create = lap_wire_buffer_create,
     OVER_A_WIRE,
 };
 
 const lap_transport_ops_t lap_hosts_ops = {
     .name = "hosts",
-    .summary = "processes that mpirun started, shared memory inside a host, MPI between hosts",
+    .summary = "shared memory inside a host, MPI or TCP between hosts",
     .buffer_create = lap_hosts_buffer_create,
     OVER_A_WIRE,
 };

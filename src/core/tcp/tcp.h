@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of this folder share. */
+#ifndef LAP_CORE_TCP_TCP_H
+#define LAP_CORE_TCP_TCP_H
+
+#include <netinet/in.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "core/environment.h"
+#include "core/status.h"
+#include "core/wire.h"
+#include "core/world.h"
+#include "util/deadline.h"
+#include "util/keyed_hash.h"
+
+/* ---- sockets: tcp_socket.c ---- */
+
+/* An address of either family, as it travels between ranks. */
+typedef union lap_tcp_address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+} lap_tcp_address_t;
+
+/* "10.0.0.1:29501" or "[::1]:29501". Returns the text. */
+#define LAP_TCP_TEXT 64
+const char *lap_tcp_name(const lap_tcp_address_t *address, char text[LAP_TCP_TEXT]);
+
+void lap_tcp_set_port(lap_tcp_address_t *address, int port);
+int lap_tcp_port(const lap_tcp_address_t *address);
+
+/*
+ * Listens at all addresses of this host, IPv6 and IPv4. Port 0: any, which *port_p then tells.
+ * The sockets of this file do not block and end with an exec. LAP_ERR_SYSTEM leaves errno.
+ */
+lap_status_t lap_tcp_listen(int port, int *fd_p, int *port_p);
+
+/* One who has connected; -1: nobody has. An address of IPv4 is told as one. */
+int lap_tcp_accept(int listener, lap_tcp_address_t *from_p);
+
+/* LAP_ERR_PEER_LOST and LAP_ERR_TIMEOUT come without a sentence, with an errno. */
+lap_status_t lap_tcp_connect(const lap_tcp_address_t *address, lap_deadline_t *deadline, int *fd_p);
+
+/* Small packets leave at once, and an idle host that is gone is noticed within `timeout_ns`. */
+void lap_tcp_prepare(int fd, uint64_t timeout_ns);
+
+/* All bytes, or LAP_ERR_PEER_LOST or LAP_ERR_TIMEOUT, which come without a sentence. */
+lap_status_t lap_tcp_write(int fd, const void *data, size_t bytes, lap_deadline_t *deadline);
+lap_status_t lap_tcp_read(int fd, void *data, size_t bytes, lap_deadline_t *deadline);
+
+/* ---- who is who: tcp_proof.c ---- */
+
+/* What a rank says first. It, and the proofs, are the same in all versions. */
+typedef struct lap_tcp_hello {
+    uint64_t magic;
+    char version[24];
+    int32_t rank, size;
+    uint64_t left_ns; /* how long it can still wait */
+    lap_key_t nonce;  /* random: no answer to it has been heard before */
+} lap_tcp_hello_t;
+
+/* What rank 0 answers. */
+typedef struct lap_tcp_challenge {
+    uint64_t magic;
+    lap_key_t nonce;
+    uint64_t proof; /* that it has the key of the job */
+} lap_tcp_challenge_t;
+
+typedef enum lap_tcp_side { LAP_TCP_RANK_0 = 1, LAP_TCP_RANK } lap_tcp_side_t;
+
+lap_status_t lap_tcp_random(lap_key_t *nonce_p);
+
+/*
+ * What only one who has the key of the job can say: of both nonces, of all of the hello, and of the
+ * port of rank 0, so that one who listens at another port cannot pass on what both sides say.
+ */
+uint64_t lap_tcp_proof(const lap_key_t *key, lap_tcp_side_t side, const lap_tcp_hello_t *hello,
+                       const lap_key_t *nonce, int port);
+
+/* ---- the meeting of all ranks at rank 0: tcp_meet.c ---- */
+
+/* So many more than there are ranks may wait there to be heard. */
+#define LAP_TCP_STRANGERS 16
+
+typedef struct lap_tcp_meeting {
+    int rank, size;
+    const lap_master_t *master;
+    uint64_t timeout_ns;
+    int *fds;               /* of rank 0: to each rank; else the first is to rank 0; -1: none */
+    lap_tcp_address_t seen; /* this rank, as rank 0 sees it, */
+    lap_tcp_address_t master_address; /* and rank 0, as this rank does; neither in rank 0 */
+} lap_tcp_meeting_t;
+
+/*
+ * All ranks come to rank 0. Needs rank, size, master and timeout_ns. Collective; on failure all who
+ * came hear of it. `ready`: what came of this rank's preparations; a failure, with this thread's
+ * sentence, is returned, and rank 0 first tells it to those who come within a moment. Ended by
+ * lap_tcp_part in any case.
+ */
+lap_status_t lap_tcp_meet(lap_tcp_meeting_t *meeting, lap_status_t ready, lap_deadline_t *deadline);
+void lap_tcp_part(lap_tcp_meeting_t *meeting);
+
+/* ---- what they say there: tcp_gather.c ---- */
+
+lap_status_t lap_tcp_send_frame(int fd, lap_status_t status, const void *data, size_t bytes,
+                                lap_deadline_t *deadline);
+
+/*
+ * Takes bytes, exactly so many; or the verdict of the other side: a failure with its sentence.
+ * PEER_LOST and TIMEOUT that are no verdict come without one.
+ */
+lap_status_t lap_tcp_receive_frame(int fd, void *data, size_t bytes, bool *verdict_p,
+                                   lap_deadline_t *deadline);
+
+/* Tells a failure, with this thread's sentence, to one who may not listen. */
+void lap_tcp_tell(int fd, lap_status_t status);
+void lap_tcp_tell_all(lap_tcp_meeting_t *meeting, lap_status_t status);
+
+/* Gathers `bytes` of each rank on every rank. Collective. After a failure nobody can gather again. */
+lap_status_t lap_tcp_gather(lap_tcp_meeting_t *meeting, const void *mine, size_t bytes, void *all,
+                            lap_deadline_t *deadline);
+
+/* ---- the wire: tcp_mesh.c, tcp_wire.c ---- */
+
+/* Where a rank takes connections of others. */
+typedef struct lap_tcp_door {
+    lap_key_t
+        key; /* keeps those out who were not at the meeting, if nobody reads what passes there */
+    int listener;
+    lap_tcp_address_t *addresses; /* of all ranks, as this one reaches them */
+} lap_tcp_door_t;
+
+/* A connection to every other rank; *fds_p has one for each, -1 for this rank itself. */
+lap_status_t lap_tcp_mesh(const lap_world_t *world, const lap_tcp_door_t *door,
+                          lap_deadline_t *deadline, int **fds_p);
+
+/* A wire over connections to all ranks, which it takes over on success, with the memory of `fds`. */
+lap_status_t lap_tcp_wire_open(lap_world_t *world, int *fds, lap_wire_t **wire_p);
+
+#endif

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How ranks that know where rank 0 is become a world (core/wired.c): they meet at rank 0, tell each
+ * other their hosts and where they listen, and each connects to all others.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/tcp/tcp.h"
+#include "core/wired.h"
+#include "util/alloc.h"
+
+#define SPARE_FILES 8 /* of the wire and of the world itself */
+
+/* What each rank tells the others first. */
+typedef struct place {
+    char host[sizeof(((lap_environment_t *)NULL)->host)];
+    lap_key_t key;          /* a random one; that of rank 0 is the world's */
+    lap_tcp_address_t seen; /* as rank 0 sees it; not of rank 0 */
+    int32_t port;           /* where it listens */
+} place_t;
+
+/* A world being made. */
+typedef struct maker {
+    lap_wired_t wired;
+    lap_tcp_meeting_t meeting;
+    lap_tcp_door_t door;
+    int port; /* of the door */
+} maker_t;
+
+static lap_status_t gather(lap_wired_t *wired, const void *mine, size_t bytes, void *all)
+{
+    maker_t *maker = (maker_t *)wired;
+    return lap_tcp_gather(&maker->meeting, mine, bytes, all, &wired->deadline);
+}
+
+static lap_status_t open_wire(lap_wired_t *wired, lap_world_t *world, lap_wire_t **wire_p)
+{
+    maker_t *maker = (maker_t *)wired;
+    int *fds = NULL;
+    LAP_TRY(lap_tcp_mesh(world, &maker->door, &wired->deadline, &fds));
+    const lap_status_t status = lap_tcp_wire_open(world, fds, wire_p);
+    for (int rank = 0; status != LAP_OK && rank < world->size; rank++)
+        if (fds[rank] >= 0)
+            close(fds[rank]);
+    if (status != LAP_OK)
+        lap_free(fds);
+    return status;
+}
+
+static const lap_wired_ops_t wired_ops = {.gather = gather, .open_wire = open_wire};
+
+/*
+ * Rank 0 and those of its host are reached by the address at which this rank reached rank 0: rank 0
+ * may see them at one that is of use there only. The others are where rank 0 sees them.
+ */
+static void find_addresses(maker_t *maker, const place_t *places)
+{
+    for (int rank = 0; rank < maker->wired.size; rank++) {
+        lap_tcp_address_t *address = &maker->door.addresses[rank];
+        const bool at_master = memcmp(places[rank].host, places[0].host, sizeof(places->host)) == 0;
+        *address = at_master ? maker->meeting.master_address : places[rank].seen;
+        lap_tcp_set_port(address, places[rank].port);
+    }
+    maker->door.key = places[0].key;
+}
+
+static void find_locals(lap_wired_t *wired, const place_t *places)
+{
+    for (int rank = 0; rank < wired->size; rank++) {
+        if (memcmp(places[rank].host, places[wired->rank].host, sizeof(places->host)) != 0)
+            continue;
+        if (rank == wired->rank)
+            wired->local_rank = wired->local_size;
+        wired->locals[wired->local_size++] = rank;
+    }
+}
+
+static lap_status_t find_ranks(maker_t *maker, const char *host)
+{
+    lap_wired_t *wired = &maker->wired;
+    const size_t size = (size_t)wired->size;
+    place_t mine = {.key = maker->door.key, .seen = maker->meeting.seen, .port = maker->port};
+    snprintf(mine.host, sizeof(mine.host), "%s", host);
+    place_t *places = lap_alloc(size, sizeof(*places));
+    wired->locals = lap_alloc(size, sizeof(int));
+    maker->door.addresses = lap_alloc(size, sizeof(lap_tcp_address_t));
+    lap_status_t status = LAP_OK;
+    if (!places || !wired->locals || !maker->door.addresses)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %d ranks", wired->size);
+    else
+        status = gather(wired, &mine, sizeof(mine), places);
+    if (status == LAP_OK && places) {
+        find_locals(wired, places);
+        find_addresses(maker, places);
+    }
+    lap_free(places);
+    return status;
+}
+
+/*
+ * Whether this process can open so many more files. It tries: a rank that finds that out while it
+ * connects would leave the others waiting for it.
+ */
+static lap_status_t check_files(const maker_t *maker, int expected)
+{
+    int *fds = lap_alloc((size_t)expected, sizeof(int)), count = 0, error = 0;
+    if (!fds)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %d files", expected);
+    while (count < expected && error == 0) {
+        fds[count] = fcntl(maker->door.listener, F_DUPFD_CLOEXEC, 0);
+        error = fds[count] < 0 ? errno : 0;
+        count += error == 0;
+    }
+    for (int i = 0; i < count; i++)
+        close(fds[i]);
+    lap_free(fds);
+    errno = error;
+    return error == 0
+               ? LAP_OK
+               : lap_error_errno("rank %d can open %d more files, expected %d for a world of "
+                                 "%d ranks over TCP: a larger `ulimit -n`",
+                                 maker->wired.rank, count, expected, maker->wired.size);
+}
+
+/* For the meeting, at which rank 0 has a connection to each rank, and to who may be one. */
+static lap_status_t prepare(maker_t *maker)
+{
+    LAP_TRY(lap_tcp_random(&maker->door.key));
+    LAP_TRY(lap_tcp_listen(0, &maker->door.listener, &maker->port));
+    if (maker->wired.rank == 0)
+        LAP_TRY(check_files(maker, 2 * maker->wired.size + LAP_TCP_STRANGERS + SPARE_FILES));
+    return LAP_OK;
+}
+
+static lap_status_t make(maker_t *maker, const lap_environment_t *environment,
+                         lap_world_t **world_p)
+{
+    LAP_TRY(lap_tcp_meet(&maker->meeting, prepare(maker), &maker->wired.deadline));
+    LAP_TRY(find_ranks(maker, environment->host));
+    /* A connection to each rank; a heap, a pidfd and a socket of each rank of the host. */
+    const int files = maker->wired.size + 3 * maker->wired.local_size + SPARE_FILES;
+    return lap_wired_make(&maker->wired, check_files(maker, files), world_p);
+}
+
+lap_status_t lap_tcp_world_create(const lap_environment_t *environment,
+                                  const lap_settings_t *settings, lap_world_t **world_p)
+{
+    maker_t maker = {.wired = {.ops = &wired_ops,
+                               .settings = settings,
+                               .deadline = lap_deadline_after(settings->timeout_ns),
+                               .rank = environment->rank,
+                               .size = environment->size},
+                     .meeting = {.rank = environment->rank,
+                                 .size = environment->size,
+                                 .master = &environment->master,
+                                 .timeout_ns = settings->timeout_ns},
+                     .door.listener = -1};
+    const lap_status_t status = make(&maker, environment, world_p);
+    lap_tcp_part(&maker.meeting);
+    if (maker.door.listener >= 0)
+        close(maker.door.listener);
+    lap_free(maker.door.addresses);
+    lap_wired_clear(&maker.wired);
+    return status;
+}
+
+/* ---- without an environment ---- */
+
+/* Adds an address to names with blanks between, if it leads here from other hosts, and fits. */
+static void add_host(const struct ifaddrs *at, int family, char *hosts, size_t bytes)
+{
+    const size_t used = strlen(hosts);
+    char name[INET6_ADDRSTRLEN] = "";
+    if (!at->ifa_addr || at->ifa_addr->sa_family != family || !(at->ifa_flags & IFF_UP) ||
+        (at->ifa_flags & IFF_LOOPBACK))
+        return;
+    const lap_tcp_address_t *address = (const lap_tcp_address_t *)(const void *)at->ifa_addr;
+    if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&address->v6.sin6_addr))
+        return; /* it leads nowhere without the number of an interface */
+    const void *number = family == AF_INET6 ? (const void *)&address->v6.sin6_addr
+                                            : (const void *)&address->v4.sin_addr;
+    if (inet_ntop(family, number, name, sizeof(name)) && used + 1 + strlen(name) < bytes)
+        snprintf(hosts + used, bytes - used, "%s%s", used ? " " : "", name);
+}
+
+lap_status_t lap_tcp_master_open(lap_master_t *master_p)
+{
+    lap_master_t master = {.nports = 1, .listener = -1};
+    struct ifaddrs *all = NULL;
+    if (getifaddrs(&all) != 0)
+        return lap_error_errno("looking for the addresses of this host");
+    for (int i = 0; i < 2; i++)
+        for (const struct ifaddrs *at = all; at; at = at->ifa_next)
+            add_host(at, i == 0 ? AF_INET : AF_INET6, master.hosts, sizeof(master.hosts));
+    freeifaddrs(all);
+    if (!master.hosts[0]) /* there is no network: all ranks are here */
+        snprintf(master.hosts, sizeof(master.hosts), "127.0.0.1");
+    LAP_TRY(lap_tcp_random(&master.key));
+    LAP_TRY(lap_tcp_listen(0, &master.listener, &master.port));
+    *master_p = master;
+    return LAP_OK;
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The step of an optimizer as a part of the program of a rank of a pipeline. Its only call of all ranks is the
+ * sum of squares over all that have parts of the model: ranks that share layers are neighbours there, and
+ * stages follow one another. Links only; runs nothing.
+ */
+#include "parallel/stage_link.h"
+
+#include "core/status.h"
+
+/* The entry of the step that sums over all ranks of the model; the end of the step: none does. */
+static uint32_t find_sum(const lap_nn_list_t *list)
+{
+    uint32_t e = list->parts[LAP_NN_STEP];
+    for (; e < list->parts[LAP_NN_STEP + 1]; e++)
+        if (list->entries[e].work == LAP_NN_OPERATOR &&
+            list->steps[list->entries[e].index].group == LAP_NN_BY_LAYERS)
+            break;
+    return e;
+}
+
+/* Entries of one rank of the pipeline. */
+static lap_status_t add_entries(const lap_stage_linking_t *linking, uint32_t rank, uint32_t first,
+                                uint32_t end, lap_stage_program_t *program)
+{
+    const lap_nn_mode_t mode = {.looks = false};
+    const lap_pipe_action_t none = {.work = LAP_PIPE_WORKS};
+    const lap_nn_list_t *list = lap_stage_list(linking, rank);
+    for (uint32_t e = first; e < end; e++)
+        if (lap_nn_entry_runs(&list->entries[e], mode))
+            LAP_TRY(rank == linking->rank ? lap_stage_add_entry(linking, e, &none, program)
+                                          : lap_stage_add_none(linking, program));
+    return LAP_OK;
+}
+
+/* One call of all of them. */
+static lap_status_t add_sum(const lap_stage_linking_t *linking, lap_stage_program_t *program)
+{
+    const lap_pipe_action_t none = {.work = LAP_PIPE_WORKS};
+    const lap_nn_list_t *list = linking->list;
+    const uint32_t sum = find_sum(list);
+    if (sum == list->parts[LAP_NN_STEP + 1])
+        return LAP_OK;
+    LAP_TRY(lap_stage_add_entry(linking, sum, &none, program));
+    lap_fragment_t *fragment = &program->linked.fragments[program->linked.nfragments - 1];
+    fragment->buffer = LAP_NN_BY_NORM;
+    fragment->base = linking->base - list->rank;
+    fragment->neighbours = list->plan.nranks;
+    fragment->stride = linking->stride;
+    return LAP_OK;
+}
+
+/* What follows the updates: weights of a shared optimizer are gathered, and copies are made. */
+static lap_status_t add_weights(const lap_stage_linking_t *linking, uint32_t rank,
+                                lap_stage_program_t *program)
+{
+    const lap_nn_list_t *list = lap_stage_list(linking, rank);
+    const bool gathers = list->shards && linking->replicas;
+    const uint32_t first = list->parts[LAP_NN_REFRESH], end = list->parts[LAP_NN_REFRESH + 1];
+    const uint32_t scaled = gathers && list->scaled > first ? list->scaled : first;
+    if (list->shards && (!linking->replicas || linking->gathers))
+        return LAP_OK; /* the next step gathers them */
+    LAP_TRY(
+        add_entries(linking, rank, first, scaled, program)); /* FP8 weights, with their scales */
+    for (size_t i = gathers ? lap_stage_buckets(linking, rank)->count : 0; i-- > 0;)
+        LAP_TRY(lap_stage_add_bucket(linking, rank, i, true, program));
+    return add_entries(linking, rank, scaled, end, program);
+}
+
+lap_status_t lap_stage_add_step(const lap_stage_linking_t *linking, lap_stage_program_t *program)
+{
+    for (int after = 0; after < 2; after++) {
+        for (uint32_t r = 0; r < linking->stages->ranks; r++) {
+            if (!lap_stage_has(linking, r))
+                continue;
+            const lap_nn_list_t *list = lap_stage_list(linking, r);
+            const uint32_t sum = find_sum(list), end = list->parts[LAP_NN_STEP + 1];
+            LAP_TRY(add_entries(linking, r, after ? sum + 1 : list->parts[LAP_NN_STEP],
+                                after ? end : sum, program));
+        }
+        if (!after)
+            LAP_TRY(add_sum(linking, program));
+    }
+    for (uint32_t r = 0; r < linking->stages->ranks; r++)
+        if (lap_stage_has(linking, r))
+            LAP_TRY(add_weights(linking, r, program));
+    return LAP_OK;
+}

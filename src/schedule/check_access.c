@@ -13,7 +13,7 @@
  * In linked programs regions share memory: their bytes are those of the memory. What is read must have
  * been written for the same region, within its scope; a write for another region takes that away again.
  */
-#include "schedule/check.h"
+#include "schedule/check_access.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,43 +24,8 @@
 
 #define BUFFER_MEMORIES (1u << 24) /* symmetric buffers of programs come after all regions */
 
-typedef struct access {
-    uint32_t node;
-    uint32_t call;
-    bool write;
-    bool symmetric;
-    uint32_t region;   /* or place */
-    lap_range_t range; /* normal; of a region: in its memory */
-    size_t end;        /* one past the last byte */
-    uint32_t played;   /* its place in the order of what happens */
-    size_t covered;    /* bytes of a read that writes before it cover */
-    uint32_t
-        stranger; /* a write for another region that the read would find; LAP_CHECK_NONE: none */
-} access_t;
-
-/* A write that has bytes in common with a read. */
-typedef struct find {
-    uint32_t played, write;
-} find_t;
-
-/* Some of them. */
-typedef struct piece {
-    size_t begin, end;
-} piece_t;
-
-typedef struct list {
-    lap_check_t *check;
-    access_t *accesses; /* by memory, then by where they begin */
-    uint32_t count, room;
-    piece_t *pieces; /* of the read that is looked at */
-    uint32_t npieces, pieces_room;
-    find_t *finds; /* of the same read */
-    uint32_t nfinds, finds_room;
-    uint32_t played; /* how many have happened */
-} list_t;
-
 /* Where bytes are in the memory of a program: regions may share some, and buffers are several. */
-static void locate(const lap_check_t *check, access_t *access)
+static void locate(const lap_check_t *check, lap_access_played_t *access)
 {
     const lap_node_t *node = &check->nodes[access->node];
     const lap_linked_t *linked = check->programs[node->rank];
@@ -75,7 +40,8 @@ static void locate(const lap_check_t *check, access_t *access)
 }
 
 /* Whether an access of a program is in one of its regions, or in a buffer; else the check has failed. */
-static bool is_placed(const list_t *list, uint32_t node, const lap_range_t *range, bool write)
+static bool is_placed(const lap_access_list_t *list, uint32_t node, const lap_range_t *range,
+                      bool write)
 {
     lap_check_t *check = list->check;
     const lap_linked_t *linked = check->programs[check->nodes[node].rank];
@@ -106,7 +72,7 @@ static bool is_placed(const list_t *list, uint32_t node, const lap_range_t *rang
     return false;
 }
 
-static void add_access(list_t *list, uint32_t node, lap_range_t range, bool write)
+static void add_access(lap_access_list_t *list, uint32_t node, lap_range_t range, bool write)
 {
     if (list->check->programs && lap_range_bytes(&range) > 0 && list->check->status == LAP_OK &&
         !is_placed(list, node, &range, write))
@@ -114,19 +80,19 @@ static void add_access(list_t *list, uint32_t node, lap_range_t range, bool writ
     /* Nobody writes the caller's input: check_form.c has seen to that. */
     if (lap_place_is_input(range.place) || list->check->status != LAP_OK)
         return;
-    access_t access = {.node = node,
-                       .call = list->check->nodes[node].call,
-                       .write = write,
-                       .symmetric = range.place == LAP_SYMMETRIC,
-                       .region = (uint32_t)range.place,
-                       .range = lap_range_normal(range),
-                       .stranger = LAP_CHECK_NONE};
+    lap_access_played_t access = {.node = node,
+                                  .call = list->check->nodes[node].call,
+                                  .write = write,
+                                  .symmetric = range.place == LAP_SYMMETRIC,
+                                  .region = (uint32_t)range.place,
+                                  .range = lap_range_normal(range),
+                                  .stranger = LAP_CHECK_NONE};
     if (access.range.rows == 0)
         return;
     if (list->check->programs)
         locate(list->check, &access);
-    access_t *accesses =
-        lap_check_grow(list->check, list->accesses, list->count, &list->room, sizeof(access_t));
+    lap_access_played_t *accesses = lap_check_grow(list->check, list->accesses, list->count,
+                                                   &list->room, sizeof(lap_access_played_t));
     if (!accesses)
         return;
     lap_range_valid(&access.range, &access.end);
@@ -136,7 +102,7 @@ static void add_access(list_t *list, uint32_t node, lap_range_t range, bool writ
 
 /* The one of lap_link_each. */
 typedef struct linked_node {
-    list_t *list;
+    lap_access_list_t *list;
     uint32_t node;
 } linked_node_t;
 
@@ -146,7 +112,7 @@ static void add_linked(void *context, const lap_range_t *range, bool write)
     add_access(of->list, of->node, *range, write);
 }
 
-static void list_linked(list_t *list)
+static void list_linked(lap_access_list_t *list)
 {
     const lap_check_t *check = list->check;
     for (uint32_t i = 0; i < check->nnodes; i++) {
@@ -160,7 +126,7 @@ static void list_linked(list_t *list)
     }
 }
 
-static void list_accesses(list_t *list)
+static void list_accesses(lap_access_list_t *list)
 {
     const lap_check_t *check = list->check;
     for (uint32_t i = 0; i < check->nnodes; i++) {
@@ -189,7 +155,7 @@ static void list_accesses(list_t *list)
 /* By memory, then by where they begin. */
 static int compare_accesses(const void *left, const void *right)
 {
-    const access_t *a = left, *b = right;
+    const lap_access_played_t *a = left, *b = right;
     if (a->range.rank != b->range.rank)
         return a->range.rank < b->range.rank ? -1 : 1;
     if (a->range.place != b->range.place)
@@ -198,8 +164,8 @@ static int compare_accesses(const void *left, const void *right)
 }
 
 /* Bytes of the memory of an access, in words. */
-static void describe_bytes(const list_t *list, const access_t *access, lap_range_t range,
-                           char *text, size_t bytes)
+static void describe_bytes(const lap_access_list_t *list, const lap_access_played_t *access,
+                           lap_range_t range, char *text, size_t bytes)
 {
     const lap_check_t *check = list->check;
     range.place = (lap_place_t)access->region;
@@ -218,8 +184,8 @@ static void describe_bytes(const list_t *list, const access_t *access, lap_range
  * A failure of two accesses: both in words, and from the first to the last byte that they have in
  * common.
  */
-static lap_status_t conflict(const list_t *list, const access_t *a, const access_t *b,
-                             const char *what)
+static lap_status_t conflict(const lap_access_list_t *list, const lap_access_played_t *a,
+                             const lap_access_played_t *b, const char *what)
 {
     char one[LAP_CHECK_TEXT], other[LAP_CHECK_TEXT], where[128];
     size_t begin = 0, end = 0, from = 0, piece;
@@ -250,7 +216,7 @@ static void find_results(const lap_check_t *check, uint32_t call, int rank, lap_
 }
 
 /* Whether an access is what a put does in the memory of another rank. */
-static bool is_sent(const lap_check_t *check, const access_t *access)
+static bool is_sent(const lap_check_t *check, const lap_access_played_t *access)
 {
     const lap_node_t *node = &check->nodes[access->node];
     return access->write && node->kind == LAP_NODE_STEP && node->raise_rank != node->rank &&
@@ -258,8 +224,8 @@ static bool is_sent(const lap_check_t *check, const access_t *access)
 }
 
 /* Whether an access is over before a node, or, when that is another put, before its access. */
-static bool access_before(const lap_check_t *check, const access_t *earlier, uint32_t later,
-                          bool later_is_sent)
+static bool access_before(const lap_check_t *check, const lap_access_played_t *earlier,
+                          uint32_t later, bool later_is_sent)
 {
     const int from = check->nodes[earlier->node].rank;
     /* What one rank puts into the memory of another comes in the order of sending. */
@@ -269,7 +235,8 @@ static bool access_before(const lap_check_t *check, const access_t *earlier, uin
 }
 
 /* Two accesses to the same bytes of which one writes. */
-static lap_status_t check_pair(list_t *list, const access_t *a, const access_t *b)
+static lap_status_t check_pair(lap_access_list_t *list, const lap_access_played_t *a,
+                               const lap_access_played_t *b)
 {
     const lap_check_t *check = list->check;
     if (a->node == b->node) {
@@ -298,13 +265,13 @@ static void row_clear(row_t *row)
     lap_free(row->firsts);
 }
 
-static bool row_init(row_t *row, const list_t *list)
+static bool row_init(row_t *row, const lap_access_list_t *list)
 {
     *row = (row_t){.firsts = lap_alloc((size_t)list->count + 1, sizeof(uint32_t))};
     if (!lap_extents_init(&row->extents, (size_t)list->count + 1) || !row->firsts)
         return false;
     for (uint32_t i = 0; i < list->count; i++) {
-        const access_t *own = &list->accesses[i], *before = i > 0 ? own - 1 : own;
+        const lap_access_played_t *own = &list->accesses[i], *before = i > 0 ? own - 1 : own;
         const bool same =
             before->range.rank == own->range.rank && before->range.place == own->range.place;
         row->firsts[i] = i > 0 && same ? row->firsts[i - 1] : i;
@@ -313,9 +280,10 @@ static bool row_init(row_t *row, const list_t *list)
 }
 
 /* The next access from `from` on that is there and may have bytes in common with one. */
-static size_t row_next(const row_t *row, const list_t *list, uint32_t access, size_t from)
+static size_t row_next(const row_t *row, const lap_access_list_t *list, uint32_t access,
+                       size_t from)
 {
-    const access_t *own = &list->accesses[access];
+    const lap_access_played_t *own = &list->accesses[access];
     const size_t next = lap_extents_next(&row->extents, from, own->range.offset);
     return next < list->count && row->firsts[next] == row->firsts[access] &&
                    list->accesses[next].range.offset < own->end
@@ -323,181 +291,34 @@ static size_t row_next(const row_t *row, const list_t *list, uint32_t access, si
                : SIZE_MAX;
 }
 
-/* Whether all bytes of an access are among those of another. */
-static bool has_all(const access_t *all, const access_t *part)
-{
-    if (part->range.offset < all->range.offset || part->end > all->end)
-        return false;
-    const bool same = part->range.offset == all->range.offset && part->end == all->end &&
-                      part->range.rows == all->range.rows &&
-                      part->range.stride == all->range.stride;
-    return all->range.rows == 1 || same ||
-           lap_range_common(&all->range, &part->range) == lap_range_bytes(&part->range);
-}
-
-/* ---- what a read finds ---- */
-
-/* Whether a region has contents that no call wrote. */
-static bool is_filled(const lap_check_t *check, const access_t *access)
-{
-    return access->region >= LAP_PLACES && check->programs[check->nodes[access->node].rank]
-                                               ->regions[access->region - LAP_PLACES]
-                                               .filled;
-}
-
-/* Whether two accesses to the same memory are to the same region, or to parts of one. */
-static bool same_region(const lap_check_t *check, const access_t *a, const access_t *b)
-{
-    if (a->region < LAP_PLACES)
-        return true; /* places have a memory each */
-    const lap_link_region_t *regions = check->programs[a->range.rank]->regions;
-    return regions[a->region - LAP_PLACES].root == regions[b->region - LAP_PLACES].root;
-}
-
-/* Whether what was written to a region may be read there: within its scope. */
-static bool in_scope(const lap_check_t *check, const access_t *write, const access_t *read)
-{
-    const int rank = read->range.rank;
-    const lap_link_scope_t scope =
-        read->region < LAP_PLACES ? LAP_SCOPE_CALL
-                                  : check->programs[rank]->regions[read->region - LAP_PLACES].scope;
-    if (scope == LAP_SCOPE_ITERATION)
-        return lap_check_fragment(check, write->call, rank)->iteration ==
-               lap_check_fragment(check, read->call, rank)->iteration;
-    return scope == LAP_SCOPE_PROGRAM || write->call == read->call;
-}
-
-static int compare_pieces(const void *left, const void *right)
-{
-    const piece_t *a = left, *b = right;
-    return (a->begin > b->begin) - (a->begin < b->begin);
-}
-
-/* Pieces that overlap or touch become one. Returns the bytes of all. */
-static size_t merge_pieces(list_t *list)
-{
-    size_t covered = 0;
-    uint32_t last = 0;
-    if (list->npieces > 1)
-        qsort(list->pieces, list->npieces, sizeof(piece_t), compare_pieces);
-    for (uint32_t i = 1; i < list->npieces; i++) {
-        const piece_t piece = list->pieces[i];
-        piece_t *before = &list->pieces[last];
-        if (piece.begin > before->end)
-            list->pieces[++last] = piece;
-        else if (piece.end > before->end)
-            before->end = piece.end;
-    }
-    list->npieces = list->npieces > 0 ? last + 1 : 0;
-    for (uint32_t i = 0; i < list->npieces; i++)
-        covered += list->pieces[i].end - list->pieces[i].begin;
-    return covered;
-}
-
-/* Adds what a write covers of a read. */
-static void cover(list_t *list, const access_t *write, const access_t *read)
-{
-    size_t begin, end;
-    for (size_t from = 0; lap_range_next_common(&write->range, &read->range, from, &begin, &end);
-         from = end) {
-        piece_t *pieces = lap_check_grow(list->check, list->pieces, list->npieces,
-                                         &list->pieces_room, sizeof(piece_t));
-        if (!pieces)
-            return;
-        list->pieces = pieces;
-        pieces[list->npieces++] = (piece_t){begin, end};
-    }
-}
-
-/* Whether the pieces, which are merged, have all that a read has of a write. */
-static bool is_covered(const list_t *list, const access_t *write, const access_t *read)
-{
-    size_t begin, end;
-    uint32_t i = 0;
-    for (size_t from = 0; lap_range_next_common(&write->range, &read->range, from, &begin, &end);
-         from = end) {
-        while (i < list->npieces && list->pieces[i].end <= begin)
-            i++;
-        if (i == list->npieces || list->pieces[i].begin > begin || list->pieces[i].end < end)
-            return false;
-    }
-    return true;
-}
-
-static int compare_finds(const void *left, const void *right)
-{
-    const find_t *a = left, *b = right;
-    return (a->played < b->played) - (a->played > b->played);
-}
-
-static void add_find(list_t *list, uint32_t write)
-{
-    find_t *finds =
-        lap_check_grow(list->check, list->finds, list->nfinds, &list->finds_room, sizeof(find_t));
-    if (!finds)
-        return;
-    list->finds = finds;
-    finds[list->nfinds++] = (find_t){list->accesses[write].played, write};
-}
-
-/*
- * What of a read has been written for it, from the latest of the writes that it meets to the first: one
- * for another region, or out of scope, may not be the latest of any byte.
- */
-static void look_at_finds(list_t *list, access_t *own)
-{
-    const size_t bytes = lap_range_bytes(&own->range);
-    bool filled = is_filled(list->check, own);
-    if (list->nfinds > 1)
-        qsort(list->finds, list->nfinds, sizeof(find_t), compare_finds);
-    list->npieces = 0;
-    for (uint32_t i = 0; i < list->nfinds; i++) {
-        const access_t *write = &list->accesses[list->finds[i].write];
-        const bool same = same_region(list->check, write, own);
-        if (!same || !in_scope(list->check, write, own)) {
-            (void)merge_pieces(list);
-            if (is_covered(list, write, own))
-                continue;
-            own->stranger = same ? LAP_CHECK_NONE : list->finds[i].write;
-            filled = false;
-            break;
-        }
-        if (has_all(write, own)) {
-            own->covered = bytes;
-            return;
-        }
-        cover(list, write, own);
-    }
-    own->covered = filled ? bytes : merge_pieces(list);
-}
-
 /* An access against those before it, in whose place it may be looked at from now on. */
-static lap_status_t check_next(list_t *list, row_t *row, uint32_t index)
+static lap_status_t check_next(lap_access_list_t *list, row_t *row, uint32_t index)
 {
-    access_t *own = &list->accesses[index];
+    lap_access_played_t *own = &list->accesses[index];
     own->played = list->played++;
     list->nfinds = 0;
     for (size_t p = row_next(row, list, index, row->firsts[index]); p != SIZE_MAX;
          p = row_next(row, list, index, p + 1)) {
-        const access_t *other = &list->accesses[p];
+        const lap_access_played_t *other = &list->accesses[p];
         if ((own->write || other->write) && lap_range_meets(&other->range, &own->range)) {
             LAP_TRY(check_pair(list, other, own));
             if (!own->write)
-                add_find(list, (uint32_t)p);
+                lap_access_add_find(list, (uint32_t)p);
         }
         const bool stands =
             own->write || (!other->write && lap_check_before(list->check, other->node, own->node));
-        if (stands && has_all(own, other))
+        if (stands && lap_access_has_all(own, other))
             lap_extents_set(&row->extents, p, 0);
     }
     lap_extents_set(&row->extents, index, own->end);
     if (!own->write)
-        look_at_finds(list, own);
+        lap_access_look_at_finds(list, own);
     return list->check->status;
 }
 
 /* Reads of a node before its writes: it does not find what it writes itself. */
-static lap_status_t play_accesses(list_t *list, row_t *row, uint32_t *first, uint32_t *next)
+static lap_status_t play_accesses(lap_access_list_t *list, row_t *row, uint32_t *first,
+                                  uint32_t *next)
 {
     const lap_check_t *check = list->check;
     for (uint32_t i = 0; i < check->nnodes; i++)
@@ -516,7 +337,7 @@ static lap_status_t play_accesses(list_t *list, row_t *row, uint32_t *first, uin
     return LAP_OK;
 }
 
-static lap_status_t check_pairs(list_t *list)
+static lap_status_t check_pairs(lap_access_list_t *list)
 {
     row_t row;
     uint32_t *first = lap_alloc((size_t)list->check->nnodes + 1, sizeof(*first));
@@ -534,10 +355,10 @@ static lap_status_t check_pairs(list_t *list)
 }
 
 /* Every byte that is read must be one that the same call wrote before, or the program for that region. */
-static lap_status_t check_reads(const list_t *list)
+static lap_status_t check_reads(const lap_access_list_t *list)
 {
     for (uint32_t read = 0; read < list->count; read++) {
-        const access_t *access = &list->accesses[read];
+        const lap_access_played_t *access = &list->accesses[read];
         if (access->write || access->covered == lap_range_bytes(&access->range))
             continue;
         if (access->stranger != LAP_CHECK_NONE)
@@ -559,7 +380,7 @@ typedef struct writes {
     uint32_t *first, *next;
 } writes_t;
 
-static lap_status_t list_writes(const list_t *list, writes_t *writes)
+static lap_status_t list_writes(const lap_access_list_t *list, writes_t *writes)
 {
     const size_t size = (size_t)list->check->size, count = list->check->ncalls * size;
     writes->first = lap_alloc(count + 1, sizeof(uint32_t));
@@ -570,7 +391,7 @@ static lap_status_t list_writes(const list_t *list, writes_t *writes)
     for (size_t i = 0; i < count; i++)
         writes->first[i] = LAP_CHECK_NONE;
     for (uint32_t i = list->count; i-- > 0;) {
-        const access_t *access = &list->accesses[i];
+        const lap_access_played_t *access = &list->accesses[i];
         uint32_t *first = &writes->first[access->call * size + (size_t)access->range.rank];
         if (!access->write)
             continue;
@@ -581,11 +402,12 @@ static lap_status_t list_writes(const list_t *list, writes_t *writes)
 }
 
 /* No other write of the call has bytes in common with one to a result; those that begin behind it follow. */
-static lap_status_t check_once(const list_t *list, const writes_t *writes, uint32_t index)
+static lap_status_t check_once(const lap_access_list_t *list, const writes_t *writes,
+                               uint32_t index)
 {
-    const access_t *access = &list->accesses[index];
+    const lap_access_played_t *access = &list->accesses[index];
     for (uint32_t i = writes->next[index]; i != LAP_CHECK_NONE; i = writes->next[i]) {
-        const access_t *other = &list->accesses[i];
+        const lap_access_played_t *other = &list->accesses[i];
         if (other->range.place != access->range.place || other->range.offset >= access->end)
             break;
         if (other->node != access->node && lap_range_meets(&access->range, &other->range))
@@ -595,8 +417,8 @@ static lap_status_t check_once(const list_t *list, const writes_t *writes, uint3
 }
 
 /* The results of a call: no two writes overlap, all are inside, and they add up to the whole. */
-static lap_status_t check_result(const list_t *list, const writes_t *writes, uint32_t call,
-                                 int rank, const lap_range_t *result)
+static lap_status_t check_result(const lap_access_list_t *list, const writes_t *writes,
+                                 uint32_t call, int rank, const lap_range_t *result)
 {
     lap_range_t whole = lap_range_normal(*result);
     char text[LAP_CHECK_TEXT], where[128];
@@ -605,7 +427,7 @@ static lap_status_t check_result(const list_t *list, const writes_t *writes, uin
         whole.offset += list->check->programs[rank]->regions[whole.place - LAP_PLACES].base;
     for (uint32_t i = writes->first[(size_t)call * (size_t)list->check->size + (size_t)rank];
          i != LAP_CHECK_NONE; i = writes->next[i]) {
-        const access_t *access = &list->accesses[i];
+        const lap_access_played_t *access = &list->accesses[i];
         if (access->region != (uint32_t)result->place)
             continue;
         LAP_TRY(check_once(list, writes, i));
@@ -626,7 +448,7 @@ static lap_status_t check_result(const list_t *list, const writes_t *writes, uin
                      (unsigned)call, rank, written, lap_range_bytes(&whole), where);
 }
 
-static lap_status_t check_results(const list_t *list)
+static lap_status_t check_results(const lap_access_list_t *list)
 {
     const lap_check_t *check = list->check;
     writes_t writes = {NULL, NULL};
@@ -672,11 +494,11 @@ static bool free_before(const lap_check_t *check, uint32_t call, int rank, uint3
 /*
  * The rule that makes the proof hold for any calls before and after, not only for those looked at.
  */
-static lap_status_t check_rule(const list_t *list)
+static lap_status_t check_rule(const lap_access_list_t *list)
 {
     const lap_check_t *check = list->check;
     for (uint32_t i = 0; i < list->count; i++) {
-        const access_t *access = &list->accesses[i];
+        const lap_access_played_t *access = &list->accesses[i];
         size_t at = (size_t)access->call * (size_t)check->size + (size_t)access->range.rank;
         if (check->programs && !access->symmetric)
             continue;
@@ -701,14 +523,14 @@ static lap_status_t check_rule(const list_t *list)
 
 lap_status_t lap_check_access(lap_check_t *check)
 {
-    list_t list = {.check = check};
+    lap_access_list_t list = {.check = check};
     if (check->programs)
         list_linked(&list);
     else
         list_accesses(&list);
     lap_status_t status = check->status;
     if (status == LAP_OK && list.count > 0)
-        qsort(list.accesses, list.count, sizeof(access_t), compare_accesses);
+        qsort(list.accesses, list.count, sizeof(lap_access_played_t), compare_accesses);
     if (status == LAP_OK)
         status = check_pairs(&list);
     if (status == LAP_OK)

@@ -183,6 +183,7 @@ static lap_status_t show_stage(const request_t *request, const lap_pass_t *pass)
     const lap_pp_options_t options = lap_train_stages(train, train->overlap);
     lap_nn_desc_t desc = train->desc;
     desc.overlap = train->overlap ? &train->rules : &train->serial;
+    desc.cp_overlap = train->overlap;
     const lap_stage_proving_t proving = {
         .desc = &desc,
         .tp = train->grid.tp,
@@ -194,6 +195,7 @@ static lap_status_t show_stage(const request_t *request, const lap_pass_t *pass)
                         .late = !train->overlap || !train->grad_overlap,
                         .ahead = train->overlap && train->param_overlap},
         .options = &options,
+        .optimizer = &train->optimizer,
         .target = request->target,
         .as_built = !pass,
         .after = pass ? pass->name : NULL};

@@ -307,7 +307,7 @@ static lap_status_t make_passes(lap_nn_t *nn)
 static lap_status_t fill(lap_nn_t *nn)
 {
     const bool stage = lap_nn_list_is_stage(&nn->list);
-    if (nn->list.plan.desc.debug && !stage)
+    if (nn->list.plan.desc.debug)
         LAP_TRY(lap_nn_prove_own(nn));
     LAP_TRY(alloc_all(nn));
     if (!stage)
@@ -534,8 +534,7 @@ lap_status_t lap_nn_start_step(lap_nn_t *nn)
         LAP_TRY(nn->norm_group && nn->list.steps[nn->ncalls].group == LAP_NN_BY_LAYERS
                     ? create_norm(nn)
                     : create_call(nn, nn->ncalls));
-    const bool proves = nn->list.plan.desc.debug && !nn->norm_group;
-    lap_status_t status = proves ? lap_nn_prove_own(nn) : LAP_OK;
+    lap_status_t status = nn->list.plan.desc.debug ? lap_nn_prove_own(nn) : LAP_OK;
     if (status == LAP_OK)
         status = lap_nn_get_pass(nn, 1u << LAP_NN_STEP, 0, mode, &pass);
     status = lap_group_agree(nn->norm_group ? nn->norm_group : nn->group, status);

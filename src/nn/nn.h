@@ -148,6 +148,7 @@ struct lap_nn {
     /* Of a pipeline: waits for the passes of its step, and for what they have sent to replicas, too, with
        `background`; given `stage`. NULL: there is none. */
     lap_status_t (*end_stage)(void *stage, bool background);
+    lap_status_t (*prove_stage)(void *stage); /* its step: see lap_nn_prove_own; NULL: not yet */
     void *stage;
     lap_stream_t *stream; /* of the entry of a pass that is being issued; NULL: none is */
     bool tracing;

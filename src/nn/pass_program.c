@@ -48,6 +48,8 @@ lap_nn_replication_t lap_nn_replication(const lap_nn_t *nn)
 
 lap_status_t lap_nn_prove_own(lap_nn_t *nn)
 {
+    if (lap_nn_list_is_stage(&nn->list))
+        return nn->prove_stage ? nn->prove_stage(nn->stage) : LAP_OK;
     const lap_nn_source_t source = lap_nn_chosen(nn);
     const lap_nn_linking_t how = {.target = &nn->calls[0].op->target,
                                   .source = &source,

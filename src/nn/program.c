@@ -75,8 +75,9 @@ void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *li
         size_t offset;
         const uint32_t root = lap_nn_region_root(list, i, &offset);
         const lap_nn_region_t *named = region->made || region->view ? &list->regions[root] : region;
+        const bool slotted = named->slot != LAP_NN_NONE && named->memory == LAP_NN_PRIVATE;
         char slot[24] = "";
-        if (named->slot != LAP_NN_NONE && named->memory != LAP_NN_LASTING)
+        if (slotted)
             snprintf(slot, sizeof(slot), "slot%u.", (unsigned)named->slot);
         if (named->block == LAP_NN_NONE)
             snprintf(name, sizeof(name), "%s%s", slot, named->name);
@@ -85,7 +86,6 @@ void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *li
         const uint32_t added = lap_link_add_region(linked, name, memory_of(list, root),
                                                    list->regions[root].offset + offset,
                                                    lap_nn_region_bytes(region), filled || given);
-        const bool slotted = named->slot != LAP_NN_NONE && named->memory == LAP_NN_PRIVATE;
         set_scope(linked, added, root, slotted ? LAP_SCOPE_ITERATION : LAP_SCOPE_PROGRAM);
     }
     name_weights(list, linked);

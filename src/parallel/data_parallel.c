@@ -358,15 +358,13 @@ static void leave(lap_dp_t *dp)
 }
 
 /*
- * What runs from now on, if the layers of this rank are to prove it; a pipeline does so itself.
- * Collective: each rank decides for itself whether it proves.
+ * What runs from now on, if the layers of this rank are to prove it. Collective: each rank decides for itself
+ * whether it proves.
  */
 static lap_status_t prove(lap_dp_t *dp)
 {
-    const lap_nn_list_t *list = &dp->nn->list;
-    if (lap_nn_list_is_stage(list))
-        return LAP_OK;
-    return lap_group_agree(dp->group, list->plan.desc.debug ? lap_nn_prove_own(dp->nn) : LAP_OK);
+    const bool proves = dp->nn->list.plan.desc.debug;
+    return lap_group_agree(dp->group, proves ? lap_nn_prove_own(dp->nn) : LAP_OK);
 }
 
 lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_options_t *given,

@@ -114,6 +114,7 @@ static lap_status_t fill(lap_pp_t *pp, lap_group_t *group, const lap_nn_desc_t *
 {
     LAP_TRY(lap_group_agree(pp->pipeline, lap_nn_create_stage(group, desc, cut, &pp->nn)));
     pp->nn->end_stage = lap_stage_end;
+    pp->nn->prove_stage = lap_stage_prove_own;
     pp->nn->stage = pp;
     LAP_TRY(split_pairs(pp));
     LAP_TRY(lap_group_agree(pp->pipeline, make_buffers(pp)));
@@ -173,8 +174,10 @@ void lap_pp_destroy(lap_pp_t *pp)
             lap_buffer_destroy(pp->peers[i].buffers[b]);
         lap_group_destroy(pp->peers[i].group);
     }
-    if (pp->nn)
-        pp->nn->end_stage = NULL; /* what was made for the layers may still be there */
+    if (pp->nn) { /* what was made for the layers may still be there */
+        pp->nn->end_stage = NULL;
+        pp->nn->prove_stage = NULL;
+    }
     lap_nn_destroy(pp->nn);
     lap_stages_clear(&pp->stages);
     lap_group_t *pipeline = pp->pipeline;

@@ -322,6 +322,9 @@ static lap_status_t play(const lap_pp_t *pp, const figures_t *figures, lap_timel
     const lap_nn_background_t *background = lap_stage_background(pp);
     lap_stage_programs_t programs;
     lap_simulated_t simulated;
+    proving.optimizer = NULL; /* lap_pp_wait waits for no step of it */
+    if (!background)
+        proving.replication = (lap_nn_replication_t){.replicas = 0};
     proving.chosen = figures->chosen;
     proving.aligned = true;
     proving.most = MOST_SIMULATED;

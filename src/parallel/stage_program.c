@@ -204,14 +204,16 @@ lap_stage_proving_t lap_stage_own_proving(const lap_pp_t *pp, lap_nn_desc_t *des
                                    .tp = plan->nranks,
                                    .pp = pp->pipeline->size,
                                    .options = &pp->options,
+                                   .optimizer = pp->nn->has_optimizer ? &pp->nn->optimizer : NULL,
                                    .target = &pp->target};
-    if (lap_stage_background(pp))
+    if (lap_stage_background(pp) || proving.optimizer)
         proving.replication = lap_nn_replication(pp->nn);
     return proving;
 }
 
-lap_status_t lap_stage_prove_own(const lap_pp_t *pp)
+lap_status_t lap_stage_prove_own(void *stage)
 {
+    const lap_pp_t *pp = stage;
     lap_nn_desc_t desc;
     lap_nn_proof_t proof;
     const lap_stage_proving_t proving = lap_stage_own_proving(pp, &desc);
@@ -251,8 +253,6 @@ lap_status_t lap_stage_get_program(lap_pp_t *pp, size_t seq)
     lap_nn_replicas_t replicas;
     if (background)
         replicas = background->replicas;
-    if (background && pp->nn->list.plan.desc.debug)
-        LAP_TRY(lap_stage_prove_own(pp));
     const lap_stage_linking_t linking = linking_of(pp, &source, background ? &replicas : NULL);
     /* Replicas are ranks of a world of their own, in which this one has its number. */
     if (background)

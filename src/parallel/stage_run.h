@@ -51,14 +51,17 @@ struct lap_pp {
 /* The program for a number of active tokens, bound for the next step; the one before is forgotten. */
 lap_status_t lap_stage_get_program(lap_pp_t *pp, size_t seq);
 
-/* How the programs of all ranks of a step are linked; the description is part of it. */
+/*
+ * How the programs of all ranks of a step are linked, with that of the optimizer, if there is one; the description
+ * is part of it.
+ */
 lap_stage_proving_t lap_stage_own_proving(const lap_pp_t *pp, lap_nn_desc_t *desc);
 
 /*
- * Proves a step of all ranks, with replicas where it sends to some, for this device and transport; methods
- * that were chosen by trial are taken as serial.
+ * Proves a step of all ranks of a pipeline, lap_pp_t, with replicas where it sends to some, for this device and
+ * transport; methods that were chosen by trial are taken as serial.
  */
-lap_status_t lap_stage_prove_own(const lap_pp_t *pp);
+lap_status_t lap_stage_prove_own(void *pp);
 
 /* To whom the next step sends gradients, or from whom it gathers weights; NULL: nobody. Of the latest, pp->background is. */
 const lap_nn_background_t *lap_stage_background(const lap_pp_t *pp);

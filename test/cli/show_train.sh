@@ -120,6 +120,44 @@ command=$(grep -o 'show train [^`]*--svg docs/pass.svg' "$LAP_SOURCE_DIR/docs/de
 lap ${command/docs\/pass.svg/$work\/doc.svg}
 ok 'the picture of the documents is what the command draws' cmp "$work/doc.svg" "$LAP_SOURCE_DIR/docs/pass.svg"
 
+# A pipeline: its program goes on with the step of the optimizer, as that which lap check train proves.
+for options in '--tp 2' '--num-replicas 2' '--num-replicas 2 --no-overlap-grad-sync' '--num-replicas 2 --distributed-optimizer' \
+    '--num-replicas 2 --distributed-optimizer --no-overlap-param-sync' '--cp 2 --no-comm-overlap'; do
+    pipeline="--model gpt --layers 2 --pp 2 --heads 4 --seq 16 --hidden 32 --micro-batches 2 --bucket-size 8K $options"
+    [[ $options == *--tp* ]] && pipeline=${pipeline/--bucket-size 8K /}
+    [[ $options == *--tp* ]] || pipeline="$pipeline --tp 1"
+    : >"$work/shows.json"
+    for rank in 0 1 2 3; do
+        # shellcheck disable=SC2086
+        lap show train $pipeline --rank $rank --json
+        cat "$work/out" >>"$work/shows.json"
+    done
+    # shellcheck disable=SC2086
+    lap check train $pipeline --json
+    ok "pipeline $options: the step is shown, and all agrees with lap check train" python3 - "$work/shows.json" "$work/out" "$options" <<'PY'
+import json, sys
+shows = [json.loads(line) for line in open(sys.argv[1])]
+check, options = json.load(open(sys.argv[2])), sys.argv[3]
+assert len({s["rank"] for s in shows}) == 4
+assert max(len(s["fragments"]) for s in shows) == check["launches"]
+assert max(sum(f["kernel"] is not None for f in s["fragments"]) for s in shows) == check["kernels"]
+for s in shows:
+    kernels = [(f["part"], f["kernel"]) for f in s["fragments"]]
+    assert ("step", "sum_squares") in kernels and ("step", "clip") in kernels and ("step", "update") in kernels, kernels
+    late = [f["name"] for f in s["fragments"][[f["kernel"] for f in s["fragments"]].index("clip"):]]
+    assert any(name.startswith("weights ") for name in late) == ("--no-overlap-param-sync" in options), late
+    assert s["memory"]["optimizer_bytes"] == check["optimizer_bytes"] > 0
+    assert s["memory"]["bucket_bytes"] == check["bucket_bytes"]
+PY
+done
+# shellcheck disable=SC2086
+lap show train $pipeline --svg "$work/pipeline.svg"
+is 'a picture of it: status 0, and nothing said' "$status$out$err" 0
+ok '... has the step of the optimizer' grep -q '>update</tspan>' "$work/pipeline.svg"
+# shellcheck disable=SC2086
+lap show train $pipeline
+has '... and so has the text' "$status $out" '0 ' 'squares_r -> squares_ranks' ' rates, masters, first_moments, second_moments -> ' 'state of the optimizer'
+
 # Prediction: ranks are started, and the times of the fragments agree with the order of the program.
 for more in '' '--transport self' '--auto' '--rank 1'; do
     # shellcheck disable=SC2086

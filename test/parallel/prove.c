@@ -2,12 +2,17 @@
 /*
  * Layers that are to prove what they run (`debug`) prove it with the replicas that lap_dp_create joins: gradients
  * during backward or after it, weights of a shared optimizer during forward or after the step. A plan that does not
- * go with the replicas is found before anything runs.
+ * go with the replicas is found before anything runs. A pipeline proves its step with that of its optimizer when
+ * that is made, and with its replicas when they are joined.
  */
 #include <lap/data_parallel.h>
+#include <lap/model.h>
+#include <lap/optimizer.h>
 
 #include "nn/nn.h"
 #include "nn/program.h"
+#include "parallel/grid.h"
+#include "parallel/stage_run.h"
 #include "tap.h"
 
 typedef struct scene {
@@ -56,8 +61,86 @@ static void play(lap_world_t *world, void *arg)
     lap_group_destroy(own);
 }
 
+/* ---- pipelines ---- */
+
+static lap_status_t create_stages(const lap_grid_groups_t *groups, const scene_t *scene,
+                                  lap_pp_t **pp_p)
+{
+    lap_nn_desc_t desc = LAP_NN_DESC_INIT;
+    lap_pp_options_t options = LAP_PP_OPTIONS_INIT;
+    (void)lap_model_preset("gpt", &desc);
+    desc.layers = 2;
+    desc.seq = desc.max_positions = 4;
+    desc.batch = 1;
+    desc.hidden = desc.ffn = 16;
+    desc.heads = desc.kv_heads = 2;
+    desc.head_dim = 8;
+    desc.vocab = 12;
+    desc.debug = scene->debug;
+    desc.shards = scene->shards;
+    desc.shard_bucket = 100;
+    desc.shard_group = scene->shards > 1 ? groups->replicas : NULL;
+    options.micro_batches = 2;
+    return lap_pp_create(groups->tp, groups->pp, &desc, &options, pp_p);
+}
+
+/* What the proof that belongs to a call has said of the step of the optimizer. */
+static void is_proved(const lap_pp_t *pp, const scene_t *scene, lap_status_t status,
+                      const char *what)
+{
+    lap_nn_desc_t desc;
+    const lap_stage_proving_t proved = lap_stage_own_proving(pp, &desc);
+    if (scene->spoiled && scene->debug)
+        tap_ok(status == LAP_ERR_INVALID, "%s: stages that there are not are found: %s", what,
+               lap_last_error());
+    else
+        tap_success(status, "%s of a pipeline, debug %d", what, scene->debug);
+    if (!scene->spoiled)
+        tap_ok(proved.optimizer == &pp->nn->optimizer && pp->nn->has_optimizer,
+               "%s: the optimizer's step is a part of what is proved", what);
+    if (pp->nn->background && !scene->spoiled)
+        tap_ok(proved.replication.replicas == 2 && proved.replication.late == !scene->overlap,
+               "%s: two replicas, gradients %s backward", what,
+               proved.replication.late ? "after" : "during");
+}
+
+static void play_stages(lap_world_t *world, void *arg)
+{
+    const scene_t *scene = arg;
+    const lap_grid_t grid = {1, 1, 2, 2};
+    lap_optimizer_desc_t how = LAP_OPTIMIZER_DESC_INIT;
+    lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
+    lap_grid_groups_t groups;
+    lap_pp_t *pp = NULL;
+    lap_dp_t *dp = NULL;
+    lap_optimizer_t *optimizer = NULL;
+    how.clip_norm = 1;
+    options.bucket = 100;
+    options.overlap = scene->overlap;
+    options.overlap_weights = scene->overlap_weights;
+    tap_success(lap_grid_groups_init(&groups, &grid, lap_world_group(world)), "groups");
+    tap_success(create_stages(&groups, scene, &pp), "a pipeline");
+    if (scene->spoiled)
+        pp->nn->list.plan.desc.layers = 1; /* of two ranks: only the proof looks at it again */
+    is_proved(pp, scene, lap_optimizer_create(pp->nn, groups.model, &how, &optimizer), "optimizer");
+    if (!scene->spoiled)
+        is_proved(pp, scene, lap_dp_create(pp->nn, groups.replicas, &options, &dp), "replicas");
+    lap_dp_destroy(dp);
+    lap_optimizer_destroy(optimizer);
+    lap_pp_destroy(pp);
+    lap_grid_groups_clear(&groups);
+}
+
 int main(void)
 {
+    for (int i = 0; i < 8; i++) {
+        scene_t scene = {1, i & 1, i >> 1 & 1, i & 4 ? 2 : 0, false};
+        tap_ranks(4, NULL, play_stages, &scene);
+    }
+    for (int debug = 0; debug < 2; debug++) {
+        scene_t scene = {debug, 1, 1, 0, true};
+        tap_ranks(4, NULL, play_stages, &scene);
+    }
     for (int i = 0; i < 8; i++) {
         scene_t scene = {1, i & 1, i >> 1 & 1, i & 4 ? 2 : 0, false};
         tap_ranks(2, NULL, play, &scene);

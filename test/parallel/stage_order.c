@@ -12,6 +12,7 @@
 #include <lap/model.h>
 #include <lap/pipeline.h>
 
+#include "core/status.h"
 #include "nn/nn.h"
 #include "nn/sequences.h"
 #include "parallel/grid.h"
@@ -110,23 +111,31 @@ static void test_orders(lap_pp_t *pp, const lap_grid_groups_t *groups)
     lap_free(usual);
 }
 
+static lap_status_t cannot_build(void *context, size_t index, int which, lap_schedule_t *schedule_p)
+{
+    (void)context, (void)which, (void)schedule_p;
+    return lap_error(LAP_ERR_NO_MEMORY, "no memory for bucket %zu", index);
+}
+
 /* One rank cannot make the program of a step with replicas: the others do not wait until their time is up. */
 static void test_failure(lap_pp_t *pp, const lap_grid_groups_t *groups, bool is_last)
 {
     lap_dp_t *dp = NULL;
-    size_t *layers = &lap_pp_layers(pp)->list.plan.desc.layers;
-    tap_success(lap_dp_create(lap_pp_layers(pp), groups->replicas, NULL, &dp),
-                "replicas once more");
+    lap_nn_t *nn = lap_pp_layers(pp);
+    tap_success(lap_dp_create(nn, groups->replicas, NULL, &dp), "replicas once more");
+    const lap_nn_background_t *background = nn->background;
+    lap_nn_background_t spoiled = *background;
+    spoiled.replicas.build = cannot_build;
     if (is_last)
-        *layers = 1;
+        lap_nn_set_background(nn, &spoiled);
     lap_status_t status = begin(pp, groups->at.dp);
     if (status == LAP_OK)
         status = lap_dp_wait(dp);
     /* The first rank is in no group with the last: others pass the failure on, or leave. */
-    const bool knows = groups->at.dp + groups->at.pp == 0 || strstr(lap_last_error(), "stages");
+    const bool knows = groups->at.dp + groups->at.pp == 0 || strstr(lap_last_error(), "bucket");
     tap_ok(status != LAP_OK && status != LAP_ERR_TIMEOUT && knows,
            "a step that one rank cannot make fails on all: %s", lap_last_error());
-    *layers = 2;
+    lap_nn_set_background(nn, background);
     lap_dp_destroy(dp);
 }
 

@@ -194,7 +194,7 @@ lap_status_t lap_optimizer_norm(lap_optimizer_t *optimizer, double *norm_p)
     const bool clips = optimizer->desc.clip_norm > 0;
     if (clips)
         LAP_TRY(lap_nn_end_part(optimizer->nn, LAP_NN_STEP));
-    *norm_p = clips ? optimizer->nn->rates[1].norm : 0;
+    *norm_p = clips ? fabs(optimizer->nn->rates[1].norm) : 0; /* an x86 makes -nan of 0 * inf */
     return LAP_OK;
 }
 

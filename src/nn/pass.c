@@ -352,7 +352,7 @@ lap_status_t lap_nn_loss_value(lap_nn_t *nn, double *loss_p)
         sum += all[r];
     lap_free(memory);
     LAP_TRY(lap_nn_add_contexts(nn, &sum));
-    *loss_p = (model ? 1 : 0.5) * sum / (double)nn->loss_count;
+    *loss_p = fabs((model ? 1 : 0.5) * sum / (double)nn->loss_count); /* no -nan of an x86 */
     return LAP_OK;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An OpenBLAS whose cblas_sgemm is wrong when it is told to, for LAP_OPENBLAS: the real one, and then
- * one element of its result is changed. The environment says when:
+ * the first element of its result is changed. The environment says when:
  *
  *   WRONG_BY     what is added to the element, as a part of itself; not set: nothing is wrong
  *   WRONG_RANK   only in the process with this LAP_RANK; not set: in all
@@ -57,7 +57,6 @@ cblas_sgemm(enum CBLAS_ORDER order, enum CBLAS_TRANSPOSE a_turned, enum CBLAS_TR
     tell(call);
     const char *by = error_of(call);
     if (by && m > 0 && n > 0) {
-        float *element = c + (size_t)(m / 2) * (size_t)ldc + (size_t)(n / 2);
-        *element += *element * (float)atof(by);
+        c[0] += c[0] * (float)atof(by); /* what is multiplied may be a part of larger matrices */
     }
 }

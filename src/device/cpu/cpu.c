@@ -73,13 +73,14 @@ static float alpha_of(const lap_gemm_t *gemm, const lap_gemm_block_t *block)
 }
 
 /* d [rows, cols] = alpha op(a) op(b) + beta d, with op as the GEMM has it. */
-static void multiply_parts(const lap_gemm_t *gemm, size_t rows, size_t cols, size_t depth,
-                           float alpha, part_t a, part_t b, float beta, float *d, size_t ldd)
+static lap_status_t multiply_parts(const lap_gemm_t *gemm, size_t rows, size_t cols, size_t depth,
+                                   float alpha, part_t a, part_t b, float beta, float *d,
+                                   size_t ldd)
 {
-    lap_blas_sgemm(gemm->a_transposed ? CblasTrans : CblasNoTrans,
-                   gemm->b_plain ? CblasNoTrans : CblasTrans, (blasint)rows, (blasint)cols,
-                   (blasint)depth, alpha, a.data, a.stride, b.data, b.stride, beta, d,
-                   (blasint)ldd);
+    return lap_blas_sgemm_even(gemm->a_transposed ? CblasTrans : CblasNoTrans,
+                               gemm->b_plain ? CblasNoTrans : CblasTrans, (blasint)rows,
+                               (blasint)cols, (blasint)depth, alpha, a.data, a.stride, b.data,
+                               b.stride, beta, d, (blasint)ldd);
 }
 
 /* Row `i` of a block's aux. */
@@ -89,8 +90,8 @@ static void *aux_of(const lap_gemm_t *gemm, const lap_gemm_block_t *block, size_
 }
 
 /* The tile [rows, cols] of d at (row, col). */
-static void multiply_tile(const lap_gemm_t *gemm, const lap_gemm_block_t *block, size_t row,
-                          size_t col, tiles_t *tiles)
+static lap_status_t multiply_tile(const lap_gemm_t *gemm, const lap_gemm_block_t *block, size_t row,
+                                  size_t col, tiles_t *tiles)
 {
     const size_t rows = least(block->rows - row, TILE_ROWS), cols = least(gemm->n - col, TILE_COLS);
     if (gemm->k == 0)
@@ -101,13 +102,14 @@ static void multiply_tile(const lap_gemm_t *gemm, const lap_gemm_block_t *block,
                                  k, rows, depth, tiles->a);
         const part_t b = part_of(gemm->b_dtype, gemm->b, gemm->b_stride, gemm->b_plain, col, k,
                                  cols, depth, tiles->b);
-        multiply_parts(gemm, rows, cols, depth, alpha_of(gemm, block), a, b, k == 0 ? 0.0f : 1.0f,
-                       tiles->d, cols);
+        LAP_TRY(multiply_parts(gemm, rows, cols, depth, alpha_of(gemm, block), a, b,
+                               k == 0 ? 0.0f : 1.0f, tiles->d, cols));
     }
     for (size_t i = 0; i < rows; i++)
         lap_host_finish(gemm->finish, tiles->d + i * cols, col, cols, gemm->d_dtype,
                         (char *)block->d + (row + i) * block->d_stride,
                         aux_of(gemm, block, row + i));
+    return LAP_OK;
 }
 
 static lap_status_t multiply_tiles(const lap_gemm_t *gemm, const lap_gemm_block_t *block,
@@ -119,7 +121,7 @@ static lap_status_t multiply_tiles(const lap_gemm_t *gemm, const lap_gemm_block_
         LAP_TRY(check_size("row stride of b", gemm->b_stride / sizeof(float)));
     for (size_t col = 0; col < gemm->n; col += TILE_COLS)
         for (size_t row = 0; row < block->rows; row += TILE_ROWS)
-            multiply_tile(gemm, block, row, col, workspace);
+            LAP_TRY(multiply_tile(gemm, block, row, col, workspace));
     return LAP_OK;
 }
 
@@ -152,8 +154,8 @@ static lap_status_t multiply_whole(const lap_gemm_t *gemm, const lap_gemm_block_
     LAP_TRY(check_size("row stride of d", ldd));
     const part_t a = {block->a, (blasint)lda}, b = {gemm->b, (blasint)ldb};
     const float beta = gemm->finish ? gemm->finish->beta * gemm->finish->scale : 0.0f;
-    multiply_parts(gemm, block->rows, gemm->n, gemm->k, alpha_of(gemm, block), a, b, beta, block->d,
-                   ldd);
+    LAP_TRY(multiply_parts(gemm, block->rows, gemm->n, gemm->k, alpha_of(gemm, block), a, b, beta,
+                           block->d, ldd));
     if (gemm->finish)
         finish_rows(gemm, block);
     return LAP_OK;

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -28,6 +29,8 @@
 #define BUFFER_BYTES (128 * MIB) /* its largest, which it has on x86-64; 32 MiB elsewhere */
 #define TURN_NS 50000u           /* how long a thread without a buffer rests */
 #define FIRST_SIZE 128           /* a GEMM that is not so small that it needs no buffer */
+#define SMALL 1000000            /* m n k of up to so many are small to it */
+#define PAD 64                   /* rows, columns and depth of a small one that is made larger */
 
 static const lap_library_t library = {
     .title = "OpenBLAS",
@@ -51,6 +54,7 @@ static struct {
     bool loaded;
     atomic_int inside; /* threads that multiply */
     atomic_int most;   /* as many have done so at once */
+    bool uneven;       /* small GEMMs round otherwise than large ones */
     CALLS(FIELD)
 } blas = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -115,13 +119,37 @@ static int first_threads(void)
     return cores;
 }
 
+/*
+ * Whether a few rows, which are a small GEMM, are other numbers than the same rows of a large one: on
+ * x86-64 with AVX-512 small ones have kernels of their own. `a` and `b` are squares of FIRST_SIZE.
+ */
+static bool rounds_unevenly(float *a, float *b, float *d)
+{
+    const size_t count = (size_t)FIRST_SIZE * FIRST_SIZE;
+    const blasint rows = 5, size = FIRST_SIZE;
+    bool uneven = false;
+    for (size_t i = 0; i < count; i++) {
+        a[i] = 1.0f / (float)(i % 1009 + 3);
+        b[i] = 1.0f / (float)(i % 997 + 2);
+    }
+    for (int op = 0; op < 4; op++) {
+        const CBLAS_TRANSPOSE a_op = op & 1 ? CblasTrans : CblasNoTrans;
+        const CBLAS_TRANSPOSE b_op = op & 2 ? CblasTrans : CblasNoTrans;
+        blas.cblas_sgemm(CblasRowMajor, a_op, b_op, size, size, size, 1, a, size, b, size, 0, d,
+                         size);
+        blas.cblas_sgemm(CblasRowMajor, a_op, b_op, rows, size, size, 1, a, size, b, size, 0,
+                         d + count, size);
+        uneven = uneven || memcmp(d, d + count, (size_t)rows * FIRST_SIZE * sizeof(float)) != 0;
+    }
+    return uneven;
+}
+
 /* In a thread with a stack that is large enough, whatever that of the caller is. */
 static void *multiply_main(void *matrices)
 {
-    float *a = matrices, *b = a + (size_t)FIRST_SIZE * FIRST_SIZE,
-          *d = b + (size_t)FIRST_SIZE * FIRST_SIZE;
-    blas.cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, FIRST_SIZE, FIRST_SIZE, FIRST_SIZE, 1,
-                     a, FIRST_SIZE, b, FIRST_SIZE, 0, d, FIRST_SIZE);
+    const size_t count = (size_t)FIRST_SIZE * FIRST_SIZE;
+    float *a = matrices;
+    blas.uneven = rounds_unevenly(a, a + count, a + 2 * count);
     return NULL;
 }
 
@@ -129,7 +157,7 @@ static void *multiply_main(void *matrices)
 static lap_status_t multiply_first(void)
 {
     pthread_t thread;
-    float *matrices = lap_alloc((size_t)3 * FIRST_SIZE * FIRST_SIZE, sizeof(float));
+    float *matrices = lap_alloc((size_t)4 * FIRST_SIZE * FIRST_SIZE, sizeof(float));
     if (!matrices)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the first GEMM of OpenBLAS");
     errno = lap_thread_start(&thread, "lap-blas", multiply_main, matrices);
@@ -212,4 +240,53 @@ void lap_blas_sgemm(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, blasint m, blasi
     enter();
     blas.cblas_sgemm(CblasRowMajor, a_op, b_op, m, n, k, alpha, a, lda, b, ldb, beta, d, ldd);
     atomic_fetch_sub(&blas.inside, 1);
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static void copy(const float *from, size_t from_stride, float *to, size_t to_stride, size_t rows,
+                 size_t cols)
+{
+    for (size_t i = 0; i < rows; i++)
+        memcpy(to + i * to_stride, from + i * from_stride, cols * sizeof(float));
+}
+
+/* A small GEMM as a part of one that is not. */
+static lap_status_t multiply_padded(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, size_t m, size_t n,
+                                    size_t k, float alpha, const float *a, size_t lda,
+                                    const float *b, size_t ldb, float beta, float *d, size_t ldd)
+{
+    const size_t deep = larger(k, PAD), results = SMALL / deep + 1;
+    const size_t cols = larger(n, results < PAD ? results : PAD);
+    const size_t rows = larger(m, results / cols + 1);
+    const bool a_turned = a_op == CblasTrans, b_turned = b_op == CblasTrans;
+    float *a_all = lap_alloc(rows * deep + deep * cols + rows * cols, sizeof(float));
+    if (!a_all)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a GEMM of %zu x %zu x %zu", m, n, k);
+    float *b_all = a_all + rows * deep, *d_all = b_all + deep * cols;
+    const size_t a_stride = a_turned ? rows : deep, b_stride = b_turned ? deep : cols;
+    copy(a, lda, a_all, a_stride, a_turned ? k : m, a_turned ? m : k);
+    copy(b, ldb, b_all, b_stride, b_turned ? n : k, b_turned ? k : n);
+    if (beta != 0)
+        copy(d, ldd, d_all, cols, m, n);
+    lap_blas_sgemm(a_op, b_op, (blasint)rows, (blasint)cols, (blasint)deep, alpha, a_all,
+                   (blasint)a_stride, b_all, (blasint)b_stride, beta, d_all, (blasint)cols);
+    copy(d_all, cols, d, ldd, m, n);
+    lap_free(a_all);
+    return LAP_OK;
+}
+
+lap_status_t lap_blas_sgemm_even(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, blasint m, blasint n,
+                                 blasint k, float alpha, const float *a, blasint lda,
+                                 const float *b, blasint ldb, float beta, float *d, blasint ldd)
+{
+    const bool small = m > 0 && n > 0 && k > 0 && (double)m * (double)n * (double)k <= SMALL;
+    if (blas.uneven && small)
+        return multiply_padded(a_op, b_op, (size_t)m, (size_t)n, (size_t)k, alpha, a, (size_t)lda,
+                               b, (size_t)ldb, beta, d, (size_t)ldd);
+    lap_blas_sgemm(a_op, b_op, m, n, k, alpha, a, lda, b, ldb, beta, d, ldd);
+    return LAP_OK;
 }

@@ -28,4 +28,12 @@ void lap_blas_sgemm(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, blasint m, blasi
                     float alpha, const float *a, blasint lda, const float *b, blasint ldb,
                     float beta, float *d, blasint ldd);
 
+/*
+ * The same, with the same bits of an element whichever rows and columns are multiplied together, as far as
+ * OpenBLAS has that for large matrices: where it has other kernels for small ones, these are made larger.
+ */
+lap_status_t lap_blas_sgemm_even(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, blasint m, blasint n,
+                                 blasint k, float alpha, const float *a, blasint lda,
+                                 const float *b, blasint ldb, float beta, float *d, blasint ldd);
+
 #endif

@@ -25,15 +25,23 @@ cmp -s "$requirements" "$folder/complete" && exit 0
 
 rm -rf "$folder"
 python3 -m venv "$folder" || fail "python3 cannot make an environment in $folder: install python3-venv"
-# PyPI has small builds without CUDA for ARM only. Byte code is made, and stored by the tests, when it is used.
-index=
-what=PyTorch hint=", or LAP_TEST_PYTHON must name a python that has torch"
-[ -n "${2:-}" ] && index=--no-deps what="Holistic Trace Analysis" hint=
-[ -z "${2:-}" ] && [ "$(uname -m)" = x86_64 ] && index="--index-url https://download.pytorch.org/whl/cpu"
+what=PyTorch hint=", or LAP_TEST_PYTHON must name a python that has torch" options=""
+[ -n "${2:-}" ] && what="Holistic Trace Analysis" hint="" options=--no-deps
 log=$folder/pip.log
 echo "python_env: installing $(grep -v '^#' "$requirements" | tr '\n' ' ')into $folder"
+
+# Byte code is made, and stored by the tests, when it is used.
+install()
+{
+    "$folder/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check "$@" -r "$requirements" >"$log" 2>&1
+}
+
+# PyPI has small builds without CUDA for ARM only. Where PyTorch's own index cannot be reached, PyPI's serves as well: 3.5 GB.
+installed=
+if [ -z "${2:-}" ] && [ "$(uname -m)" = x86_64 ]; then
+    install --retries 0 --index-url https://download.pytorch.org/whl/cpu && installed=1
+fi
 # shellcheck disable=SC2086
-"$folder/bin/python" -m pip install --quiet --no-compile --retries 2 --disable-pip-version-check $index \
-    -r "$requirements" >"$log" 2>&1 ||
+[ -n "$installed" ] || install --retries 2 $options ||
     fail "$what for the tests cannot be installed ($(grep -m 1 '^ERROR' "$log" || tail -n 1 "$log")); the machine must reach PyPI$hint"
 cp "$requirements" "$folder/complete"

@@ -62,6 +62,18 @@ class Wheel(unittest.TestCase):
         for path in [*(ROOT / "python").rglob("*.py"), *(ROOT / "examples" / "python").glob("*.py")]:
             ast.parse(path.read_text(), str(path), feature_version=(3, 9))
 
+    def test_an_environment_without_the_index_of_pytorch(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # A machine of Intel, and a pip that finds things on PyPI alone.
+            for name, text in (("uname", "echo x86_64"), ("python3", 'mkdir -p "$3/bin"; cp "$0-inside" "$3/bin/python"'),
+                               ("python3-inside", 'case "$*" in *--index-url*) exit 1 ;; esac')):
+                Path(folder, name).write_text(f"#!/bin/sh\n{text}\n")
+                Path(folder, name).chmod(0o755)
+            status, text = run("sh", ROOT / "scripts" / "python_env.sh", f"{folder}/env", LAP_TEST_PYTHON="",
+                               PATH=f"{folder}:{os.environ['PATH']}")
+            self.assertEqual(status, 0, text)
+            self.assertTrue(Path(folder, "env", "complete").exists())
+
     def test_an_environment_without_a_network(self):
         with tempfile.TemporaryDirectory() as folder:
             # A python3 that makes environments whose pip finds nothing, at once.

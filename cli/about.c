@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is told of the machine and the program in every object of JSON: see about.h. */
+/* The machine and the program in every object of JSON: see about.h. */
 #include "about.h"
 
 #include <stdio.h>

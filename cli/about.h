@@ -9,7 +9,7 @@ void lap_about_cpu(char text[LAP_ABOUT_TEXT]);
 
 /*
  * Prints ,"host":...,"cpu":...,"gpu":...,"version":...,"commit":...,"date":... to standard output.
- * `device` is what was measured; of GPUs only the first is told, null with other devices.
+ * `device` is what was measured; of GPUs only the first is printed, null with other devices.
  */
 void lap_about_json(const char *device);
 

@@ -64,7 +64,7 @@ static bool is_hidden(const lap_bench_t *bench, const lap_bench_case_t *it,
     else if (lack == LAP_BENCH_TELLS)
         fprintf(stderr, "has an efficiency of %.3f, with %s\n", value, it->methods[best].label);
     else
-        fprintf(stderr, "has no efficiency that can be told, with %s (%s)\n",
+        fprintf(stderr, "has no efficiency that could be measured, with %s (%s)\n",
                 it->methods[best].label, lap_bench_lack_name(lack));
     return false;
 }

@@ -73,7 +73,7 @@ typedef struct lap_bench {
     size_t timeline_method;
     const char *trace_path; /* NULL: no trace is written */
     lap_trace_format_t trace_format;
-    bool trace_simulated;    /* and a simulated call beside the measured one */
+    bool trace_simulated;    /* and a simulated call next to the measured one */
     double least_efficiency; /* NAN: any will do */
     uint64_t seed;
     double timeout_s;
@@ -96,7 +96,7 @@ extern const lap_command_t lap_bench_command;
 int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_p);
 
 /*
- * What can be said about the request once the number of ranks is known. Returns as lap_bench_parse.
+ * Checks the request once the number of ranks is known. Returns as lap_bench_parse.
  */
 int lap_bench_check(const lap_bench_t *bench, int nranks);
 
@@ -128,7 +128,7 @@ void lap_bench_leave_out(lap_bench_case_t *it, unsigned can, const char *asked);
 /* The description of the operator for one method, without its buffer. */
 lap_op_desc_t lap_bench_desc(const lap_bench_t *bench, const lap_bench_case_t *it, size_t method);
 
-/* That of the GEMM which a kind without one of its own runs behind. */
+/* That of the GEMM during which a kind without one of its own runs. */
 lap_op_desc_t lap_bench_gemm_desc(const lap_bench_t *bench, const lap_bench_case_t *it);
 
 /* A dimension of a whole matrix, and the part of it that is meant. */
@@ -149,7 +149,7 @@ typedef struct lap_bench_shape {
     lap_epilogue_t epilogue;
     bool sums; /* the result is a sum over the ranks */
     lap_bench_extent_t rows, cols, depth, a_rows, d_rows;
-    lap_bench_extent_t x_rows, y_rows; /* of what moves beside the GEMM */
+    lap_bench_extent_t x_rows, y_rows; /* of what moves during the GEMM */
     size_t moved;                      /* its columns; 0: nothing does */
 } lap_bench_shape_t;
 
@@ -243,9 +243,6 @@ lap_bench_part_t lap_bench_b(const lap_bench_shape_t *shape, lap_bench_extent_t 
 /* What moves: the rows of an all-gather, or of the summand of one rank. */
 lap_bench_part_t lap_bench_x(const lap_bench_shape_t *shape, lap_bench_extent_t rows, int rank);
 
-/* The scale of the elements of a random matrix, if they are FP8; else 1. */
-float lap_bench_scale(int matrix, lap_dtype_t dtype, int rank);
-
 /* That of what a rank sends. */
 float lap_bench_wire_scale(const lap_bench_shape_t *shape, int rank);
 
@@ -328,9 +325,9 @@ typedef struct lap_bench_result {
     double *gemm_rounds_ms;                       /* two of each round */
     lap_bench_figure_t methods[LAP_LIST_MAX + 2]; /* and, after them, the baseline */
     int interrupted;                              /* the signal that ended them early; 0: none */
-    bool undrawn;   /* the timeline could not be written, as was told; known to rank 0 */
+    bool undrawn;   /* the timeline could not be written, as was reported; known to rank 0 */
     size_t drawn;   /* the method that was drawn, if one was */
-    bool unwritten; /* the trace could not be written, as was told; known to rank 0 */
+    bool unwritten; /* the trace could not be written, as was reported; known to rank 0 */
 } lap_bench_result_t;
 
 /* Frees what measuring has left in a result, also in one that is all zero. */
@@ -350,13 +347,13 @@ typedef struct lap_bench_call {
     lap_group_t *group;
     lap_engine_t *engine;
     lap_buffer_t *buffer;
-    lap_op_t *op, *gemm; /* gemm: that it ran behind, NULL: none */
+    lap_op_t *op, *gemm; /* gemm: during which it ran, NULL: none */
     const lap_trace_t *trace;
     const char *title;
 } lap_bench_call_t;
 
 /*
- * Writes what --trace asks for; a file that cannot be written is told of in *unwritten_p, on rank 0,
+ * Writes what --trace asks for; a file that cannot be written sets *unwritten_p, on rank 0,
  * after a sentence. Collective, with the trace of each rank, which has not been gathered.
  */
 lap_status_t lap_bench_write_trace(const lap_bench_call_t *call, bool *unwritten_p);
@@ -409,7 +406,7 @@ double lap_bench_wire_gbps(const lap_bench_figure_t *figure);
 
 /*
  * What is correct in the least time; SIZE_MAX: nothing is. Of all rows of the table, serial and the
- * baseline too, or of the methods asked for, which alone are listed in JSON.
+ * baseline too, or of the methods asked for, the only ones that JSON lists.
  */
 size_t lap_bench_fastest(const lap_bench_case_t *it, const lap_bench_result_t *result,
                          bool asked_only);

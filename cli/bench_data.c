@@ -79,6 +79,19 @@ static lap_bench_extent_t cut_extent(lap_bench_extent_t extent, int nranks, int 
     return (lap_bench_extent_t){extent.total, from, to > from ? to - from : 0};
 }
 
+/* Few bits, and different for neighbours. */
+static float own_factor(int rank)
+{
+    return 1.0f + (float)(rank % 8) / 8.0f;
+}
+
+/* The scale of the elements of a random matrix, if they are FP8; else 1. */
+static float random_scale(int matrix, lap_dtype_t dtype, int rank)
+{
+    const bool fp8 = lap_dtype_is_fp8(dtype);
+    return fp8 ? 0x1p-9f * own_factor(rank + matrix) : 1.0f; /* the codes end at 256 */
+}
+
 void lap_bench_generate(const lap_bench_data_t *data, const lap_bench_part_t *part,
                         const lap_tensor_t *out)
 {
@@ -97,8 +110,8 @@ void lap_bench_generate(const lap_bench_data_t *data, const lap_bench_part_t *pa
                            .row_step = width,
                            .step = 1,
                            .dtype = part->dtype};
-        source.scale = lap_bench_scale(part->matrix, part->dtype,
-                                       part->owner == LAP_BENCH_ONE ? part->rank : r);
+        source.scale =
+            random_scale(part->matrix, part->dtype, part->owner == LAP_BENCH_ONE ? part->rank : r);
         if (rows.count == 0 || cols.count == 0)
             continue;
         if (part->transposed) {
@@ -115,18 +128,6 @@ void lap_bench_generate(const lap_bench_data_t *data, const lap_bench_part_t *pa
     }
 }
 
-/* Few bits, and different for neighbours. */
-static float own_factor(int rank)
-{
-    return 1.0f + (float)(rank % 8) / 8.0f;
-}
-
-float lap_bench_scale(int matrix, lap_dtype_t dtype, int rank)
-{
-    const bool fp8 = lap_dtype_is_fp8(dtype);
-    return fp8 ? 0x1p-9f * own_factor(rank + matrix) : 1.0f; /* the codes end at 256 */
-}
-
 /* A scale with which FP8 can hold numbers up to `largest`. */
 static float result_scale(lap_dtype_t dtype, double largest, int rank)
 {
@@ -139,8 +140,8 @@ static float result_scale(lap_dtype_t dtype, double largest, int rank)
 float lap_bench_wire_scale(const lap_bench_shape_t *shape, int rank)
 {
     if (shape->moved)
-        return lap_bench_scale(LAP_BENCH_X + (lap_kind_sums_x(shape->kind) ? rank : 0),
-                               shape->types.wire, rank);
+        return random_scale(LAP_BENCH_X + (lap_kind_sums_x(shape->kind) ? rank : 0),
+                            shape->types.wire, rank);
     const size_t depth = lap_shard_features(shape->depth.total, shape->nranks, rank, NULL);
     return shape->sums ? result_scale(shape->types.wire, 0.25 * (double)depth, rank) : 1.0f;
 }
@@ -298,8 +299,8 @@ static void set_scales(lap_bench_data_t *data)
     const lap_bench_shape_t *s = &data->shape;
     const size_t depth = s->sums ? s->depth.total : s->depth.count;
     const double largest = 1.2 * (0.25 * (double)depth + 0.5); /* with a bias; gelu' is below 1.2 */
-    data->args.a_scale = lap_bench_scale(LAP_BENCH_A, s->types.a, s->rank);
-    data->args.b_scale = lap_bench_scale(LAP_BENCH_B, s->types.b, s->rank);
+    data->args.a_scale = random_scale(LAP_BENCH_A, s->types.a, s->rank);
+    data->args.b_scale = random_scale(LAP_BENCH_B, s->types.b, s->rank);
     data->args.d_scale = result_scale(s->types.out, largest, s->rank);
     data->args.wire_scale = lap_bench_wire_scale(s, s->rank);
     /* Partial results are finished when they have been summed, others by the GEMM itself. */

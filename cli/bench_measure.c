@@ -7,7 +7,6 @@
  */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <lap/lap_cuda.h>
@@ -20,7 +19,7 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define TRACED_CALLS 5 /* of each method, of which the median one is told of, or drawn */
+#define TRACED_CALLS 5 /* of each method, of which the median one is reported, or drawn */
 #define RATIO_ROUNDS 5 /* GEMMs that are timed for a link of a given ratio */
 
 /* What a rank tells all others with everything that it measures. */
@@ -40,7 +39,7 @@ typedef struct runner {
     lap_bench_data_t data;
     lap_buffer_t *buffer;
     lap_op_t *ops[LAP_LIST_MAX + 1];
-    lap_op_t *gemm; /* that the operators run behind; NULL: they have their own */
+    lap_op_t *gemm; /* during which the operators run; NULL: they have their own */
     lap_bench_baseline_t *baseline;
     measured_t *gathered;              /* by each rank; room for a verdict */
     double *samples[LAP_LIST_MAX + 3]; /* ns of each row; then of the GEMM, twice as many */
@@ -116,7 +115,7 @@ static lap_status_t time_gemm(runner_t *runner, double *ns_p)
     return largest(runner, mean_since(runner, begin), ns_p);
 }
 
-/* A collective behind a GEMM that has been begun; both have ended when this returns. */
+/* A collective during a GEMM that has been begun; both have ended when this returns. */
 static lap_status_t run_after(lap_op_t *gemm, lap_op_t *moves, const lap_op_args_t *args,
                               lap_trace_t *trace, lap_trace_t *gemm_trace)
 {
@@ -277,8 +276,8 @@ static lap_status_t make_ops(runner_t *runner)
 }
 
 /*
- * What auto expects of itself, and of the methods that are measured beside it. It knows nothing of
- * a GEMM that another operator runs: then only its pick is told.
+ * What auto expects of itself, and of the methods that are measured with it. It knows nothing of
+ * a GEMM that another operator runs: then only its pick is reported.
  */
 static void note_predictions(runner_t *runner)
 {

@@ -100,13 +100,13 @@ size_t lap_bench_auto(const lap_bench_case_t *it)
 
 void lap_bench_leave_out(lap_bench_case_t *it, unsigned can, const char *asked)
 {
-    size_t kept = 0;
+    size_t count = 0;
     for (size_t i = 0; i < it->nmethods; i++) {
         const char *name = it->methods[i].desc.method;
         const lap_builder_t *builder = lap_builder_find(it->kind, name);
         const bool named = asked && strstr(asked, name);
         if (!builder || (builder->needs & ~can) == 0 || named)
-            it->methods[kept++] = it->methods[i];
+            it->methods[count++] = it->methods[i];
     }
-    it->nmethods = kept;
+    it->nmethods = count;
 }

@@ -368,7 +368,7 @@ static bool parse_counts(lap_bench_t *bench, const lap_args_t *args, bool ranks_
            lap_arg_timeout(&lap_bench_command, args->values[TIMEOUT], &bench->timeout_s);
 }
 
-/* Types, layout and epilogue: what the operators are asked for beside their sizes. */
+/* Types, layout and epilogue: what the operators are asked for in addition to their sizes. */
 static bool parse_numbers(lap_bench_t *bench, const lap_args_t *args)
 {
     static const int fields[] = {DTYPE, OUT_DTYPE, WIRE_DTYPE, LAYOUT, NUM_SM};

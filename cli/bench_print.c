@@ -3,7 +3,6 @@
  * What `lap bench` prints for people: tables, and a line of progress on a terminal. What it prints
  * for programs is in bench_json.c.
  */
-#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>

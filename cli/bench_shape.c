@@ -12,7 +12,7 @@
 /* ---- descriptions ---- */
 
 /*
- * The GEMM of a bulk case: dX = dY W (dgrad) beside an all-gather, dW = dY^T X (wgrad) beside a
+ * The GEMM of a bulk case: dX = dY W (dgrad) during an all-gather, dW = dY^T X (wgrad) during a
  * reduce-scatter.
  */
 static void describe_local(const lap_bench_case_t *it, lap_op_desc_t *desc)

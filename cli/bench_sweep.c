@@ -10,7 +10,7 @@
 typedef struct line {
     const lap_bench_result_t *result;
     const lap_bench_case_t *it;
-    size_t best;      /* the fastest correct method, serial too, beside auto; SIZE_MAX: none */
+    size_t best;      /* the fastest correct method other than auto, serial too; SIZE_MAX: none */
     size_t chooser;   /* auto */
     double late_pct;  /* by how much auto is slower than the best */
     double error_pct; /* of the prediction for what auto picked */
@@ -64,13 +64,13 @@ static double over_baseline(const line_t *line)
  */
 static void shorten(const char *label, char text[LAP_LIST_TEXT])
 {
-    static const char kept[] = ":num_sm=";
+    static const char whole[] = ":num_sm=";
     size_t used = 0;
     text[0] = '\0';
     while (*label) {
         const size_t length = 1 + strcspn(label + 1, ":"); /* of a knob with the colon before it */
         const char *sign = memchr(label, '=', length);
-        const bool named = !sign || strncmp(label, kept, strlen(kept)) == 0;
+        const bool named = !sign || strncmp(label, whole, strlen(whole)) == 0;
         const char *rest = named ? label + 1 : sign + 1;
         used += (size_t)snprintf(text + used, LAP_LIST_TEXT - used, "%c%.*s", *label,
                                  (int)(label + length - rest), rest);

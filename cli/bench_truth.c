@@ -18,7 +18,7 @@
  * costs at most 7 u of the result and 2 u of 1, its slope 12 u (see test/device/finish.c). The
  * result is rounded once more at the end.
  *
- * What is gathered must be exact. What is summed beside a GEMM has P terms. A bias gradient is the
+ * What is gathered must be exact. What is summed during a GEMM has P terms. A bias gradient is the
  * sum of the elements of a matrix that is there, so that its bound needs no more than u and v.
  *
  * No correct result can fail, and a result that misses part of the sum does not pass.

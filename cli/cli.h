@@ -113,7 +113,7 @@ typedef struct lap_args {
     const char *values[LAP_OPTIONS_MAX];
     bool given[LAP_OPTIONS_MAX];       /* tells a default from the same value given */
     char settled[LAP_OPTIONS_MAX][40]; /* see lap_arg_settle; "": not called */
-    /* The option before, while its value may be left out and is; and a positional behind one. */
+    /* The option before, while its value may be left out and is; and a positional after one. */
     const char *open, *apart, *apart_from;
     char **positionals; /* in argv itself, which is re-ordered; ends with NULL */
     size_t npositionals;
@@ -147,7 +147,7 @@ bool lap_args_wrong(const lap_command_t *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /*
- * The same with lap_last_error behind `what`, after a call of the library has failed. Returns
+ * The same with lap_last_error appended to `what`, after a call of the library has failed. Returns
  * LAP_CLI_FAILED where that is no mistake in the request: there was no memory, the system failed.
  */
 int lap_args_refused(const lap_command_t *command, lap_status_t status, const char *what);

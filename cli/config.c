@@ -13,7 +13,6 @@
 
 #include "core/status.h"
 #include "core/yaml.h"
-#include "util/alloc.h"
 
 typedef enum kind {
     COUNT,   /* a whole number, at least 1 */

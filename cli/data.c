@@ -3,9 +3,7 @@
  * `lap data`: files of tokens. `tokenize` writes one from text, a token for each byte; `info` reads some
  * and says what is in them, with the loss of a model that knows the frequencies of tokens and no more.
  */
-#include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +13,6 @@
 #include "core/output.h"
 #include "core/status.h"
 #include "data/tokens.h"
-#include "shared_options.h"
 #include "util/alloc.h"
 
 enum { BYTES, OUTPUT, FORCE, JSON, NOPTIONS };

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `lap info`: what was built in, and what this machine offers, as text or as JSON. What can be
- * tried is tried; nothing is left behind.
+ * tried is tried; no file or memory is left.
  */
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdarg.h>
@@ -27,7 +26,6 @@
 #include "device/device.h"
 #include "lap_commit.h"
 #include "lap_config.h"
-#include "launch.h"
 #include "mps.h"
 #include "shared_options.h"
 #include "transport/nccl/nccl_info.h"

@@ -72,7 +72,7 @@ typedef struct job {
 
 static void say(job_t *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Queues a message behind the output that came before it. */
+/* Queues a message after the output that came before it. */
 static void say(job_t *job, const char *format, ...)
 {
     char text[1024];
@@ -110,7 +110,7 @@ static bool raise_file_limit(job_t *job)
 
 /*
  * Turns the signals that concern us into reads. One that is ignored, as SIGHUP is under nohup, is
- * left alone; SIGCHLD must not be ignored, or the kernel would throw the exit statuses away.
+ * left as they are; SIGCHLD must not be ignored, or the kernel would throw the exit statuses away.
  */
 static bool catch_signals(job_t *job)
 {
@@ -239,13 +239,13 @@ static void escalate(job_t *job)
     }
 }
 
-/* All ranks ended so together, and one of them said why. */
+/* All ranks ended so together, and one of them printed why. */
 static bool is_reported(const job_t *job)
 {
     return job->result < 32 && job->launch->reported >> job->result & 1;
 }
 
-/* A rank's bad end is told when it is the first; `info` is what waitid says of it. */
+/* A rank's failure is reported when it is the first; `info` is what waitid returned. */
 static void report_failure(job_t *job, int number, const siginfo_t *info)
 {
     bool exited = info->si_code == CLD_EXITED;

@@ -25,7 +25,7 @@ typedef struct lap_launch {
     lap_gpu_mode_t gpus; /* how ranks get their GPUs, or parts of one */
     const lap_gpu_answer_t *gpu_answer; /* of the driver; NULL: it has not been asked yet */
     bool queues;       /* ranks want as many hardware queues of their GPUs as they can have */
-    unsigned reported; /* bits: exit statuses of which the ranks have told all there is to say */
+    unsigned reported; /* bits: exit statuses whose cause the ranks have printed themselves */
     bool needs_reader; /* without a reader of standard output the job ends, as by SIGPIPE */
 } lap_launch_t;
 

@@ -114,7 +114,7 @@ void lap_outbox_clear(lap_outbox_t *outbox)
         drop_head(outbox);
 }
 
-/* Writes prefix, the part that was kept, `bytes`, and a newline. */
+/* Writes prefix, the part of the line that is stored, `bytes`, and a newline. */
 static bool emit(lap_lines_t *lines, lap_outbox_t *outbox, const char *bytes, size_t count)
 {
     bool ok = lap_outbox_add(outbox, lines->to, lines->prefix, strlen(lines->prefix)) &&

@@ -29,7 +29,7 @@ bool lap_outbox_add(lap_outbox_t *outbox, int fd, const char *bytes, size_t coun
 int lap_outbox_fd(const lap_outbox_t *outbox);
 
 /*
- * Writes some of what is pending, so little that it does not block after poll has said POLLOUT.
+ * Writes some of what is pending, so little that it does not block after POLLOUT.
  * Returns 0, or the errno with which lap_outbox_fd broke; what was pending for it is dropped.
  */
 int lap_outbox_write(lap_outbox_t *outbox);

@@ -124,7 +124,7 @@ static void complain(const lap_mps_t *mps, const char *what, char why[LAP_MPS_WH
     }
     if (file)
         fclose(file);
-    snprintf(why, LAP_MPS_WHY, "the MPS daemon %s; %s said: %s", what, LAP_MPS_CONTROL, last);
+    snprintf(why, LAP_MPS_WHY, "the MPS daemon %s; %s printed: %s", what, LAP_MPS_CONTROL, last);
 }
 
 /* ---- the guardian ---- */
@@ -187,7 +187,7 @@ static pid_t parent_of(const char *pid)
     return name_end && strlen(name_end) > 4 ? (pid_t)strtol(name_end + 4, NULL, 10) : 0;
 }
 
-/* Kills the processes whose parent we are; what they leave behind becomes our child next. */
+/* Kills the processes whose parent we are; their children become ours next. */
 static void kill_children(void)
 {
     DIR *dir = opendir("/proc");

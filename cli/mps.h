@@ -3,7 +3,7 @@
  * A private MPS daemon, without which processes that share a GPU would take turns on it. A
  * guardian, a process of its own, starts the daemon and takes it down when the launcher asks for it
  * or is no more, even after kill -9: everything that MPS starts becomes the guardian's child, and
- * the guardian ends last. The machine's other daemons are left alone.
+ * the guardian ends last. The machine's other daemons are not touched.
  */
 #ifndef LAP_CLI_MPS_H
 #define LAP_CLI_MPS_H

@@ -251,7 +251,7 @@ out:
     return result;
 }
 
-/* What every rank would stumble over is found out here, and told once. */
+/* What would fail on every rank is found out here, and reported once. */
 
 static bool uses_gpus(const lap_ranks_t *job)
 {

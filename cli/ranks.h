@@ -24,7 +24,7 @@ typedef struct lap_ranks {
     bool queues;         /* as in lap_launch_t */
     double device_bytes; /* that a rank needs at least where its device has its memory */
     lap_dtype_t dtype;   /* of what GEMMs multiply */
-    unsigned reported;   /* bits: exit statuses of which a rank has told all there is to say */
+    unsigned reported;   /* bits: exit statuses whose cause a rank has printed itself */
     /* Looks at the number of ranks before any starts: LAP_CLI_GO, or an exit status. */
     int (*check)(const void *context, int nranks);
     /* The work of one rank; its exit status. */
@@ -33,7 +33,7 @@ typedef struct lap_ranks {
     lap_status_t (*start)(const void *context, const lap_environment_t *environment);
     void (*end)(const void *context);
     const void *context;
-    const lap_command_t *command; /* what the ranks compare when they have met, */
+    const lap_command_t *command; /* what the ranks compare in their first collective, */
     const lap_args_t *args;       /* and theirs */
 } lap_ranks_t;
 

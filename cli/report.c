@@ -28,8 +28,8 @@ static const lap_command_t command = {
         "The page is one file, and needs nothing from the network: a timeline to zoom into, with\n"
         "the lanes of every rank; communication by kind and by GEMM, total, hidden and exposed;\n"
         "who waited for whom; the critical path across ranks; how much slower GEMMs are while\n"
-        "communication runs beside them; what was predicted; the memory of activations over the\n"
-        "step; the loss. At its top it says in words what cost most, and what to try.",
+        "communication runs; what was predicted; the memory of activations over the step; the\n"
+        "loss. At its top it says in words what cost most, and what to try.",
     .exit_status = "  0  the page was written\n"
                    "  1  there was no memory, or the page could not be written\n"
                    "  2  the command line is wrong, or a file is no trace",
@@ -39,7 +39,7 @@ static const lap_command_t command = {
     .max_positionals = LAP_REPORT_TRACES,
 };
 
-/* All of a file, with a 0 behind it. */
+/* All of a file, with a 0 after it. */
 static lap_status_t read_file(const char *path, char **data_p, size_t *bytes_p)
 {
     int fd;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `lap report`: traces as one page of HTML that needs nothing else. The page, with its style and its
- * script, is report.html; what is said of a trace is found there, and the traces are in it, compressed.
+ * script, is report.html; it computes what it shows of a trace, and the traces are in it, compressed.
  */
 #ifndef LAP_CLI_REPORT_H
 #define LAP_CLI_REPORT_H

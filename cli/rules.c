@@ -46,10 +46,10 @@ static lap_status_t load_stdin(int tp, lap_tp_overlap_t *rules_p)
 {
     static char text[MOST_BYTES + 2];
     const bool launched = lap_environment_launched();
-    const char *kept = launched ? getenv(VARIABLE) : NULL;
+    const char *given = launched ? getenv(VARIABLE) : NULL;
     size_t bytes = 0;
-    if (kept)
-        return lap_tp_overlap_parse(LAP_RULES_STDIN, kept, strlen(kept), tp, rules_p);
+    if (given)
+        return lap_tp_overlap_parse(LAP_RULES_STDIN, given, strlen(given), tp, rules_p);
     if (launched)
         return lap_error(LAP_ERR_INVALID,
                          "- is standard input, which ranks of a launcher cannot all read; expected "

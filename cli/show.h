@@ -51,9 +51,6 @@ typedef struct lap_show_view {
     const lap_fragment_t *fragment;
 } lap_show_view_t;
 
-/* "rows 4..7 of symmetric buffer of rank 1". */
-void lap_show_range(const lap_show_view_t *view, const lap_range_t *range,
-                    char text[LAP_SHOW_RANGE]);
 /* A step in words, without its kind. */
 void lap_show_step(const lap_show_view_t *view, const lap_step_t *step, char text[LAP_SHOW_TEXT]);
 /* The lines of a step: `indent` columns to the right, its links at the end. */

@@ -16,8 +16,8 @@ static const char *name_place(const lap_show_view_t *view, lap_place_t place)
 }
 
 /* Columns are in bytes where a range has not whole rows. */
-void lap_show_range(const lap_show_view_t *view, const lap_range_t *range,
-                    char text[LAP_SHOW_RANGE])
+static void describe_range(const lap_show_view_t *view, const lap_range_t *range,
+                           char text[LAP_SHOW_RANGE])
 {
     const lap_schedule_t *schedule = view->schedule;
     char columns[64] = "", rank[32] = "";
@@ -47,8 +47,8 @@ static void describe_block(const lap_show_view_t *view, const lap_block_t *block
     const lap_schedule_t *schedule = view->schedule;
     char a[LAP_SHOW_RANGE], d[LAP_SHOW_RANGE], name[32];
     char wait[96] = "", raise[96] = "";
-    lap_show_range(view, &block->a, a);
-    lap_show_range(view, &block->d, d);
+    describe_range(view, &block->a, a);
+    describe_range(view, &block->d, d);
     if (block->wait_signal != LAP_NO_SIGNAL) {
         name_signal(schedule, block->wait_signal, name);
         snprintf(wait, sizeof(wait), ", after %s has come %u time%s", name,
@@ -66,8 +66,8 @@ static void describe_put(const lap_show_view_t *view, const lap_step_t *step,
 {
     const lap_schedule_t *schedule = view->schedule;
     char src[LAP_SHOW_RANGE], dst[LAP_SHOW_RANGE], name[32], raise[64] = "";
-    lap_show_range(view, &step->src, src);
-    lap_show_range(view, &step->dst, dst);
+    describe_range(view, &step->src, src);
+    describe_range(view, &step->dst, dst);
     if (step->signal != LAP_NO_SIGNAL) {
         name_signal(schedule, step->signal, name);
         snprintf(raise, sizeof(raise), "; raises %s of rank %d", name, step->peer);
@@ -79,8 +79,8 @@ void lap_show_step(const lap_show_view_t *view, const lap_step_t *step, char tex
 {
     const lap_schedule_t *schedule = view->schedule;
     char src[LAP_SHOW_RANGE], dst[LAP_SHOW_RANGE], name[32];
-    lap_show_range(view, &step->src, src);
-    lap_show_range(view, &step->dst, dst);
+    describe_range(view, &step->src, src);
+    describe_range(view, &step->dst, dst);
     name_signal(schedule, step->signal, name);
     switch (step->kind) {
     case LAP_STEP_GEMM:
@@ -136,7 +136,7 @@ void lap_show_print_step(const lap_show_view_t *view, uint32_t index, int indent
         printf("%*s%s\n", indent + 25, "", text);
     }
     for (uint32_t i = 0; step->kind == LAP_STEP_REDUCE && i < step->count; i++) {
-        lap_show_range(view, &schedule->ranges[step->first + i], range);
+        describe_range(view, &schedule->ranges[step->first + i], range);
         printf("%*s%s %s\n", indent + 25, "", i ? "+" : " ", range);
     }
 }

@@ -13,7 +13,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/status.h"
 #include "util/cores.h"
 
 #define GPU_QUEUES 64  /* hardware queues of a GPU for all of its ranks; 128 were refused */
@@ -112,7 +111,7 @@ static bool make_environment(lap_spawn_t *spawn)
     /* As torchrun does: ranks that each use all cores would only be in one another's way. */
     set_variable(spawn, 4, false, "OPENBLAS_NUM_THREADS", threads);
     set_variable(spawn, 5, false, "OMP_NUM_THREADS", threads);
-    /* All ranks are clients of the daemon, also one alone on its GPU: they share memory. */
+    /* All ranks are clients of the daemon, also a single one on its GPU: they share memory. */
     const lap_mps_t *mps = &spawn->gpus->mps;
     set_variable(spawn, 6, true, "CUDA_MPS_PIPE_DIRECTORY", mps->dir[0] ? mps->pipe : NULL);
     set_variable(spawn, 7, true, "CUDA_MPS_LOG_DIRECTORY", mps->dir[0] ? mps->log : NULL);

@@ -3,7 +3,7 @@
  * A timeline as a file of the Trace Event Format, as Perfetto renders it best: a process per rank, a
  * thread per stream, link and the host, on which slices do not overlap; flows from puts to the waits
  * that they release; counters; and the critical path as a process of its own, on top. A simulated run
- * stands behind the measured one, its processes numbered from SIMULATED_PID on. What lap report needs
+ * follows the measured one, its processes numbered from SIMULATED_PID on. What lap report needs
  * besides is the member "lapstrake".
  */
 #include <inttypes.h>
@@ -22,7 +22,7 @@
 
 enum {
     SIMULATED_PID = 100000,
-    PATH_PID = 99999, /* of the critical path, behind the ranks of its run */
+    PATH_PID = 99999, /* of the critical path, after the ranks of its run */
     HOST_TID = 1,
     LANE_TID = 100, /* of the first stream; each has this many for slices that overlap */
     LINK_TID = 2000,

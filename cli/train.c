@@ -341,10 +341,10 @@ static int run_rank(const void *context, lap_world_t *world)
         status = lap_tune_use(&train, groups.world);
     if (status == LAP_OK)
         status = train_all(&train, &groups, &end);
-    const bool told = status != LAP_OK && end == LAP_CLI_FAILED && lap_world_rank(world) != 0;
+    const bool reported = status != LAP_OK && end == LAP_CLI_FAILED && lap_world_rank(world) != 0;
     if (status != LAP_OK)
-        end = told ? LAP_CLI_FAILED
-                   : lap_ranks_fail(lap_train_command.name, lap_world_rank(world), status);
+        end = reported ? LAP_CLI_FAILED
+                       : lap_ranks_fail(lap_train_command.name, lap_world_rank(world), status);
     lap_grid_groups_clear(&groups);
     return end;
 }

@@ -118,7 +118,7 @@ struct lap_target;
 lap_status_t lap_train_target(const lap_train_t *train, const char *name,
                               const struct lap_target **target_p);
 
-/* What can be said once the number of ranks is known. Returns as lap_train_parse. */
+/* Checks what depends on the number of ranks. Returns as lap_train_parse. */
 int lap_train_check(const lap_train_t *train, int nranks);
 
 /*
@@ -145,7 +145,7 @@ typedef struct lap_train_model {
     lap_nn_t *nn; /* of a pipeline: what this rank has of it */
     lap_optimizer_t *optimizer;
     lap_dp_t *dp;              /* NULL: one replica */
-    lap_tensor_t x, target;    /* of the first micro-batch; those of the others lie behind */
+    lap_tensor_t x, target;    /* of the first micro-batch; those of the others follow it */
     lap_tensor_t y, dx;        /* of the one in work; dy takes the place of y */
     int32_t *tokens, *targets; /* of a language model, in the place of these four */
     lap_data_t *data;          /* where they come from; NULL: from the seed */
@@ -340,9 +340,6 @@ lap_train_iteration_t lap_train_typical(const lap_train_t *train, const lap_trai
 double lap_train_tokens(const lap_train_t *train);
 
 /* ---- traces: train_trace.c ---- */
-
-/* Whether a file with the timeline of an iteration is written. */
-bool lap_train_writes_trace(const lap_train_t *train);
 
 /* From now on the model's passes are added to a timeline, if so. The caller clears it. */
 lap_status_t lap_train_timeline_init(lap_train_model_t *model, lap_timeline_t *timeline);

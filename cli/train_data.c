@@ -5,7 +5,6 @@
  */
 #include <glob.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "core/status.h"

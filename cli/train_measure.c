@@ -129,7 +129,7 @@ static lap_status_t list_work(const lap_train_model_t *model, work_t *work_p)
 }
 
 /*
- * One call, which waited in line behind others. A collective without a GEMM has no work of its own: it
+ * One call, which waited for those before it. A collective without a GEMM has no work of its own: it
  * is hidden by that of others. What came before *until_p counts for another call; NULL: nothing does.
  */
 static lap_status_t measure_call(lap_trace_t *trace, int rank, const work_t *work,

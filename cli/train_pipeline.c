@@ -3,9 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/status.h"
 #include "nn/plan.h"
-#include "parallel/stages.h"
 #include "train_options.h"
 
 /* "3,2,3" */

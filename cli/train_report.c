@@ -8,7 +8,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "about.h"
@@ -117,7 +116,7 @@ static void print_request(const lap_train_t *train, const lap_train_result_t *re
 
 /*
  * The median of a figure, `offset` bytes into each iteration; of those that were traced, or were
- * not, if they are told apart. The first of them is cold, and counts only if it is the only one.
+ * not, if these are separate. The first of them is cold, and counts only if it is the only one.
  */
 static double median(const lap_train_t *train, const lap_train_result_t *result, bool traced,
                      size_t offset, double *room)

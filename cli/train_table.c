@@ -304,7 +304,7 @@ const lap_command_t lap_train_command = {
         "weights and data for any P and any number of replicas; so do the same files.\n"
         "\n"
         "time           forward, backward, gradients between replicas and the optimizer step\n"
-        "passes         forward and backward alone; with the optimizer step where all of it is\n"
+        "passes         forward and backward; with the optimizer step where all of it is\n"
         "               one launch: without traces, and with --clip-grad\n"
         "predicted      the same, by a simulation of all ranks' programs with what GEMMs, "
         "kernels,\n"

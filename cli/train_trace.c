@@ -13,12 +13,12 @@
 #include "ranks.h"
 #include "trace_file.h"
 #include "train.h"
-#include "util/alloc.h"
 #include "util/clock.h"
 
 /* ---- filling ---- */
 
-bool lap_train_writes_trace(const lap_train_t *train)
+/* Whether a file with the timeline of an iteration is written. */
+static bool writes_trace(const lap_train_t *train)
 {
     return train->trace_path || train->report;
 }
@@ -29,7 +29,7 @@ lap_status_t lap_train_timeline_init(lap_train_model_t *model, lap_timeline_t *t
     *timeline = (lap_timeline_t){.size = size, .most = LAP_TIMELINE_MOST / (size_t)size};
     /* What keys, values and gathered weights are hidden by are kernels, which only a timeline times. */
     const bool hides = model->train->grid.cp > 1 || model->train->desc.shards > 1;
-    if (!lap_train_writes_trace(model->train) && !(model->train->trace && hides))
+    if (!writes_trace(model->train) && !(model->train->trace && hides))
         return LAP_OK;
     model->timeline = timeline;
     return lap_nn_set_timeline(model->nn, timeline);
@@ -175,7 +175,7 @@ static bool write_file(const lap_train_t *train, const lap_train_result_t *resul
     return true;
 }
 
-/* False: it could not be, and that was said. */
+/* False: it could not be, and that was reported. */
 static bool add_simulated(const lap_train_result_t *result, lap_timeline_t *timeline)
 {
     if (result->simulated.dropped > 0)
@@ -192,7 +192,7 @@ lap_status_t lap_train_write_trace(const lap_train_t *train, lap_group_t *world,
                                    const lap_train_result_t *result, lap_timeline_t *timeline,
                                    int *end_p)
 {
-    if (!lap_train_writes_trace(train))
+    if (!writes_trace(train))
         return LAP_OK;
     timeline->emulated = result->link.bytes_per_s > 0 || result->link.latency_s > 0;
     LAP_TRY(lap_timeline_gather(timeline, world));

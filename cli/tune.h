@@ -124,7 +124,7 @@ lap_status_t lap_tune_clear(char *path, size_t bytes, int *removed_p);
 
 /* ---- tune_file.c; on rank 0 ---- */
 
-/* What an interrupted search of the same description left beside the output: fills `choices`. */
+/* Fills `choices` with those that an interrupted search of the same description left next to the output. */
 lap_status_t lap_tune_read(lap_tune_t *tune, int *found_p);
 
 /* Writes what was found so far there. */

@@ -121,7 +121,7 @@ static lap_status_t read_entry(const char *path, const lap_tune_key_t *key, int 
     return right ? LAP_OK : lap_error(LAP_ERR_INVALID, "it is not what its name says");
 }
 
-/* Of rank 0; false: there is none. Whatever is wrong is told, and ignored. */
+/* Of rank 0; false: there is none. Whatever is wrong is reported, and ignored. */
 static bool look_up(const lap_train_t *train, lap_tune_entry_t *entry)
 {
     char dir[PATH_MAX], path[NAME_MAX];

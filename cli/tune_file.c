@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files of `lap tune`: the rules that it found, and those found so far beside them. */
+/* The files of `lap tune`: the rules that it found, and a file of those found so far. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>

@@ -15,8 +15,8 @@ const lap_kind_words_t lap_kind_words[LAP_KINDS] = {
     [LAP_GEMM] = {"gemm", "GEMM", "no communication"},
     [LAP_BULK_AG] = {"bulk-ag", "bulk AG", "a GEMM and an independent all-gather"},
     [LAP_BULK_RS] = {"bulk-rs", "bulk RS", "a GEMM and an independent reduce-scatter"},
-    [LAP_EXTERNAL_AG] = {"external-ag", "external AG", "an all-gather alone"},
-    [LAP_EXTERNAL_RS] = {"external-rs", "external RS", "a reduce-scatter alone"},
+    [LAP_EXTERNAL_AG] = {"external-ag", "external AG", "an all-gather without a GEMM"},
+    [LAP_EXTERNAL_RS] = {"external-rs", "external RS", "a reduce-scatter without a GEMM"},
 };
 
 static const char *const epilogue_names[] = {"none", "bias", "gelu", "dgelu", "bias-grad", NULL};

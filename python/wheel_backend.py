@@ -101,7 +101,7 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Optional[Dict[str, Any]] = None) -> str:
-    """Writes the metadata alone: what pip wants to know before it waits for the build."""
+    """Writes only the metadata: what pip wants to know before it waits for the build."""
     folder = Path(metadata_directory) / f"lapstrake-{_version()}.dist-info"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "METADATA").write_text(_metadata())

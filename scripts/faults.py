@@ -189,7 +189,7 @@ class Run:
         if not holds:
             self.wrong.append(text)
 
-    def left_behind(self, said):
+    def left_over(self, said):
         end = time.monotonic() + 5
         while self.ranks() and time.monotonic() < end:
             time.sleep(0.02)
@@ -234,11 +234,11 @@ class Run:
         elif f.kind in ("alloc", "call"):
             self.expect(status == 1 and happened or status == 0, f"the status is {status}, expected 1, or 0 if it can do without")
             self.expect(status == 0 or re.search(r"no memory|out of memory|cannot|system error|peer lost", err),
-                        "nothing was said of it")
+                        "nothing was printed of it")
             self.expect(status == 0 or f.transport == "self" or f"rank {f.victim}" in err, f"rank {f.victim} was not named")
         elif f.kind == "disk":
             self.expect(status in (1, 2), f"the status is {status}, expected 1 or 2")
-            self.expect(re.search(r"cannot|No space left", err), "nothing was said of it")
+            self.expect(re.search(r"cannot|No space left", err), "nothing was printed of it")
         elif f.kind == "settings":
             self.expect(status not in (0, 137), f"the status is {status}, expected a failure")
             self.expect(f.setting[1] in err.replace("_", "-"), f"the setting {f.setting[1]} was not named")
@@ -271,7 +271,7 @@ class Run:
             with open(out_path, errors="replace") as out:
                 out_text = out.read()
         self.judge(status, out_text, said)
-        self.left_behind(said)
+        self.left_over(said)
         if not self.options.keep:
             shutil.rmtree(self.base, ignore_errors=True)
         return f, self.wrong, said, took, time.monotonic() - begun

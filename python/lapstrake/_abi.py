@@ -131,7 +131,7 @@ class Link(Struct):
 
 
 class BufferOptions(Struct):
-    """What lap_buffer_create may be told."""
+    """Options of lap_buffer_create."""
 
     c_name = "lap_buffer_options_t"
     init = "LAP_BUFFER_OPTIONS_INIT"
@@ -139,7 +139,7 @@ class BufferOptions(Struct):
 
 
 class WorldOptions(Struct):
-    """What lap_world_create and its kin may be told."""
+    """Options of lap_world_create and its kin."""
 
     c_name = "lap_world_options_t"
     init = "LAP_WORLD_OPTIONS_INIT"

@@ -16,7 +16,7 @@ _library: Optional[ctypes.CDLL] = None
 
 
 def candidates() -> Iterator[str]:
-    """Where liblap may be: LAPSTRAKE_LIBRARY alone if it is set, else inside the package, then the system's."""
+    """Where liblap may be: only LAPSTRAKE_LIBRARY if it is set, else inside the package, then the system's."""
     given = os.environ.get("LAPSTRAKE_LIBRARY")
     if given:
         yield given

@@ -125,13 +125,13 @@ is '... and of lap bench' "$status$err" 0
 
 # Ranks that nobody's launcher started.
 mkdir -m 700 "$work/dir"
-LAP_RANK=1 LAP_SIZE=2 LAP_DIR=$work/dir "$LAP" train $small --clip-grad 2 >/dev/null 2>"$work/guest" &
-guest=$!
+LAP_RANK=1 LAP_SIZE=2 LAP_DIR=$work/dir "$LAP" train $small --clip-grad 2 >/dev/null 2>"$work/other" &
+other=$!
 LAP_RANK=0 LAP_SIZE=2 LAP_DIR=$work/dir lap train $small
 is 'by hand: rank 0 fails' "$status" 1
 has '... and says why' "$err" 'rank 0 says --clip-grad = 1, rank 1 says --clip-grad = 2'
-wait $guest
-is '... and so does rank 1' "$? $(cat "$work/guest")" \
+wait $other
+is '... and so does rank 1' "$? $(cat "$work/other")" \
     '1 lap train: rank 1: the ranks disagree: rank 0 says --clip-grad = 1, rank 1 says --clip-grad = 2'
 if [ -n "$LAP_MPIRUN" ]; then
     for transport in shm mpi; do

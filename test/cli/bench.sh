@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# `lap bench` as a user sees it: what it prints, refuses, and leaves behind. The sizes are
+# `lap bench` as a user sees it: what it prints, refuses, and leaves. The sizes are
 # tiny: nothing here depends on how fast the machine is. The first argument, or LAP, is the path of
 # the command.
 # shellcheck disable=SC2016,SC2317 # checks are commands, some of them for eval
@@ -385,10 +385,10 @@ done
 status=${PIPESTATUS[0]}
 out=$(<"$folder/out")
 check "a timeline that cannot be written is a failure" status_is 1
-check "... that is told" has "$out" "cannot write the timeline $folder/full.svg"
+check "... that is reported" has "$out" "cannot write the timeline $folder/full.svg"
 check "... after which the table comes all the same" has "$out" "GEMM alone"
 check "... without the path of the timeline" eval '! has "$out" "timeline: "'
-check "nothing else is left beside it" [ "$(ls "$folder")" = "$(printf 'err\nlinked.svg\nout\nt.svg')" ]
+check "nothing else is left next to it" [ "$(ls "$folder")" = "$(printf 'err\nlinked.svg\nout\nt.svg')" ]
 
 timeout 60 "$lap" run -n 2 "$lap" bench ag 16 16 16 --iters 1 --json \
     >"$folder/out" 2>"$folder/err" </dev/null

@@ -73,14 +73,14 @@ static int count_passing(lap_bench_data_t *data)
     int passing = 0, tried = 0;
     for (size_t i = 0; i < d->rows * d->cols; i++)
         for (int steps = -2; steps <= 2; steps += 4) {
-            char kept[sizeof(float)], *at = (char *)d->data + i * bytes;
+            char saved[sizeof(float)], *at = (char *)d->data + i * bytes;
             double worst;
-            memcpy(kept, at, bytes);
+            memcpy(saved, at, bytes);
             if (step(d, i, steps)) {
                 passing += lap_bench_data_verify(data, &worst);
                 tried++;
             }
-            memcpy(at, kept, bytes);
+            memcpy(at, saved, bytes);
         }
     return tried < (int)(d->rows * d->cols) ? -1 : passing;
 }
@@ -92,12 +92,12 @@ static bool passes_at(lap_bench_data_t *data, double part)
     const double n = (double)data->args.a.cols + 2 * data->shape.nranks + 8;
     bool passes = true;
     for (size_t i = 0; i < d->rows * d->cols; i++) {
-        float *at = (float *)d->data + i, kept = *at;
+        float *at = (float *)d->data + i, saved = *at;
         double norms, worst;
         const double x = product(data, i / d->cols, i % d->cols, &norms);
         *at = (float)(x + part * (n * U * norms + U * fabs(x)));
         passes = lap_bench_data_verify(data, &worst);
-        *at = kept;
+        *at = saved;
         if (passes != (part < 1))
             break;
     }

@@ -49,7 +49,7 @@ is '... of the environment' "$status $err" '2 lap bench: LAP_TRANSPORT=self cann
 LAP_DEVICE=cuda lap bench ag 48 32 16 --ranks 2 --transport shm
 is '... and a device of the environment' "$status $err" \
     '2 lap bench: --transport shm cannot reach the memory of LAP_DEVICE=cuda'
-# What all ranks would stumble over is told once, before any starts.
+# What all ranks would stumble over is reported once, before any starts.
 told() { is "$1: status, and one sentence" "$status:$(wc -l <"$work/err"):$out" '2:1:'; }
 for share in auto off; do
     LAP_GPU=nonsense lap bench ag 48 32 16 --device cuda --ranks 2 --gpu-share=$share
@@ -165,7 +165,7 @@ for op in ag rs ar; do
         END { print (graphs > 0), sets + 0 }' "$work/graphs")" '1 0'
     rm -f "$work/graphs"
 done
-# counted ARGS...: how much of a graph comes behind the kernel that counts the call, and how much may run beside it.
+# counted ARGS...: how much of a graph comes after the kernel that counts the call, and how much may run at the same time as it.
 counted() {
     FAKE_GRAPHS=$work/graphs lap bench "$@" --device cuda --ranks 4 --iters 1 --no-trace
     awk '$1 + $2 > 0 { print $6, $7 }' "$work/graphs" | sort -u | tr '\n' ','

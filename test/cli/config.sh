@@ -64,7 +64,7 @@ ok '... options count more' test "$status $(losses)" != "0 $config"
 lap train --config model.yaml --iters 2 --json
 is '... and they are fewer then' "$status $(losses | wc -l)" '0 2'
 lap train --config model.yaml
-has 'what has no effect is said where people read' "$out" '|-- model.yaml: without effect: trainer.devices'
+has 'what has no effect is printed where people read' "$out" '|-- model.yaml: without effect: trainer.devices'
 lap train --config model.yaml --quiet
 has '... also by --quiet, which leaves standard output to results' "$err" 'lap train: model.yaml: without effect: trainer.devices'
 lap check train --config model.yaml
@@ -117,7 +117,7 @@ has 'no YAML' "$status $err" '2 ' 'bad.yaml:1: this is not YAML'
 yaml "$(printf 'a%.0s: {' {1..20})"
 has 'too deep' "$status $err" '2 ' 'bad.yaml:'
 yaml 'hidden_size: 30' 'num_attention_heads: 7'
-has 'what does not fit together is told by the options' "$status $err" '2 ' '--hidden is 30; expected a multiple of the 7 heads'
+has 'what does not fit together is reported by the options' "$status $err" '2 ' '--hidden is 30; expected a multiple of the 7 heads'
 lap train --config nowhere.yaml
 has 'no such file' "$status $err" '1 ' "'nowhere.yaml' cannot be opened"
 lap train --config .
@@ -130,7 +130,7 @@ for keys in 'initial_loss_scale: 1024, loss_scale_window: 2, min_loss_scale: 1, 
     'native_amp_init_scale: 1024, native_amp_growth_interval: 2'; do
     echo "$shape, $keys}" >scale.yaml
     lap train --config scale.yaml --json --no-predict
-    is "$keys: the scale begins and grows as it is told" "$status $(scales)" '0 1024 1024 2048 2048 4096 '
+    is "$keys: the scale begins and grows as it is set" "$status $(scales)" '0 1024 1024 2048 2048 4096 '
 done
 echo "$shape, loss_scale: 64}" >scale.yaml
 lap train --config scale.yaml --json --no-predict

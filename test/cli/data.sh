@@ -59,7 +59,7 @@ has '... and a sentence' "$(cat "$work/err")" 'cannot write the tokens limited.b
 is '... and nothing is left' "$(echo limited*)" 'limited*'
 lap data tokenize --bytes two.txt none.txt -o corpus.bin --force
 has 'a text that is not there' "$status $err" '1 ' "cannot open 'none.txt': No such file"
-is '... the file stays as it was, and nothing lies beside it' "$(stat -c %s corpus.bin)$(ls ./*.tmp 2>/dev/null)" 1028
+is '... the file stays as it was, and nothing lies next to it' "$(stat -c %s corpus.bin)$(ls ./*.tmp 2>/dev/null)" 1028
 lap data tokenize --bytes . -o x.bin
 has 'a folder is no text' "$status $err" '1 ' "cannot read '.': Is a directory"
 ok '... and makes no file' test ! -e x.bin

@@ -29,7 +29,7 @@ has '... and is no system call' "$err" \
 
 # What a kernel has done before is not said of the memory that is cleared next.
 fails cuStreamQuery:700
-has '... and is told as what was before' "$err" \
+has '... and is reported as what was before' "$err" \
     'system error: what the GPU was given before failed: the NVIDIA driver says CUDA_ERROR_ILLEGAL_ADDRESS'
 
 # A driver without memory, be it the GPU's or the host's: what is free, where there is a context to ask in. 2 is
@@ -38,13 +38,13 @@ export FAKE_MEMORY=100
 free=', with [0-9]+ of 104857600 bytes of the GPU free$'
 for call in cuMemHostAlloc cuLibraryLoadData cuFuncLoad cuStreamCreateWithPriority cuGraphInstantiateWithFlags; do
     fails $call:2
-    ok '... and is told with what is free' grep -qE \
+    ok '... and is reported with what is free' grep -qE \
         ": out of memory: ${call%WithFlags} failed: .*OUT_OF_MEMORY \(out of memory\)$free" <<<"$err"
 done
 fails cublasLtCreate:3
-ok '... and is told with what is free' grep -qE \
+ok '... and is reported with what is free' grep -qE \
     ": out of memory: cublasLtCreate failed: cuBLASLt says a fake failure$free" <<<"$err"
 fails cuDevicePrimaryCtxRetain:2
-ok '... before there is a context: nothing is said of that' grep -qE \
+ok '... before there is a context: nothing is printed of that' grep -qE \
     ': out of memory: cuDevicePrimaryCtxRetain failed: .*OUT_OF_MEMORY \(out of memory\)$' <<<"$err"
 finish

@@ -7,7 +7,7 @@ import math
 import statistics
 import sys
 
-told = json.load(sys.stdin)
+data = json.load(sys.stdin)
 wrong = []
 checked = 0
 
@@ -35,20 +35,20 @@ def noise(values):
     return (quartiles[2] - quartiles[0]) / 2
 
 
-rounds = told['rounds']
-gemms = told['gemm_rounds_ms']
-serial = told['serial_rounds_ms']
+rounds = data['rounds']
+gemms = data['gemm_rounds_ms']
+serial = data['serial_rounds_ms']
 alone = [(gemms[2 * i] + gemms[2 * i + 1]) / 2 for i in range(rounds)]
 serial_ect = [t - g for t, g in zip(serial, alone)]
 same('the number of GEMMs', len(gemms), 2 * rounds)
-same('gemm_ms', told['gemm_ms'], median(gemms))
-same('serial_ms', told['serial_ms'], median(serial))
-same('gemm_noise_pct', told['gemm_noise_pct'], 100 * noise(gemms) / median(gemms), 1e-4, 1)
-same('gemm_tflops', told['gemm_tflops'], told['gemm_flops'] / median(gemms) * 1e-9)
-if told['op'] in ('ag_gemm', 'gemm_rs') and told['n'] % told['ranks'] == 0 and told['k'] % told['ranks'] == 0:
-    same('gemm_flops', told['gemm_flops'], 2 * told['m'] * told['n'] * told['k'] / told['ranks'])
+same('gemm_ms', data['gemm_ms'], median(gemms))
+same('serial_ms', data['serial_ms'], median(serial))
+same('gemm_noise_pct', data['gemm_noise_pct'], 100 * noise(gemms) / median(gemms), 1e-4, 1)
+same('gemm_tflops', data['gemm_tflops'], data['gemm_flops'] / median(gemms) * 1e-9)
+if data['op'] in ('ag_gemm', 'gemm_rs') and data['n'] % data['ranks'] == 0 and data['k'] % data['ranks'] == 0:
+    same('gemm_flops', data['gemm_flops'], 2 * data['m'] * data['n'] * data['k'] / data['ranks'])
 
-for row in told['methods']:
+for row in data['methods']:
     name, times = row['method'], row['rounds_ms']
     ect = [t - g for t, g in zip(times, alone)]
     size = max(times + gemms)
@@ -58,7 +58,7 @@ for row in told['methods']:
     same(f'noise_pct of {name}', row['noise_pct'], 100 * noise(times) / median(times), 1e-4, 1)
     same(f'ect_ms of {name}', row['ect_ms'], median(ect), size=size)
     same(f'ect_noise_ms of {name}', row['ect_noise_ms'], noise(ect), size=size)
-    same(f'tflops of {name}', row['tflops'], told['gemm_flops'] / median(times) * 1e-9)
+    same(f'tflops of {name}', row['tflops'], data['gemm_flops'] / median(times) * 1e-9)
     same(f'error_over_tolerance of {name}', row['error_over_tolerance'], row['error'] / row['tolerance'])
     if row['ok'] != (row['error_over_tolerance'] <= 1):
         wrong.append(f'ok of {name} is {row["ok"]}, and its error {row["error_over_tolerance"]} of the tolerance')
@@ -76,24 +76,24 @@ for row in told['methods']:
     elif row['efficiency'] is not None:
         same(f'efficiency of {name}', row['efficiency'], value, 1e-4 + loss, 1)
         if not (row['efficiency_noise'] < 0.5 and row['efficiency_noise'] < abs(row['efficiency'])):
-            wrong.append(f'efficiency of {name} is told with an error bar of {row["efficiency_noise"]}')
+            wrong.append(f'efficiency of {name} is reported with an error bar of {row["efficiency_noise"]}')
         if not median(serial_ect) > noise(serial_ect) - 1e-4 * size:
-            wrong.append(f'efficiency of {name} is told where serial costs nothing')
+            wrong.append(f'efficiency of {name} is printed where serial costs nothing')
     elif row['no_efficiency'] == 'noise':
         if hidden < 0.5 - loss and hidden < abs(value) - 2 * loss - 1e-4:
-            wrong.append(f'efficiency of {name} is kept back, though its error bar is {hidden}')
+            wrong.append(f'efficiency of {name} is left out, though its error bar is {hidden}')
     elif row['no_efficiency'] == 'nothing to hide':
         if median(serial_ect) > noise(serial_ect) + 1e-4 * size:
-            wrong.append(f'efficiency of {name} is kept back, though serial costs {median(serial_ect)}')
-    elif row['no_efficiency'] != 'wrong' or row['ok'] and told['methods'][0]['ok']:
+            wrong.append(f'efficiency of {name} is left out, though serial costs {median(serial_ect)}')
+    elif row['no_efficiency'] != 'wrong' or row['ok'] and data['methods'][0]['ok']:
         wrong.append(f'no_efficiency of {name} is {row["no_efficiency"]}')
     if row['efficiency_noise'] is not None and math.isfinite(hidden) and min(map(abs, serial_ect)) > 0.01 * size:
         same(f'efficiency_noise of {name}', row['efficiency_noise'], hidden, 1e-3, 1)
 
-right = [row for row in told['methods'] if row['ok']]
-named = [row for row in right if row['method'] == told['best']]
+right = [row for row in data['methods'] if row['ok']]
+named = [row for row in right if row['method'] == data['best']]
 if bool(named) != bool(right) or named and named[0]['total_ms'] > min(row['total_ms'] for row in right):
-    wrong.append(f'best is {told["best"]}, which is not right or not the fastest')
+    wrong.append(f'best is {data["best"]}, which is not right or not the fastest')
 for line in wrong:
     print(f'# {line}')
 print(f'{checked} figures, {len(wrong)} wrong')

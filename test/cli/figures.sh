@@ -80,7 +80,7 @@ assert share["core"] > max(share["wire"], share["late"]), share'
 # ---- efficiency ----
 
 lap bench ag 512 64 64 --ranks 2 --iters 5 --method all,auto --json
-holds 'E has an error bar, or a reason why it is not told' '
+holds 'E has an error bar, or a reason why it is not printed' '
 for method in it["methods"]:
     e, noise, why = method["efficiency"], method["efficiency_noise"], method["no_efficiency"]
     assert (e is None) == (why is not None), method
@@ -123,7 +123,7 @@ is '... sweeps' "$(unique '/^ *M  *GEMM /p')" ''
 lap bench rs 64 64 64 --ranks 2 --iters 2 --quiet
 is '--quiet: tables, and no words about them' "$status $(grep -c 'verdict\|tolerance' "$work/out") $(grep -c 'Medians' "$work/out")" '0 2 0'
 lap bench rs 64 64 64 --ranks 2 --iters 2 --no-trace
-is '--no-trace: nothing is said of what was exposed' "$status $(grep -c 'exposed\|in flight' "$work/out")" '0 0'
+is '--no-trace: nothing is printed of what was exposed' "$status $(grep -c 'exposed\|in flight' "$work/out")" '0 0'
 lap bench rs 64 64 64 --ranks 2 --iters 2 --no-trace --timeline "$work/t.svg"
 is '... and there is no picture' "$status $(wc -l <"$work/err")" '2 1'
 

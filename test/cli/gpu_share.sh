@@ -108,7 +108,7 @@ lap run --gpu-share=sometimes -n 2 true
 is 'a mode that is none' "$status $err" "2 lap run: --gpu-share is 'sometimes'; expected off, auto or on"
 FAKE_MPS=refuse lap run --gpu-share -n 2 true
 is 'a daemon that does not start' "$status ${err#*: --gpu-share: }" \
-    '1 2 ranks cannot share 1 GPU: the MPS daemon cannot be started; nvidia-cuda-mps-control said: An instance of this daemon is already running'
+    '1 2 ranks cannot share 1 GPU: the MPS daemon cannot be started; nvidia-cuda-mps-control printed: An instance of this daemon is already running'
 ok 'leaves nothing' empty
 FAKE_MPS=mute lap run --gpu-share -n 2 true
 has 'a daemon that does not answer' "$status $err" '1 lap run' 'was started, but does not answer' \

@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# lap info: the facts that must be there, as text and as JSON, and nothing left behind.
+# lap info: the facts that must be there, as text and as JSON, and nothing left.
 . "$(dirname "$0")/tap.bash"
 unset XDG_RUNTIME_DIR
 export TMPDIR=$work/tmp
 mkdir "$TMPDIR"
 
 lap info
-is 'status 0, and nothing said' "$status$err" 0
+is 'status 0, and nothing printed' "$status$err" 0
 has 'what was built in' "$out" "Lapstrake ${LAP_VERSION:-0.1.0}" compiler OpenBLAS MPI libyaml CUDA NCCL
 has 'devices and transports' "$out" Devices '  cpu ' '  ref ' Transports '  shm '
 has 'types of elements' "$out" '  float32 ' '  float16 ' '  bfloat16 ' 'float8_e4m3  1 byte, largest 448' \

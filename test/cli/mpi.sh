@@ -18,7 +18,7 @@ is "without mpirun there is no transport mpi" $status 2
 has "and it says how to start it" "$err" "--transport mpi" "mpirun -n 3 lap bench"
 lap run -n 2 "$LAP" bench ag 8 8 8 --transport mpi
 ok "nor under lap run" test $status != 0
-has "which is told, too" "$err" "lap run started 2 ranks" "MPI knows of 1" "start them with mpirun"
+has "which is reported, too" "$err" "lap run started 2 ranks" "MPI knows of 1" "start them with mpirun"
 
 for transport in mpi hosts; do
     mpi bench ag 48 32 16 --iters 2 --transport $transport --method all,auto

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/tap.bash"
 
 lap show pipeline --pp 2 --micro-batches 3
-is '1f1b: status 0, and nothing said' "$status$err" 0
+is '1f1b: status 0, and nothing printed' "$status$err" 0
 has '1f1b: the rows of both ranks' "$out" 'rank 0: 0F0 0F1 0B0 0F2 0B1 0B2' 'rank 1: 1F0 1B0 1F1 1B1 1F2 1B2' \
     'a step takes 12, 9 of it work: 25.0 % are bubble'
 

@@ -10,7 +10,7 @@ lap run -n 3 sh -c 'echo "rank $LAP_RANK of $LAP_SIZE"'
 is 'ranks that end well: status 0' "$status" 0
 is 'every rank has its number' "$(LC_ALL=C sort "$work/out")" \
     "$(printf '[%d] rank %d of 3\n' 0 0 1 1 2 2)"
-is 'and nothing is said' "$err" ''
+is 'and nothing is printed' "$err" ''
 
 lap run -n 2 sh -c 'echo "$LAP_JOB $LAP_DIR"; test "$(stat -c %a "$LAP_DIR")" = 700'
 is 'its directory is there, and private' "$status" 0
@@ -97,11 +97,11 @@ is '128 ranks: all of them' "$(sort -u "$work/out" | wc -l)" 128
 # How a rank ends.
 lap run -n 3 --grace 10 sh -c 'exit $((LAP_RANK == 1 ? 3 : 0))'
 is 'a status is passed on' "$status" 3
-ok 'and told' grep -qE '^lap run: rank 1 \(pid [0-9]+\) exited with status 3$' "$work/err"
+ok 'and reported' grep -qE '^lap run: rank 1 \(pid [0-9]+\) exited with status 3$' "$work/err"
 is 'once' "$(wc -l <"$work/err")" 1
 lap run -n 2 sh -c 'test $LAP_RANK = 0 && kill -9 $$; true'
 is 'a death by signal is 128 + its number' "$status" 137
-ok 'and told' \
+ok 'and reported' \
     grep -qE '^lap run: rank 0 \(pid [0-9]+\) was killed by signal 9 \(Killed\)$' "$work/err"
 # shellcheck disable=SC2016
 victim_and_witness='if [ $LAP_RANK = 0 ]; then

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/tap.bash"
 
 lap show ag 8 8 8 --ranks 2 --method ring --rank 0
-is 'status 0, and nothing said' "$status$err" 0
+is 'status 0, and nothing printed' "$status$err" 0
 has 'a put names both ranges and its signal' "$out" 'AG+GEMM, method ring' 'rank 0: 6 steps' \
     'PUT     input rows 0..3 -> symmetric buffer of rank 1 rows 0..3; raises data[0] of rank 1' \
     'WAIT    until rank 1 has raised credit[1] 1 time' 'symmetric buffer rows 4..7 -> output rows 4..7'
@@ -38,7 +38,7 @@ lap show ag 8 8 8 --method ring:num_splits=2
 has 'a knob that the method has not' "$status $err" '2 ' 'num_splits is a knob of'
 
 lap show rs 8 8 8 --ranks 2 --method ring --svg "$work/rs.svg"
-is 'a picture: status 0, and nothing said' "$status$out$err" 0
+is 'a picture: status 0, and nothing printed' "$status$out$err" 0
 ok 'a picture: XML with a box for each step and lines for signals' python3 - "$work/rs.svg" <<'PY'
 import sys, xml.etree.ElementTree as tree
 svg = "{http://www.w3.org/2000/svg}"

@@ -5,7 +5,7 @@
 small=(--tp 2 --heads 4 --seq 16)
 
 lap show train "${small[@]}"
-is 'status 0, and nothing said' "$status$err" 0
+is 'status 0, and nothing printed' "$status$err" 0
 has 'a line for each fragment: part, layer, name, operator and method, regions, what it comes after' "$out" \
     'rank 0: 52 fragments (15 operators, 37 kernels)' 'forward       0  qkv_fprop               AG+GEMM ring' \
     'block0.norm_out, layer0.qkv.weight, layer0.qkv.bias -> block0.pre   [after 0]' \
@@ -102,7 +102,7 @@ has 'and passes are captured' "$out" 'a pass that is repeated: 1 launch of graph
 has 'the step of the optimizer is shown' "$out" 'layer0.qkv.weight.grad -> squares' 'squares_r -> squares_ranks' 'gradients, rates, masters, first_moments, second_moments -> masters, first_moments, second_moments'
 
 lap show train "${small[@]}" --layers 2 --svg "$work/pass.svg"
-is 'a picture: status 0, and nothing said' "$status$out$err" 0
+is 'a picture: status 0, and nothing printed' "$status$out$err" 0
 ok 'a picture: XML with boxes, links and lifetimes' python3 - "$work/pass.svg" <<'PY'
 import sys, xml.etree.ElementTree as tree
 svg = "{http://www.w3.org/2000/svg}"

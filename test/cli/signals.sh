@@ -50,7 +50,7 @@ all_pids() { test "$(wc -l <"$pids")" -ge "$1"; }
 start -n 4 --grace 0.2 sh -c 'test $LAP_RANK = 2 && kill -9 $$; echo $$ >>"$pids"; exec sleep 60'
 collect
 is 'ranks that hang after a death are ended; its status counts' "$status" 137
-is 'only the first death is told' "$(grep -c 'rank . (pid' "$work/err")" 1
+is 'only the first death is reported' "$(grep -c 'rank . (pid' "$work/err")" 1
 has 'it is the right one' "$(cat "$work/err")" 'rank 2 (pid' 'killed by signal 9 (Killed)'
 has 'the others are summed up' "$(cat "$work/err")" 'then 3 of the other 3 ranks failed too' \
     '3 had to be ended'
@@ -73,7 +73,7 @@ start -n 2 --grace 0 sh -c 'if test $LAP_RANK = 0; then
     trap "" TERM; echo $$ >>"$pids"; while :; do sleep 60; done'
 collect
 is 'a rank that ignores SIGTERM is killed' "$status" 4
-has 'and told of, as the only other' "$(cat "$work/err")" 'lap run: then the other rank failed too; it had to be ended'
+has 'and reported, as the only other' "$(cat "$work/err")" 'lap run: then the other rank failed too; it had to be ended'
 ok 'and gone' each ended "$pids"
 
 start -n 2 --grace 0 sh -c 'if test $LAP_RANK = 0; then
@@ -112,7 +112,7 @@ until_true lines ready 2
 kill -s TERM "$launcher"
 collect
 is 'ranks that ignore a signal are killed after the grace' "$status" 143
-has 'which is told' "$(cat "$work/err")" \
+has 'which is reported' "$(cat "$work/err")" \
     '2 ranks did not end within 0.2 s of signal 15 (Terminated)'
 
 : >"$work/out"
@@ -159,7 +159,7 @@ exec 8<&-
 # Descendants.
 start -n 2 sh -c 'sleep 60 & echo $! >>"$pids"'
 collect
-is 'a job does not wait for what its ranks left behind' "$status" 0
+is 'a job does not wait for what its ranks left' "$status" 0
 ok 'but ends it' each ended "$pids"
 
 # The launcher dies.
@@ -214,17 +214,17 @@ has 'a second rank 0 is refused while the first waits' "$(cat "$work/other")" "t
     "process $launcher is its rank 0"
 ok '... and leaves the first one its place' listens
 LAP_JOB=waits LAP_RANK=1 LAP_SIZE=2 "$LAP" bench $work_a_while >"$work/other" 2>&1 </dev/null &
-guest=$!
-has_met() { ! listens && grep -q memfd:lap "/proc/$guest/maps"; } 2>/dev/null
+other=$!
+has_met() { ! listens && grep -q memfd:lap "/proc/$other/maps"; } 2>/dev/null
 until_true has_met
 LAP_JOB=waits LAP_RANK=0 LAP_SIZE=2 "$LAP" bench ag 8 8 8 --iters 1 >"$work/second" 2>&1 </dev/null
 is 'a second rank 0 while the first works: status' "$?" 1
 has '... is refused' "$(cat "$work/second")" "the job 'waits' is taken" "process $launcher is its rank 0"
 LAP_JOB=waits LAP_RANK=1 LAP_SIZE=2 timeout 20 "$LAP" bench ag 8 8 8 --iters 1 >"$work/second" 2>&1 </dev/null
 is 'a second rank 1 while the first works: status' "$?" 1
-has '... is refused, too' "$(cat "$work/second")" "the job 'waits' is taken" "process $guest is its rank 1"
+has '... is refused, too' "$(cat "$work/second")" "the job 'waits' is taken" "process $other is its rank 1"
 collect
-wait "$guest"
+wait "$other"
 is '... and the first does not notice' "$? $status$(cat "$work/err" "$work/other")" '0 0'
 has '... and ends as ever' "$(cat "$work/out")" serial ring
 meet LAP_JOB=waits

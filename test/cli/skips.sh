@@ -41,7 +41,7 @@ has '... one, too' "$out" '1 test was skipped:' '     1  there is no <thing>'
 ci=true
 try -R first
 is 'in continuous integration a skipped test fails' "$status" 1
-has '... and the reason is told' "$out" '1 test was skipped:' '     1  there is no <thing>' 'every test has to run'
+has '... and the reason is printed' "$out" '1 test was skipped:' '     1  there is no <thing>' 'every test has to run'
 ci=false
 
 add fails 'echo the reason of the failure; exit 3'

@@ -33,7 +33,7 @@ last_said() {
     local stream
     for stream in out err; do
         if [ -s "$work/$stream" ]; then
-            echo "# ${last:-the latest command} said on standard ${stream/err/error}:" | sed 's/standard out:/standard output:/'
+            echo "# ${last:-the latest command} printed on standard ${stream/err/error}:" | sed 's/standard out:/standard output:/'
             { grep -m 5 -A 3 'not ok ' "$work/$stream" || tail -n 20 "$work/$stream"; } | cut -c 1-300 | sed 's/^/#   /'
         fi
     done

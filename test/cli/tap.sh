@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What failing tests say: what was got and expected, an example where things are counted, what a command said, and where
+# What failing tests say: what was got and expected, an example where things are counted, what a command printed, and where
 # a program was when its time was up.
 . "$(dirname "$0")/tap.bash"
 
@@ -21,7 +21,7 @@ not ok 2 - another check
 # 2 of 2 failed"
 fails no-failure
 has 'a success where a failure was expected' "$out" "it fails with 'the ranks disagree'" "expected a failure, got 'success'"
-ok '... without the story of an older one' test "${out/old story/}" = "$out"
+ok '... without the sentence of an older one' test "${out/old sentence/}" = "$out"
 fails other-failure
 has 'another failure than the one expected' "$out" "got 'timeout', expected 'the ranks disagree'" \
     "in which 'rank 3' is missing" 'rank 2 waited'
@@ -38,12 +38,12 @@ script() {
     out=$(cat "$work/out")
 }
 script 'lap bench nothing; is "the status of a command" "$status" 0'
-has 'a status comes with what the command said' "$status $out" '1 not ok 1' 'lap bench nothing said on standard error' \
+has 'a status comes with what the command printed' "$status $out" '1 not ok 1' 'lap bench nothing printed on standard error' \
     "'nothing'" '# got:      2' '# expected: 0'
 script 'seq 1 30 >"$work/out"; echo "not ok 9 - inside" >>"$work/out"; seq 31 90 >>"$work/out"; is "a test" 1 0'
 has '... and, if that is a test, with what failed in it' "$out" 'not ok 9 - inside'
 script 'ok "a number" test 5 -gt 7'
-has 'a condition is told' "$out" 'not ok 1 - a number' '# this failed: test 5 -gt 7'
+has 'a condition is printed' "$out" 'not ok 1 - a number' '# this failed: test 5 -gt 7'
 script 'has "a text" "abc" "b" "x"'
 has 'a word that is missing, and in what' "$out" '# missing: x' '# in: abc'
 script 'sleep 60 & launcher=$!; until_true() { return 1; }; collect; is "an end" "$status" 137'

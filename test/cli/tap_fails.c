@@ -21,7 +21,7 @@ int main(int argc, char **argv)
         tap_wrong(true, "an example that nobody asks for");
         tap_ok(true, "right");
     } else if (strcmp(how, "no-failure") == 0) {
-        lap_error(LAP_ERR_SYSTEM, "an old story");
+        lap_error(LAP_ERR_SYSTEM, "an old sentence");
         tap_failure(LAP_OK, LAP_ERR_MISMATCH, "rank 3", NULL);
     } else if (strcmp(how, "other-failure") == 0) {
         tap_failure(lap_error(LAP_ERR_TIMEOUT, "rank 2 waited"), LAP_ERR_MISMATCH, "rank 3", NULL);

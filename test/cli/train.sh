@@ -179,7 +179,7 @@ has '... and compares' "$out" 'Iter 3, with overlap' 'Iter 3, without overlap' '
 train --layer layernorm_mlp --tp 1 --iters 1
 is 'one rank overlaps nothing' "$status$err$(grep -cE 'ring|pipeline|direct' "$work/out")" 00
 
-# Somebody who has read enough leaves: nothing is said of it, and it ends as anything does that writes to nobody.
+# Somebody who has read enough leaves: nothing is printed of it, and it ends as anything does that writes to nobody.
 for more in '' '--transport self'; do
     # shellcheck disable=SC2086
     "$LAP" train $tiny --tp 2 --iters 1000000 $more 2>"$work/err" </dev/null | head -c 1 >/dev/null
@@ -200,7 +200,7 @@ if [ $yaml = yes ]; then
     train --layer layernorm_mlp --tp 2 --num-replicas 2 --tp-comm-overlap-cfg "$work/good.yaml"
     is 'rules from a file' "$status$err" 0
     has '... are used' "$out" 'fc2_fprop   gemm_rs   ring' 'fc1_dgrad   gemm_rs   pipeline' 'fc1_wgrad   gemm  '
-    is '... and what has no effect is told once' "$(grep -o 'without effect.*' "$work/out")" \
+    is '... and what has no effect is reported once' "$(grep -o 'without effect.*' "$work/out")" \
         'without effect on device cpu: num_sm, cga_size'
     train --layer layernorm_mlp --tp 2 --tp-comm-overlap-cfg "$work/good.yaml" --iters 1 --no-sequence-parallel
     is '... where rows are whole, too' "$(grep -o 'without effect with .*' "$work/out")" \

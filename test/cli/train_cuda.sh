@@ -25,7 +25,7 @@ same() {
 }
 
 LAP_GPU=1 lap train --device cuda --tp 2
-is 'LAP_GPU is told once, before any rank starts' "$status:$out:$err" "2::lap train: device cuda: LAP_GPU is '1', expected 0 to 0"
+is 'LAP_GPU is reported once, before any rank starts' "$status:$out:$err" "2::lap train: device cuda: LAP_GPU is '1', expected 0 to 0"
 
 lap train --device cuda --tp 2
 is 'and so is memory that no GPU has' "$status:$out:$err" \

@@ -91,7 +91,7 @@ lap train "${gpt[@]}" "${decay[@]}" --iters 2 --save decay
 lap train "${gpt[@]}" "${decay[@]}" --iters 4 --lr-decay-iters 2 --load decay
 is 'the same settings are nothing to speak of' "$status $err" '0 '
 lap train "${gpt[@]}" "${decay[@]}" --iters 4 --load decay
-is 'a decay that ends elsewhere is told, in one line' "$status $err" \
+is 'a decay that ends elsewhere is reported, in one line' "$status $err" \
     '0 lap train: --load decay: settings are not those of the checkpoint: --lr-decay-iters is 2 in the checkpoint and 4 here'
 python3 -c 'import array, sys
 header = array.array("i", [20240520, 1, 500] + [0] * 253)

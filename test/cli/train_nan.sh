@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # `lap train` when numbers stop being finite: it ends with a status of its own, names the first layer and tensor, once, and
-# prints what was measured; or goes on when it is told to. FAKE_CUDA is the folder of a driver that is a fake.
+# prints what was measured; or goes on on request. FAKE_CUDA is the folder of a driver that is a fake.
 . "$(dirname "$0")/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 tiny='--seq 12 --heads 12 --head-dim 4 --iters 4'

@@ -59,7 +59,7 @@ os.mkdir("nan")
 open("nan/model.safetensors", "wb").write(data)
 PY
 lap train "${gpt[@]}" --iters 4 --load nan
-has 'a NaN that was loaded is told as such' "$status $err" '3 ' 'iteration 1: the loss is nan' 'parameter layer0.fc1.weight' \
+has 'a NaN that was loaded is reported as such' "$status $err" '3 ' 'iteration 1: the loss is nan' 'parameter layer0.fc1.weight' \
     'no step was made since it came with --load nan'
 is '... and not the learning rate' "$(grep -c -e --lr <<<"$err")" 0
 lap train "${gpt[@]}" --iters 4 --load both/step-00000002/model.safetensors --lr 1e30

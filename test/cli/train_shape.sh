@@ -103,7 +103,7 @@ for layout in '--tp 2' '--tp 2 --num-replicas 2' '--tp 3 --transport self' '--tp
 done
 # shellcheck disable=SC2086
 piped 'fc1_fprop:\n  method: pipeline\n' train $small --tp 2 --tp-comm-overlap-cfg -
-is 'a mistake in it is told once, with its line' "$status$out $err" \
+is 'a mistake in it is reported once, with its line' "$status$out $err" \
     '2 lap train: --tp-comm-overlap-cfg: standard input:2: method of fc1_fprop is pipeline, expected serial, ring_exchange or auto: this GEMM gathers its input'
 # shellcheck disable=SC2086
 piped '' train $small --tp 2 --tp-comm-overlap-cfg -

@@ -94,7 +94,7 @@ END
         '^rule 9 .*=>rule 9 2 1 8 2 1 4 0 1 1 0 -5 0 0' '^rule 10 .*=>rule 10 5 0 1 1 0 2 0 0 1 1 -5 0 0'
     for u in 1 2 3 4 5 6 7 8; do entry "$first" "^rounds=>choice $u -1 1 1 1 \nrounds"; done
     lap tune -o "$work/mixed.yaml" ${layer% *} --rounds 3
-    has 'it is told where the results are from' "$status $out" '0 ' 'From the cache: measured on 20' 'mixed.yaml has the tuned rules'
+    has 'it is printed where the results are from' "$status $out" '0 ' 'From the cache: measured on 20' 'mixed.yaml has the tuned rules'
     is 'the file gives the same passes as the rules that were found' "$(shown --tp-comm-overlap-cfg "$work/mixed.yaml")" "$(shown --auto)"
     ok '... which are not those of auto without the cache' test "$(shown --auto)" != "$(shown --auto --no-cache)"
     ok '... nor those of other layers' test "$(shown --auto --heads 4)" = "$(shown --auto --no-cache --heads 4)"

@@ -25,10 +25,10 @@ export work
 # Ranks meet there; then, or instead, the other user wants the name.
 precious
 lap run -n 2 sh -c '"$0" bench ag 8 8 8 --iters 1 >/dev/null || exit 9
-    test "$LAP_RANK" = 1 || $other ln -sT "$work/precious" "$LAP_DIR" 2>"$work/said"
+    test "$LAP_RANK" = 1 || $other ln -sT "$work/precious" "$LAP_DIR" 2>"$work/output"
     test -d "$LAP_DIR" -a ! -L "$LAP_DIR"' "$LAP"
 is 'while a job lives nobody else has the name of its directory' "$status$err" 0
-has 'which is there' "$(cat "$work/said")" 'File exists'
+has 'which is there' "$(cat "$work/output")" 'File exists'
 ok 'nothing of its owner is deleted' are_precious
 lap run -n 1 sh -c 'rmdir "$LAP_DIR" && $other ln -sT "$work/precious" "$LAP_DIR"'
 is 'a name that a rank has freed can be taken' "$status$err" 0
@@ -90,7 +90,7 @@ echo precious >"$work/precious/a"
 $other ln -s "$work/precious/a" "$TMPDIR/theirs.svg"
 draw "$TMPDIR/theirs.svg"
 is "somebody else's link is not followed" "$status $(cat "$work/precious/a")" '2 precious'
-has '... which is told' "$err" "'$TMPDIR/theirs.svg' is a symbolic link of user 65534"
+has '... which is reported' "$err" "'$TMPDIR/theirs.svg' is a symbolic link of user 65534"
 ln -s theirs.svg "$TMPDIR/ours.svg"
 draw "$TMPDIR/ours.svg"
 is '... nor one that a link of ours leads to' "$status $(cat "$work/precious/a")" '2 precious'
@@ -100,7 +100,7 @@ setpriv --reuid 65533 --regid 65533 --clear-groups -- "$work/lap" bench ag 8 8 8
     --timeline "$TMPDIR/theirs.svg" >"$work/out" 2>"$work/err"
 is "somebody else's file that cannot be replaced is refused before anything is measured" \
     "$?$(cat "$work/out" "$TMPDIR/theirs.svg")" 2theirs
-has '... which is told' "$(cat "$work/err")" "$TMPDIR/theirs.svg: Operation not permitted"
+has '... which is reported' "$(cat "$work/err")" "$TMPDIR/theirs.svg: Operation not permitted"
 rm "$TMPDIR"/*.svg
 for mode in 600 640 604; do
     echo old >"$work/mine.svg"
@@ -113,7 +113,7 @@ done
 rm "$work/mine.svg"
 (umask 027 && draw "$work/new.svg")
 is 'a new one has the mode that the umask leaves' "$(stat -c %a "$work/new.svg")" 640
-is 'and nothing is left beside them' "$(ls -A "$TMPDIR")" ''
+is 'and nothing is left next to them' "$(ls -A "$TMPDIR")" ''
 
 # ---- programs that are setuid, which lap must not be ----
 

@@ -146,10 +146,10 @@ static void test_links(void)
                    near(link.link.bytes_per_s, good[i].rate) &&
                    near(link.link.latency_s, good[i].latency) && near(link.ratio, good[i].ratio),
                "%s", good[i].text);
-    lap_link_arg_t kept = link;
+    lap_link_arg_t before = link;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         refused(lap_arg_link(&command, "--x", bad[i], &link), bad[i], "2GB/s,5us");
-    tap_ok(near(link.ratio, kept.ratio), "a refused link changes nothing");
+    tap_ok(near(link.ratio, before.ratio), "a refused link changes nothing");
 }
 
 /* Parses a line of words; the words must live as long as the arguments. */

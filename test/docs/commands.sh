@@ -28,8 +28,8 @@ while IFS= read -r line; do
     *' check all'*) short="$short --ranks 1:2" ;;
     esac
     ran=$((ran + 1))
-    bash -c "$short" >"$work/said" 2>&1 </dev/null
-    ok "$command" test $? = 0 || { echo "# $short" && sed 's/^/# /' "$work/said"; }
+    bash -c "$short" >"$work/output" 2>&1 </dev/null
+    ok "$command" test $? = 0 || { echo "# $short" && sed 's/^/# /' "$work/output"; }
 done < <(grep -hE '^    (build/lap|mpirun) ' "$LAP_SOURCE_DIR/README.md" "$LAP_SOURCE_DIR"/docs/*.md | awk '!seen[$0]++')
 ok "the pages have commands, and those that can be run here were: $ran" test "$ran" -ge 14
 ok 'the picture that one of them draws is there' test -s rs.svg

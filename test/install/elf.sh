@@ -72,7 +72,7 @@ rpath_of_mpi()
     cmake -S "$work/mpi" -B "$work/mpi/build" -DLAP_MPICC="$work/mpi/bin/mpicc" | sed -n 's/^-- link: //p'
 }
 
-cmake --install "$LAP_BUILD_DIR" --prefix "$work/prefix" >"$work/said" 2>&1 || cat "$work/said"
+cmake --install "$LAP_BUILD_DIR" --prefix "$work/prefix" >"$work/output" 2>&1 || cat "$work/output"
 elf_files "$LAP_BUILD_DIR" >"$work/built"
 elf_files "$work/prefix" >"$work/installed"
 is 'the command and the library are installed' "$(sed 's|.*/||; s|\.[0-9.]*$||' "$work/installed" | sort | xargs)" \

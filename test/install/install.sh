@@ -7,10 +7,10 @@ here=$LAP_SOURCE_DIR/test/install
 prefix=$work/moved
 unset DESTDIR PKG_CONFIG_LIBDIR
 
-# quietly COMMAND...: shows what a command said only when it failed.
+# quietly COMMAND...: shows what a command printed only when it failed.
 quietly()
 {
-    "$@" >"$work/said" 2>&1 || ! sed 's/^/# /' "$work/said"
+    "$@" >"$work/output" 2>&1 || ! sed 's/^/# /' "$work/output"
 }
 
 install_and_move()

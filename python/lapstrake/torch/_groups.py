@@ -168,7 +168,7 @@ def _connect(group: Any, device: torch.device) -> World:
     """Makes a world of a process group, by its own all-gather and barrier. Collective."""
     if device.type not in ("cpu", "cuda"):
         raise Unsupported(f"a tensor is on {device}, expected cpu or cuda")
-    # NCCL alone gathers memory of GPUs only.
+    # NCCL without another backend gathers only memory of GPUs.
     place = torch.device("cpu") if torch.device("cpu") in group._device_types else device
 
     def allgather(mine: bytes) -> bytes:

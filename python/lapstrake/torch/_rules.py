@@ -73,7 +73,7 @@ def _parse(configs: Dict[str, Any], tp_size: int) -> TpOverlap:
 
 def methods(name: str, tp_size: int, hidden: int, *, overlap_ag: bool, overlap_rs: bool, overlap_rs_dgrad: bool,
             bulk_dgrad: bool, bulk_wgrad: bool) -> Tuple[str, str, str]:
-    """How fprop, dgrad and wgrad of the layer `name` (qkv, proj, fc1, fc2) are overlapped, as operators are told it.
+    """How fprop, dgrad and wgrad of the layer `name` (qkv, proj, fc1, fc2) are overlapped, in the words of operators' descriptions.
 
     fprop is a method with knobs, and so are the others; the dgrad of qkv and fc1 begins with a kind of operator.
     `hidden` is the number of features that ranks do not share: those of what is scattered.

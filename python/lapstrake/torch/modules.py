@@ -68,7 +68,7 @@ class _Parallel(nn.Module):
             self.set_tensor_parallel_group(tp_group)
 
     def set_tensor_parallel_group(self, tp_group: Any) -> None:
-        """Gives the module, and those inside, their group, where it was made with tp_size alone."""
+        """Gives the module, and those inside, their group, where it was made with tp_size only."""
         size = dist.get_world_size(tp_group)
         if size != self.tp_size:
             raise InvalidArgument(f"tp_group has {size} ranks, expected {self.tp_size}, for which the module was made")

@@ -408,6 +408,26 @@ static lap_nn_entry_t *call_wgrad(lap_nn_list_t *list, uint32_t b, bool column, 
     return entry;
 }
 
+/* Whether backward sends the keys of a block; where attention is computed again they are here already. */
+static bool sends_keys(const lap_nn_list_t *list, uint32_t b)
+{
+    return list->blocks[b].shape.middle == LAP_MIDDLE_ATTENTION && list->plan.desc.cp > 1 &&
+           list->plan.desc.recompute == LAP_RECOMPUTE_NONE;
+}
+
+/*
+ * With tensor parallelism the keys of a block travel while wgrad of its projection runs: sooner, they
+ * would hold up what dgrad receives in the same lane. Without it they leave as soon as their memory is
+ * free: at the begin of backward, or when the attention above is over.
+ */
+static void send_keys_below(lap_nn_list_t *list, uint32_t b)
+{
+    while (b > list->first_block && !sends_keys(list, b - 1))
+        b--;
+    if (b > list->first_block && list->plan.nranks == 1)
+        lap_nn_list_context_keys(list, b - 1, IN_BACKWARD);
+}
+
 /* Through the row-parallel GEMM to `d`, the gradient of what it took. */
 static void row_backward(lap_nn_list_t *list, uint32_t b, uint32_t dy, uint32_t d)
 {
@@ -430,12 +450,7 @@ static void row_backward(lap_nn_list_t *list, uint32_t b, uint32_t dy, uint32_t 
         gather_to(list, entry, full);
         gradient = full;
     }
-    /*
-     * Keys travel while wgrad runs, behind what dgrad has received: that would wait for them on its
-     * stream. Where attention is computed again they are here already.
-     */
-    if (shape->middle == LAP_MIDDLE_ATTENTION && list->plan.desc.cp > 1 &&
-        list->plan.desc.recompute == LAP_RECOMPUTE_NONE)
+    if (sends_keys(list, b) && list->plan.nranks > 1)
         lap_nn_list_context_keys(list, b, IN_BACKWARD);
     (void)call_wgrad(list, b, false, gradient, input);
     ready(list, block->row_bias);
@@ -451,6 +466,7 @@ static void middle_backward(lap_nn_list_t *list, uint32_t b, uint32_t dmid, uint
         return;
     if (attention && list->plan.desc.cp > 1) {
         lap_nn_list_context_backward(list, b, dmid, dpre);
+        send_keys_below(list, b);
         rotate(list, b, dpre, LAP_NN_ROPE_BACKWARD);
         return;
     }
@@ -530,6 +546,8 @@ static void norm_backward(lap_nn_list_t *list, uint32_t b, uint32_t dnorm, uint3
 uint32_t lap_nn_list_backward(lap_nn_list_t *list, uint32_t b, uint32_t dy)
 {
     const lap_nn_shape_t *shape = &list->blocks[b].shape;
+    if (b + 1 == list->end_block)
+        send_keys_below(list, list->end_block);
     const uint32_t dx =
         b == list->first_block ? list->dx : matrix(list, "dx", b, LAP_NN_OWN_ROWS, shape->width);
     recompute(list, b);

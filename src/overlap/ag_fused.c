@@ -128,6 +128,6 @@ void lap_build_ag_fused(const lap_problem_t *p, lap_schedule_t *s)
     add_fused_sends(p, s);
     lap_add_local_gemm(p, s);
     add_fused_gemm(p, s);
-    lap_add_own_gather(p, s, LAP_STREAM_RECEIVE);
+    lap_add_own_gather(p, s, lap_receive_stream(p));
     add_fused_ends(p, s);
 }

@@ -304,7 +304,7 @@ static void add_ring_gather(const ring_t *ring, lap_schedule_t *s, int i)
     if (!p->gather_input)
         return;
     if (i == 0)
-        lap_add_own_gather(p, s, LAP_STREAM_RECEIVE);
+        lap_add_own_gather(p, s, lap_receive_stream(p));
     if (i == 0 && !swaps(ring, p->rank ^ 1))
         return;
     if (i == 0) {
@@ -414,7 +414,7 @@ static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
         add_direct_rounds(p, s);
     else
         add_direct_blocks(p, s);
-    lap_add_own_gather(p, s, LAP_STREAM_RECEIVE);
+    lap_add_own_gather(p, s, lap_receive_stream(p));
     for (int i = 1; i < p->size; i++) {
         int peer = lap_peer_at(p, -i);
         if (!p->gather_input || !lap_gather_flows(p, peer, p->rank))

@@ -53,7 +53,7 @@ static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
     begin_schedule(p, s);
     add_sends(p, s, LAP_STREAM_SEND);
     lap_add_local_gemm(p, s);
-    add_own_sum(p, s, LAP_STREAM_RECEIVE);
+    add_own_sum(p, s, lap_receive_stream(p));
 }
 
 /*
@@ -76,7 +76,7 @@ static void build_ring(const lap_problem_t *p, lap_schedule_t *s)
         lap_await_credit(p, s, LAP_STREAM_SEND, owner);
         (void)lap_add_part(p, s, LAP_STREAM_SEND, owner, all, lap_partial_of(p, owner, all));
     }
-    add_own_sum(p, s, LAP_STREAM_RECEIVE);
+    add_own_sum(p, s, lap_receive_stream(p));
 }
 
 const lap_builder_t lap_bulk_rs_builders[] = {

@@ -82,6 +82,12 @@ static inline uint16_t lap_lane(const lap_problem_t *problem, size_t i)
     return problem->lanes && i % 2 ? LAP_STREAM_LANE : LAP_STREAM_COMPUTE;
 }
 
+/* Of what has come, or is here: one rank has nothing to hide, and does not wait for what others receive. */
+static inline uint16_t lap_receive_stream(const lap_problem_t *problem)
+{
+    return problem->size > 1 ? LAP_STREAM_RECEIVE : LAP_STREAM_COMPUTE;
+}
+
 /* Whether what travels is FP8: it has scales, which travel with it. */
 static inline bool lap_is_scaled(const lap_problem_t *problem)
 {

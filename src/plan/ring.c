@@ -105,8 +105,8 @@ lap_status_t lap_plan_add_ring(const lap_plan_config_t *config, const lap_machin
         return LAP_OK;
     LAP_TRY(play_all(coster, layer, &ring));
     for (int pass = 0; pass < LAP_PLAN_PASSES; pass++) {
-        if (!config->cp_overlap) /* what happens to be hidden there, too, is not */
-            ring.exposed[pass] = fmax(ring.exposed[pass], ring.wire_s[pass]);
+        /* Without overlap, what happens to be hidden all the same does not count. */
+        ring.exposed[pass] = fmax(ring.exposed[pass], config->cp_overlap ? 0 : ring.wire_s[pass]);
         spans[pass].cp_s += ring.wire_s[pass];
         spans[pass].cp += ring.exposed[pass];
         spans[pass].seconds += ring.exposed[pass];

@@ -30,7 +30,7 @@ has 'overlapped or not' "$out" 'The losses are the same to the last bit.'
 # Attention hides what travels meanwhile, though it is no part of the calls that send it.
 # shellcheck disable=SC2086
 lap train $small --seq 256 --tp 1 --cp 2 --json --link 5MB/s
-hidden=$(grep '"step":4,' "$work/out" | grep -oE '"cp":[^}]*' | grep -oE '"hidden_ms":[^,}]+' | cut -d: -f2)
+hidden=$(grep -oE '"cp":[^}]*' "$work/out" | grep -oE '"hidden_ms":[^,}]+' | awk -F: '{ sum += $2 } END { print sum + 0 }')
 ok "keys and values are hidden for a while: ${hidden:-none} ms" awk "BEGIN { exit !(${hidden:-0} > 0) }"
 
 refuse 'cp_comm is a2a, where 4 ranks exchange heads, but a rank has 2 kv_heads' --model llama-tiny --kv-heads 2 --tp 1 --cp 4 --cp-comm-type a2a
@@ -46,6 +46,19 @@ has 'all of it is proved' "$status $out" '0 model, 1 layer, 4 ranks in each of 2
 # shellcheck disable=SC2086
 lap show train ${small%% --iters*} --tp 1 --cp 2
 has 'and shown: keys travel while attention runs' "$status $out" 'external AG ring' 'attention_block_backward' 'external RS ring'
+
+# order OPTIONS...: of backward, the attention of layer 1, the keys of layer 0 and some GEMMs, in the order of the program.
+order() {
+    # shellcheck disable=SC2086
+    lap show train ${small%% --iters*} --layers 2 --cp 2 "$@"
+    order=$(awk '$2 == "backward" && ($3 $4 == "1attention" && /block_backward/ || $3 $4 == "0keys" || $3 $4 ~ /^0(fc2|proj)_dgrad/) \
+        { print $3 $4 }' "$work/out" | uniq | tr '\n' ' ')
+}
+order --tp 1
+is 'keys of the layer below leave when attention is over, and travel while the GEMMs between the two run' \
+    "$order" '1attention 0keys 0fc2_dgrad 0proj_dgrad '
+order --tp 2
+is 'with tensor parallelism they do not hold up what the GEMMs receive' "$order" '1attention 0fc2_dgrad 0proj_dgrad 0keys '
 
 kills_one 3 train --model llama-tiny --layers 1 --seq 64 --tp 1 --cp 3 --iters 1000000 --quiet --timeout 20
 finish

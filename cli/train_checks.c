@@ -62,7 +62,7 @@ bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const boo
         {train->desc.cp_comm != LAP_CP_A2A_P2P,
          "is for --cp-comm-type a2a+p2p; expected that with it", LIST(CP_A2A)},
         {train->grid.dp * train->grid.cp == 1,
-         "is for gradients sent to other replicas; expected --num-replicas 2 or more",
+         "is for gradients sent to other replicas; expected --num-replicas or --cp 2 or more",
          LIST(GRAD_DTYPE, BUCKET, BUCKET_BY, NO_OVERLAP_GRAD, DISTRIBUTED)},
         {lap_train_ranks(train) == 1, "is for ranks that communicate; expected 2 ranks or more",
          LIST(COMPARE, LINK, ASSERT_HIDDEN)},

@@ -63,11 +63,12 @@ static bool parse_ranks(lap_train_t *train, const lap_args_t *args)
         return false;
     if (!lap_arg_int(args->command, "--cp", args->values[CP], 1, LAP_LAUNCH_MAX, &grid->cp))
         return false;
-    grid->tp = 4;
+    if (!lap_arg_int(args->command, "--pp", args->values[PP], 1, LAP_LAUNCH_MAX, &grid->pp))
+        return false;
+    /* Who says how the ranks of a model share it has said all of them. */
+    grid->tp = args->values[MODEL] && (grid->dp > 1 || grid->cp > 1 || grid->pp > 1) ? 1 : 4;
     if (args->values[TP] &&
         !lap_arg_int(args->command, "--tp", args->values[TP], 1, LAP_LAUNCH_MAX, &grid->tp))
-        return false;
-    if (!lap_arg_int(args->command, "--pp", args->values[PP], 1, LAP_LAUNCH_MAX, &grid->pp))
         return false;
     const int64_t others = lap_grid_ranks(grid, LAP_SLICE_WORLD & ~LAP_SLICE_TP);
     if (!args->values[TP] && lap_environment_launched() &&
@@ -87,6 +88,17 @@ static bool parse_ranks(lap_train_t *train, const lap_args_t *args)
 static float adamw_rate(const lap_nn_desc_t *desc)
 {
     return fminf(0.001f, 0.4f / (float)desc->hidden);
+}
+
+/*
+ * Few steps, whatever --iters is: a run that goes on from a checkpoint has the rates of one that was
+ * not interrupted. Who gives a rate gives its warm-up.
+ */
+static const char *warmup_of(const lap_train_t *train, const lap_args_t *args, size_t kind)
+{
+    if (args->values[WARMUP])
+        return args->values[WARMUP];
+    return train->model && kind == LAP_ADAMW && !args->values[LR] ? "10" : "0";
 }
 
 static bool parse_part(const lap_args_t *args, int option, float *part_p)
@@ -182,8 +194,8 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
         !lap_train_rate(args, WEIGHT_DECAY, kind == LAP_SGD ? 0 : 0.01f,
                         &optimizer->weight_decay) ||
         !lap_train_rate(args, CLIP, 1, &optimizer->clip_norm) ||
-        !lap_arg_size(args->command, "--lr-warmup-iters", args->values[WARMUP], 0, COUNT_MOST,
-                      &optimizer->warmup) ||
+        !lap_arg_size(args->command, "--lr-warmup-iters", warmup_of(train, args, kind), 0,
+                      COUNT_MOST, &optimizer->warmup) ||
         !lap_arg_int(args->command, "--log-interval", args->values[LOG_INTERVAL], 1, 1000000,
                      &train->log_interval) ||
         !lap_arg_number(args->command, "--seed", args->values[SEED], &train->desc.seed) ||

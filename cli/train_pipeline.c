@@ -15,10 +15,11 @@ static bool parse_layers(lap_train_pipeline_t *pipeline, const lap_args_t *args)
         const unsigned long count = strtoul(rest, &end, 10);
         if (end == rest || *rest < '0' || *rest > '9' || (*end != ',' && *end != '\0') ||
             count < 1 || count > COUNT_MOST || pipeline->nlayers == LAP_TRAIN_STAGES)
-            return lap_args_wrong(args->command,
-                                  "--layers-per-stage is '%s'; expected numbers of layers, with a "
-                                  "comma between two of them, of at most %d stages",
-                                  text, LAP_TRAIN_STAGES);
+            return lap_args_wrong(
+                args->command,
+                "--layers-per-stage is '%s'; expected numbers of layers, 1 or more, "
+                "with a comma between two of them, of at most %d stages",
+                text, LAP_TRAIN_STAGES);
         pipeline->layers[pipeline->nlayers++] = count;
         rest = end;
     }

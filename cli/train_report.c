@@ -222,6 +222,10 @@ static void print_iterations(const lap_train_t *train, const lap_train_result_t 
     print_comm_head(false);
     for (int i = 0; i < result->done; i++) {
         const lap_train_iteration_t *it = &result->iterations[i];
+        /* A model may make thousands of steps: those of which it said nothing, but for the last. */
+        if (train->model && (result->first + i + 1) % train->log_interval != 0 &&
+            i < result->done - 1)
+            continue;
         printf("%9d  %12.9f  %10.3f  %9.3f  %9.0f", result->first + i + 1, it->loss,
                ms(it->seconds), ms(it->passes), rate(lap_train_tokens(train), it->seconds));
         print_comm(it, LAP_TRAIN_ALL, false);
@@ -316,6 +320,9 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
     printf("\nAn iteration is %.2f times as fast with it, forward and backward are %.2f times.\n",
            without.seconds / with.seconds, without.passes / with.passes);
     printf("The losses are %s.\n", same ? "the same to the last bit" : "not bit for bit the same");
+    if (!same && !train->quiet && strcmp(train->device, "cpu") == 0)
+        printf("OpenBLAS may round a GEMM otherwise that is cut into pieces; --device ref does "
+               "not.\n");
 }
 
 static void print_tables(const lap_train_t *train, const lap_train_result_t *results, size_t count)

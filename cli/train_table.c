@@ -32,7 +32,7 @@ const lap_option_t lap_train_options[NOPTIONS] = {
               NULL},
     [TP] = {0, "tp", "P",
             "tensor-parallel ranks, over which weights are sharded (default 4, or the ranks that a "
-            "launcher started)",
+            "launcher started; 1 for a model with --cp, --pp or --num-replicas)",
             NULL},
     [CP] = {0, "cp", "C",
             "context-parallel ranks, which share each sequence of a model: each has two chunks of "
@@ -136,7 +136,9 @@ const lap_option_t lap_train_options[NOPTIONS] = {
     [LR] = {0, "lr", "RATE",
             "learning rate (default 0.4 divided by the hidden size, 0.001 at most; sgd: 1)", NULL},
     [WARMUP] = {0, "lr-warmup-iters", "COUNT",
-                "iterations in which the learning rate grows to --lr", "0"},
+                "iterations in which the learning rate grows to --lr (default 0; of a model with "
+                "adamw and no --lr: 10)",
+                NULL},
     [WEIGHT_DECAY] = {0, "weight-decay", "RATE", "weight decay of matrices (default 0.01; sgd: 0)",
                       NULL},
     [CLIP] = {0, "clip-grad", "NORM",
@@ -265,8 +267,11 @@ const lap_option_t lap_train_options[NOPTIONS] = {
          NULL},
     [DEBUG] = {0, "debug", NULL, "prove the calls of a pass safe before it runs; show norms", NULL},
     [QUIET] = {0, "quiet", NULL, "tables only: no progress, no explanations", NULL},
-    [LOG_INTERVAL] = {0, "log-interval", "COUNT",
-                      "print the progress, loss and time of one in COUNT iterations", "1"},
+    [LOG_INTERVAL] =
+        {0, "log-interval", "COUNT",
+         "print the progress, loss and time of one in COUNT iterations; of a model, the "
+         "table at the end has the same ones and the last",
+         "1"},
     [JSON] = {0, "json", NULL,
               "print one JSON object on one line; with --model one more for each step before it",
               NULL},

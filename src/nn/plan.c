@@ -58,7 +58,8 @@ static lap_status_t check_shared(const char *name, size_t value, int nranks)
 {
     LAP_TRY(check_size(name, value));
     if (value < (size_t)nranks)
-        return lap_error(LAP_ERR_INVALID, "%s is %zu, expected at least one for each of %d ranks",
+        return lap_error(LAP_ERR_INVALID,
+                         "%s is %zu, expected at least one for each of %d tensor-parallel ranks",
                          name, value, nranks);
     return LAP_OK;
 }
@@ -68,7 +69,8 @@ static lap_status_t check_even(const char *name, size_t value, int nranks)
 {
     LAP_TRY(check_size(name, value));
     if (value % (size_t)nranks != 0)
-        return lap_error(LAP_ERR_INVALID, "%s is %zu, expected a multiple of the %d ranks", name,
+        return lap_error(LAP_ERR_INVALID,
+                         "%s is %zu, expected a multiple of the %d tensor-parallel ranks", name,
                          value, nranks);
     return LAP_OK;
 }

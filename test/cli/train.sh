@@ -41,7 +41,7 @@ has 'lap --help tells about train' "$out" '  train '
 
 # ---- what makes no sense costs a sentence, before any rank starts ----
 
-refuse "heads is 24, expected a multiple of the 5 ranks" --tp 5
+refuse "heads is 24, expected a multiple of the 5 tensor-parallel ranks" --tp 5
 refuse "--seq is '0'" --seq 0
 refuse "--layer is 'mlp'" --layer mlp
 refuse "did you mean 'transformer'?" --layer trasformer
@@ -258,7 +258,7 @@ for more in '' '--activation swiglu --norm rmsnorm' '--layers 2 --recompute full
             "$([[ $more == *fp8* ]] && echo 2e-2 || echo $bound)" || printf '# %s\n' $losses against $odd_alone
     done
 done
-refuse "ffn is 32, expected at least one for each of 33 ranks" --layer layernorm_mlp --tp 33 --heads 8 --head-dim 1
+refuse "ffn is 32, expected at least one for each of 33 tensor-parallel ranks" --layer layernorm_mlp --tp 33 --heads 8 --head-dim 1
 losses --layer transformer --tp 2 --num-replicas 2 --bucket-size 100 --optimizer sgd
 is 'the size of buckets changes nothing' "$losses" "$overlapped"
 losses --layer transformer --tp 2 --num-replicas 2 --bucket-by layer --optimizer sgd

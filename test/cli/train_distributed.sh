@@ -182,13 +182,13 @@ assert len(played) == 2 and any(c.startswith("weights ") for c in calls), set(ca
 PY
 done
 
-refuse '--distributed-optimizer is for gradients sent to other replicas; expected --num-replicas 2 or more' --tp 1 --distributed-optimizer
+refuse '--distributed-optimizer is for gradients sent to other replicas; expected --num-replicas or --cp 2 or more' --tp 1 --distributed-optimizer
 refuse '--no-overlap-param-sync is for a shared optimizer; expected --distributed-optimizer' --tp 1 --dp 2 --no-overlap-param-sync
 
 refuse '--fp8-param-gather is for a shared optimizer; expected --distributed-optimizer' --tp 1 --dp 2 --fp8 --fp8-param-gather
 refuse '--fp8-param-gather is for weights in FP8; expected --fp8 with it' --tp 1 --dp 2 --distributed-optimizer --fp8-param-gather
 
-refuse '--no-overlap-grad-sync is for gradients sent to other replicas; expected --num-replicas 2 or more' --tp 2 --no-overlap-grad-sync
+refuse '--no-overlap-grad-sync is for gradients sent to other replicas; expected --num-replicas or --cp 2 or more' --tp 2 --no-overlap-grad-sync
 refuse '--link is for ranks that communicate; expected 2 ranks or more' --tp 1 --link ratio:0.5
 
 # A rate at which communication is half of a step, whatever it is of. Other programs take turns with either run: the quickest

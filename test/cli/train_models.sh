@@ -97,6 +97,6 @@ refuse "--tied is 'perhaps'; expected no or yes" --model gpt --tied=perhaps
 refuse '--positions is for attention' --layer layernorm_mlp --positions rope
 refuse "--positions is 'here'; expected none, learned or rope" --model gpt --positions here
 refuse '--hidden is 100; expected a multiple of the 7 heads' --model gpt --hidden 100 --heads 7
-refuse 'heads is 8, expected a multiple of the 3 ranks' --model gpt --tp 3
-refuse 'vocab is 1, expected at least one for each of 2 ranks' --model gpt --vocab 1 --tp 2
+refuse 'heads is 8, expected a multiple of the 3 tensor-parallel ranks' --model gpt --tp 3
+refuse 'vocab is 1, expected at least one for each of 2 tensor-parallel ranks' --model gpt --vocab 1 --tp 2
 finish

@@ -117,6 +117,7 @@ refuse "no pipeline schedule '1f1', expected 1f1b, interleaved, zb-h1, zb-v or 1
 refuse '4 layers are not enough for 5 stages' --tp 1 --pp 5
 refuse 'the stages have 3 layers, expected the 4 of the model' --tp 1 --pp 2 --layers-per-stage 2,1
 refuse "--layers-per-stage is '2,x'; expected numbers of layers" --tp 1 --pp 2 --layers-per-stage 2,x
+refuse "--layers-per-stage is '4,0'; expected numbers of layers, 1 or more" --tp 1 --pp 2 --layers-per-stage 4,0
 refuse 'interleaved has 4 micro-batches, expected a multiple of its 3 ranks' --tp 1 --pp 3 --schedule interleaved --layers 6
 refuse '--schedule is for pipelines; expected --pp 2 or more with it' --tp 1 --schedule 1f1b
 lap train --layer transformer --tp 1 --pp 2

@@ -38,10 +38,28 @@ for step in steps:
     assert step["comm"] == {} and step["memory_mib"] > 1, step'
 lap train "${small[@]}" --tp 2 --steps 1 --peak-tflops 0.5
 has 'a line for people' "$out" ' TFLOP/s, MFU ' ' MiB, tp ' ' hidden, ' ' exposed)' 'other collectives'
+lap train "${small[@]}" --tp 2 --steps 5 --log-interval 2 --no-trace
+is '--log-interval 2: the table has the steps that were told, and the last' "$status $(grep -oE '^ +[0-9]+  ' <<<"$out" | tr -d ' \n')" '0 245'
 lap train "${small[@]}" --tp 2 --steps 1 --no-trace --json
 holds 'without a trace nothing is known of communication' 'assert steps[0]["comm"] == {} and run["collectives"]["comm_ms"] is None, run'
 lap train --tp 2 --peak-tflops much
 is 'a peak that is no number is refused' "$status $err" "2 lap train: --peak-tflops is 'much'; expected a number, 0 to 1e+30"
+
+# ---- what nobody has said ----
+
+lap train "${small[@]}" --dp 2 --steps 12 --no-trace --json
+holds 'a model warms up in 10 steps, and who says --dp 2 has 2 ranks' '
+assert run["tp"] == 1 and run["dp"] == 2, run
+for step in steps:
+    expected = 0.001 * min(step["step"], 10) / 10
+    assert abs(step["lr"] - expected) < 1e-6 * expected, step'
+for options in '--lr 0.001' '--lr-warmup-iters 0' '--optimizer sgd --lr 0.001'; do
+    # shellcheck disable=SC2086
+    lap train "${small[@]}" --tp 1 --steps 1 --no-trace --json $options
+    holds "... but not with $options" 'assert abs(steps[0]["lr"] - 0.001) < 1e-9, steps'
+done
+lap train "${small[@]}" --steps 1 --no-trace --json --heads 4
+holds 'a model alone has 4 tensor-parallel ranks' 'assert run["tp"] == 4, run'
 
 # ---- on a terminal ----
 

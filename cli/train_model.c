@@ -401,18 +401,24 @@ lap_status_t lap_train_tell_not_finite(lap_train_model_t *model, int index, cons
     if (found.what != LAP_NN_ALL_FINITE)
         snprintf(where, sizeof(where), "the first tensor that is not finite is %s %s, of rank %d",
                  kinds[found.what], found.name, found.rank);
-    const bool of_loss = !isfinite(loss);
+    const bool of_loss = !isfinite(loss), scaled = !of_loss && model->scale.scale > 1;
+    const double value = of_loss ? loss : norm;
     char why[PATH_MAX + 64];
     if (train->load && index == model->loaded)
         snprintf(why, sizeof(why), "%s --load %s",
                  found.what == LAP_NN_PARAMETER ? "no step was made since it came with"
                                                 : "no step was made since",
                  train->load);
+    else if (scaled) /* a dynamic scale has fallen as far as it may */
+        snprintf(why, sizeof(why), "--%s, which is %g, or --lr, which is %g, may be too large",
+                 train->dynamic ? "min-loss-scale" : "loss-scale", model->scale.scale,
+                 (double)train->optimizer.lr);
     else
         snprintf(why, sizeof(why), "--lr, which is %g, may be too large",
                  (double)train->optimizer.lr);
     fprintf(stderr, "%s: iteration %d%s: the %s is %g: %s; %s%s\n", lap_train_command.name,
-            index + 1, way, of_loss ? "loss" : "norm of the gradients", of_loss ? loss : norm,
-            where, why, train->goes_on ? "" : " (--continue-on-nan goes on)");
+            index + 1, way, of_loss ? "loss" : "norm of the gradients",
+            isnan(value) ? fabs(value) : value, where, why,
+            train->goes_on ? "" : " (--continue-on-nan goes on)");
     return LAP_OK;
 }

@@ -321,8 +321,9 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
            without.seconds / with.seconds, without.passes / with.passes);
     printf("The losses are %s.\n", same ? "the same to the last bit" : "not bit for bit the same");
     if (!same && !train->quiet && strcmp(train->device, "cpu") == 0)
-        printf("OpenBLAS may round a GEMM otherwise that is cut into pieces; --device ref does "
-               "not.\n");
+        printf(
+            "OpenBLAS may round a GEMM otherwise that is cut into pieces; --device ref does not, "
+            "nor do its\nkernels of OPENBLAS_CORETYPE=Sandybridge on x86-64.\n");
 }
 
 static void print_tables(const lap_train_t *train, const lap_train_result_t *results, size_t count)

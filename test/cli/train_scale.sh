@@ -45,7 +45,10 @@ lap train "${small[@]}" --tp 1 "${scaled[@]}" --steps 20 --save run
 lap train "${small[@]}" --tp 1 "${scaled[@]}" --load run
 is 'a training goes on with its scale' "$(losses)" "$(tail -n 4 <<<"$all")"
 lap train "${small[@]}" --tp 1 --dtype fp16 --initial-loss-scale 17179869184 --min-loss-scale 8589934592 --hysteresis 1 --steps 6
-has 'a scale that may not fall further ends it' "$status $err" '3 ' 'the norm of the gradients is '
+has 'a scale that may not fall further ends it, and is named' "$status $err" '3 ' 'the norm of the gradients is ' \
+    '; --min-loss-scale, which is 8.58993e+09, or --lr, which is 0.001, may be too large'
+lap train "${small[@]}" --tp 1 --dtype fp16 --loss-scale 17179869184 --steps 2
+has '... as is one that is too large from the beginning' "$status $err" '3 ' '; --loss-scale, which is 1.71799e+10, or --lr, which is 0.001, may be too large'
 
 refuse '--hysteresis is for a scale that changes; expected --loss-scale dynamic' --hysteresis 3
 refuse "--loss-scale is 'much'; expected a number" --loss-scale much

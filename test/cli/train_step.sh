@@ -45,6 +45,9 @@ holds 'without a trace nothing is known of communication' 'assert steps[0]["comm
 lap train --tp 2 --peak-tflops much
 is 'a peak that is no number is refused' "$status $err" "2 lap train: --peak-tflops is 'much'; expected a number, 0 to 1e+30"
 
+lap train --layer layernorm_mlp --seq 12 --heads 12 --head-dim 4 --tp 2 --iters 3 --compare --no-predict
+is '--compare: where losses are other bits, it says why' "$status $(grep -c 'OpenBLAS may round' <<<"$out")" "0 $(grep -c 'not bit for bit' <<<"$out")"
+
 # ---- what nobody has said ----
 
 lap train "${small[@]}" --dp 2 --steps 12 --no-trace --json

@@ -21,8 +21,9 @@ set(script_environment
   "LAP_MPI_CFLAGS=${mpi_cflags}"
 )
 
-# Sanitizers are slow, and those of gcc 12 and 13 cannot place their shadow memory when addresses are very random.
-set(timeout_factor 1)
+# A TIMEOUT is what a test may take on a machine that does nothing else; other programs may take half of it. Sanitizers are slow, and
+# those of gcc 12 and 13 cannot place their shadow memory when addresses are very random.
+set(timeout_factor 2)
 set(launcher "")
 if(LAP_SANITIZE)
   set(timeout_factor 4)

@@ -14,6 +14,7 @@
 #include "device/device.h"
 #include "overlap/op.h"
 #include "tap.h"
+#include "util/clock.h"
 
 static const char *const algorithms[] = {"default", "split_p2p", "multicast", "no_overlap"};
 
@@ -204,10 +205,37 @@ static void test_local_failure(lap_group_t *group)
     lap_op_destroy(op);
 }
 
-/*
- * auto may choose it when asked to, for calls of the capacity; others go on to methods of our own. The
- * GEMMs of cuBLASLt are slow here (FAKE_SLOW_MS), so that it is the fastest.
- */
+/* ---- auto, by a clock of its own: linked with --wrap ---- */
+
+static _Thread_local uint64_t script_ns; /* what time it is; 0: as everywhere */
+
+uint64_t __real_lap_now_ns(void);
+uint64_t __wrap_lap_now_ns(void);
+lap_status_t __real_lap_op_enqueue(lap_op_t *op, const lap_op_args_t *args, void *stream);
+lap_status_t __wrap_lap_op_enqueue(lap_op_t *op, const lap_op_args_t *args, void *stream);
+
+uint64_t __wrap_lap_now_ns(void)
+{
+    return script_ns ? script_ns : __real_lap_now_ns();
+}
+
+/* A call of cuBLASMp takes a millisecond, one of ours two. */
+lap_status_t __wrap_lap_op_enqueue(lap_op_t *op, const lap_op_args_t *args, void *stream)
+{
+    if (script_ns)
+        script_ns += strcmp(lap_op_method(op), "cublasmp") == 0 ? 1000000u : 2000000u;
+    return __real_lap_op_enqueue(op, args, stream);
+}
+
+static lap_status_t create_by_script(lap_group_t *group, const lap_op_desc_t *desc, lap_op_t **op_p)
+{
+    script_ns = lap_now_ns();
+    const lap_status_t status = lap_op_create(group, desc, op_p);
+    script_ns = 0;
+    return status;
+}
+
+/* auto may choose it when asked to, for calls of the capacity; others go on to methods of our own. */
 static void test_auto(lap_group_t *group)
 {
     lap_op_desc_t desc = describe(LAP_AG_GEMM, lap_group_size(group));
@@ -217,7 +245,8 @@ static void test_auto(lap_group_t *group)
         const char *label = "";
         double seconds;
         size_t count = 0;
-        if (!tap_success(lap_op_create(group, &desc, &op), "auto_foreign = %d", desc.auto_foreign))
+        if (!tap_success(create_by_script(group, &desc, &op), "auto_foreign = %d",
+                         desc.auto_foreign))
             return;
         tap_ok((strcmp(lap_op_method(op), "cublasmp") == 0) == (desc.auto_foreign != 0),
                "it picks %s", lap_op_method(op));
@@ -233,7 +262,7 @@ static void test_auto(lap_group_t *group)
     lap_op_t *op = NULL;
     desc.auto_foreign = 1;
     desc.m++; /* which it cannot share */
-    tap_success(lap_op_create(group, &desc, &op), "what it cannot do is left to the others");
+    tap_success(create_by_script(group, &desc, &op), "what it cannot do is left to the others");
     tap_ok(strcmp(lap_op_method(op), "cublasmp") != 0, "it picks %s", lap_op_method(op));
     tap_success(call(group, op, &desc, desc.m, 1), "and is right");
     lap_op_destroy(op);
@@ -241,7 +270,7 @@ static void test_auto(lap_group_t *group)
 
 /*
  * A call in a stream for which the other rank never comes, while nobody waits for it: the guard ends
- * it, for both. LAP_TIMEOUT_S is 1.
+ * it, for both. LAP_TIMEOUT_S is 3.
  */
 static void test_alone(lap_group_t *group)
 {
@@ -262,12 +291,13 @@ static void test_alone(lap_group_t *group)
     for (int i = 0; i < 5; i++)
         tap_success(lap_op_enqueue(op, &args, NULL), "call %d of both", i);
     tap_success(lap_world_synchronize(group->world, NULL), "which end");
-    usleep(1500000);
+    usleep(3500000);
     tap_success(lap_group_barrier(group), "a rest that is longer than the timeout does no harm");
     if (lap_group_rank(group) == 0)
         tap_success(lap_op_enqueue(op, &args, NULL), "one of rank 0 alone");
-    usleep(2500000);
-    tap_failure(lap_op_enqueue(op, &args, NULL), LAP_ERR_TIMEOUT, "timeout after 1 s", "gemm_rs",
+    while (lap_group_look(group) == LAP_OK)
+        usleep(1000);
+    tap_failure(lap_op_enqueue(op, &args, NULL), LAP_ERR_TIMEOUT, "timeout after 3 s", "gemm_rs",
                 "cublasmp", NULL);
     lap_op_destroy(op);
     test_call_clear(&call);

@@ -3,7 +3,8 @@
  * A rank that is killed or stopped in the middle of an operation. Started by `lap run` or mpirun
  * (see faults.sh and mpi_faults.sh): every rank calls an operator over and over; rank VICTIM kills
  * or stops itself after a while, from a thread of its own, so that it hits any step. The survivors
- * check what their call returned, how soon, and that everything can be taken down afterwards.
+ * check what their call returned, how soon, and that everything can be taken down afterwards. On a
+ * device it waits for two calls besides, of which the first finds and loads what it needs.
  *
  * faults ag|rs|ar METHOD kill|stop|exit VICTIM AFTER_MS [calm]
  *
@@ -28,6 +29,8 @@
 #include "tap.h"
 #include "util/clock.h"
 
+static _Atomic uint64_t calls_ended; /* of this rank */
+
 static struct {
     lap_op_kind_t kind;
     const char *method;
@@ -35,12 +38,15 @@ static struct {
     int victim;
     int after_ms;
     bool calm;
+    uint64_t calls_first; /* which the victim lives to see the end of */
 } plan;
 
 /* The end of the victim. It first writes the time into memory that the others can see. */
 static void *end_myself(void *arg)
 {
     _Atomic uint64_t *when = arg;
+    while (atomic_load(&calls_ended) < plan.calls_first)
+        usleep(1000);
     usleep((useconds_t)plan.after_ms * 1000);
     atomic_store(when, lap_now_ns());
     if (strcmp(plan.fault, "exit") == 0)
@@ -111,6 +117,7 @@ static lap_status_t call_until_failure(lap_op_t *op, lap_group_t *group)
             status = call_again(op, group, far);
             lap_error_save(&saved);
         }
+        atomic_fetch_add(&calls_ended, 1);
         if (status == LAP_OK)
             continue;
         call = (test_call_t){.device = test_device(group), .far = far};
@@ -185,6 +192,7 @@ static void survive(lap_world_t *world)
     if (!plan.calm)
         lap_op_set_chaos(op, 1234567u + (uint64_t)rank);
     pthread_t thread;
+    plan.calls_first = test_device(group) ? 2 : 0;
     if (rank == plan.victim)
         pthread_create(&thread, NULL, end_myself, (void *)when);
     lap_status_t status = call_until_failure(op, group);

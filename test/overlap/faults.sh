@@ -28,12 +28,12 @@ left_over() {
 
 case $fault in
 kill) expected=137 ;;
-stop) expected=4 grace=2 && export LAP_TIMEOUT_S=1 ;; # the stopped rank uses up the grace: all only wait, and some may at once
+stop) expected=4 grace=2 && export LAP_TIMEOUT_S=3 ;; # the stopped rank uses up the grace: all only wait, and some may at once
 exit) expected=3 ;;
 *) echo "Bail out! unknown fault $fault"; exit 2 ;;
 esac
 if [ "$device" = cuda ]; then
-    share=on first_ms=${FIRST_MS:-600} # the first calls find and load what they need
+    share=on first_ms=${FIRST_MS:-600}
     export LAP_DEVICE=cuda
 fi
 

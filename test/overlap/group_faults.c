@@ -5,6 +5,7 @@
  * has a call of each group in flight when rank 0 ends; rank 2, which has nothing to do with rank 0,
  * must not get a result. It calls before that, or, with `late` as the last argument, after it.
  */
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -57,16 +58,20 @@ static void check_lost(lap_status_t status, const char *what, const char *name)
     tap_failure(status, LAP_ERR_PEER_LOST, "has died", name, NULL);
 }
 
-static void play(int rank, place_t *first, place_t *second)
+/* `called`: rank 1 has both calls in flight. */
+static void play(int rank, place_t *first, place_t *second, _Atomic int *called)
 {
     if (rank == 0) {
-        usleep(300000);
+        while (!atomic_load(called))
+            usleep(1000);
+        usleep(100000); /* by now the calls most likely wait; if not, they fail all the same */
         tap_done();
         _exit(0);
     }
     if (rank == 1) {
         tap_success(test_call_begin(first->op, &first->call), "a call with rank 0 begins");
         tap_success(test_call_begin(second->op, &second->call), "one with rank 2 too");
+        atomic_store(called, 1);
         check_lost(test_call_end(first->op, &first->call), "the call with rank 0", "rank 1");
         usleep(late ? 1500000 : 0); /* nobody looks after the other one meanwhile */
         check_lost(test_call_end(second->op, &second->call), "the call with rank 2", "rank 1");
@@ -81,10 +86,14 @@ static void suite(lap_group_t *world)
 {
     const int rank = lap_group_rank(world);
     place_t first = {.group = NULL}, second = {.group = NULL};
+    lap_buffer_t *called = NULL; /* of the host, on rank 1 */
+    lap_buffer_options_t mapped = LAP_BUFFER_OPTIONS_INIT;
+    mapped.transport = "shm";
     if (take_place(&first, world, rank < 2, rank < 2) &&
         take_place(&second, world, rank > 0, rank > 0) &&
-        tap_success(lap_group_barrier(world), "all are there"))
-        play(rank, &first, &second);
+        tap_success(lap_buffer_create(world, 64, 0, &mapped, &called), "a word for all"))
+        play(rank, &first, &second, lap_buffer_data(called, 1));
+    lap_buffer_destroy(called);
     leave_place(&second);
     leave_place(&first);
 }

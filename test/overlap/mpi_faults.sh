@@ -50,7 +50,7 @@ run() { # method fault victim mpirun-option...
 }
 
 victim=0
-export LAP_TIMEOUT_S=2 # also how long the others wait for a rank that is stopped
+export LAP_TIMEOUT_S=3 # also how long the others wait for a rank that is stopped
 for fault in kill exit stop; do
     victim=$(((victim + 1) % ranks))
     run ag:ring $fault $victim

@@ -31,8 +31,8 @@
 #include "util/clock.h"
 
 #define LOOK_NS 100000000u   /* between two looks for who will not come */
-#define GRACE_NS 1000000000u /* a client waits this much past its deadline for the host's verdict */
-#define LINGER_NS 1000000000u /* after a failure the host waits this long for those to hear of it */
+#define GRACE_NS 3000000000u /* a client waits this much past its deadline for the host's verdict */
+#define LINGER_NS 2000000000u /* after a failure the host waits this long for those to hear of it */
 
 /*
  * The kernel says who is at the other end of a socket: only a process of this user has any business

@@ -26,8 +26,8 @@
 #define CONNECT_NS 3000000000u /* for one attempt: it may be the wrong address of several */
 #define WELCOME_NS 5000000000u /* the same, for an answer of who may be somebody else */
 #define PAUSE_MOST_NS 100000000u
-#define GRACE_NS 1000000000u  /* others wait this much longer for the verdict of rank 0 */
-#define LINGER_NS 1000000000u /* after a failure rank 0 waits this long for those to hear of it */
+#define GRACE_NS 3000000000u  /* others wait this much longer for the verdict of rank 0 */
+#define LINGER_NS 2000000000u /* after a failure rank 0 waits this long for those to hear of it */
 
 static double seconds(uint64_t ns)
 {

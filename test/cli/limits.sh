@@ -5,13 +5,13 @@
 . "$(dirname "$0")/tap.bash"
 unset LAP_OPENBLAS LAP_MPI LAP_RANK LAP_SIZE
 
-# limited OPTION KIB ARGUMENTS...: lap under that ulimit. More than 20 s count as a hang: status 124. The environment lies on the stack, and
+# limited OPTION KIB ARGUMENTS...: lap under that ulimit. More than 60 s count as a hang: status 124. The environment lies on the stack, and
 # Linux begins it up to 8 KiB below its end, by chance: so not even `true` always starts in 16 KiB. Here the one is small, and the other off.
 still=(setarch -R)
 "${still[@]}" true 2>/dev/null || still=()
 limited() {
     env -i PATH=/usr/bin:/bin ${OPENBLAS_NUM_THREADS:+OPENBLAS_NUM_THREADS="$OPENBLAS_NUM_THREADS"} ${TMPDIR:+TMPDIR="$TMPDIR"} \
-        "${still[@]}" bash -c 'ulimit "$1" "$2" && exec timeout 20 "${@:3}"' limited "$1" "$2" "$LAP" "${@:3}" \
+        "${still[@]}" bash -c 'ulimit "$1" "$2" && exec timeout 60 "${@:3}"' limited "$1" "$2" "$LAP" "${@:3}" \
         >"$work/out" 2>"$work/err" </dev/null
     status=$?
     err=$(<"$work/err")
@@ -31,11 +31,16 @@ for kib in 16 24 32 48 64 100 1000; do
     done
 done
 # With signals as a terminal would have them: who runs the tests in the background or with nohup ignores SIGINT, and so would lap.
-(ulimit -s 24 && exec env --default-signal=INT "$LAP" bench ag 64 64 64 -n 2 --iters 1000000 >"$work/out" 2>"$work/err") &
-launcher=$!
-until_true grep -q round "$work/err"
-kill -INT $launcher
-collect
+# Again, and later, where nothing had been measured yet.
+for pause in 1 5 25; do
+    (ulimit -s 24 && exec env --default-signal=INT "$LAP" bench ag 64 64 64 -n 2 --iters 1000000 >"$work/out" 2>"$work/err") &
+    launcher=$!
+    until_true at_work 2
+    sleep $pause
+    kill -INT $launcher
+    collect
+    ! grep -q Interrupted "$work/out" "$work/err" || break
+done
 is 'an interrupt ends it there, too' "$status" 130
 has '... with what it has measured' "$(<"$work/out")$(<"$work/err")" Interrupted
 [ -z "$LAP_SANITIZE" ] || finish # They reserve much more address space than there is.

@@ -4,7 +4,7 @@
 # with its options, where there is one.
 . "$(dirname "$0")/tap.bash"
 unset XDG_RUNTIME_DIR
-export TMPDIR=$work/tmp LAP_TIMEOUT_S=2
+export TMPDIR=$work/tmp LAP_TIMEOUT_S=5 # longer than a busy machine takes to start a rank, or to stop the next
 mkdir "$TMPDIR"
 state() { sed 's/.*) //;s/ .*//' "/proc/$1/stat" 2>/dev/null; }
 stopped() { test "$(state "$1")" = T; }
@@ -28,7 +28,7 @@ halt() {
         sleep 0.3
         order="$pid $order"
     done
-    sleep 3
+    sleep 6
     for pid in $order; do
         kill -s CONT "$pid"
         sleep 0.1
@@ -56,7 +56,7 @@ until_true at_work 2
 kill -s TSTP "$launcher"
 ok 'SIGTSTP stops the launcher' until_true stopped "$launcher"
 ok '... and a rank' until_true stopped "$(pid_of 1)"
-sleep 3
+sleep 6
 kill -s CONT "$launcher"
 collect
 is 'a job that Ctrl-Z stopped for longer than the timeout goes on' "$status$err" 0

@@ -74,9 +74,9 @@ has() {
     ok "$name" true
 }
 
-# until_true COMMAND...: repeats a command until it succeeds; gives up after 20 s.
+# until_true COMMAND...: repeats a command until it succeeds; gives up after 60 s, which is against a hang, not for a busy machine.
 until_true() {
-    local end=$((SECONDS + 20))
+    local end=$((SECONDS + 60))
     until "$@"; do
         if [ $SECONDS -ge $end ]; then
             return 1
@@ -127,7 +127,7 @@ ended() { ! kill -0 "$launcher" 2>/dev/null; }
 
 # The end of $launcher, whose standard error goes to $work/err: $status and $err.
 collect() {
-    until_true ended || { echo "# the launcher has not ended in 20 s, and is killed" && kill -9 "$launcher"; }
+    until_true ended || { echo "# the launcher has not ended in 60 s, and is killed" && kill -9 "$launcher"; }
     wait "$launcher" 2>/dev/null
     status=$?
     err=$(cat "$work/err")

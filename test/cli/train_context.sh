@@ -28,8 +28,9 @@ lap train $small --tp 1 --cp 2 --compare --quiet
 has 'overlapped or not' "$out" 'The losses are the same to the last bit.'
 
 # Attention hides what travels meanwhile, though it is no part of the calls that send it.
+# For 16 ms, of which a rank may be kept from its core, but not in every step.
 # shellcheck disable=SC2086
-lap train $small --seq 256 --tp 1 --cp 2 --json --link 5MB/s
+lap train $small --seq 256 --tp 1 --cp 2 --json --link 1MB/s
 hidden=$(grep -oE '"cp":[^}]*' "$work/out" | grep -oE '"hidden_ms":[^,}]+' | awk -F: '{ sum += $2 } END { print sum + 0 }')
 ok "keys and values are hidden for a while: ${hidden:-none} ms" awk "BEGIN { exit !(${hidden:-0} > 0) }"
 

@@ -192,18 +192,26 @@ refuse '--no-overlap-grad-sync is for gradients sent to other replicas; expected
 refuse '--link is for ranks that communicate; expected 2 ranks or more' --tp 1 --link ratio:0.5
 
 # A rate at which communication is half of a step, whatever it is of. Other programs take turns with either run: the quickest
-# steps count, and a factor of 4 is left.
-for grid in '--dp 2' '--dp 2 --distributed-optimizer' '--dp 2 --micro-batches 2' '--model gpt --vocab 64 --cp 2 --batch 1' '--model gpt --vocab 64 --layers 2 --pp 2 --micro-batches 2'; do
-    # shellcheck disable=SC2086
-    lap train --layers 1 --hidden 64 --head-dim 32 --seq 128 --batch 4 --tp 1 --iters 8 --no-comm-overlap --link ratio:0.5 --json --no-predict $grid
-    ok "$grid: --link ratio:0.5" python3 - "$work/out" <<'PY'
+# steps count, and a factor of 4 is left. Where they leave more to the one than to the other, it is tried again.
+half_of_a_step() {
+    local try
+    for try in 1 2 3 4; do
+        # shellcheck disable=SC2086
+        lap train --layers 1 --hidden 64 --head-dim 32 --seq 128 --batch 4 --tp 1 --iters 8 --no-comm-overlap --link ratio:0.5 --json --no-predict $1
+        python3 - "$work/out" <<'PY' && return
 import json, sys
 run = json.loads(open(sys.argv[1]).readlines()[-1])
 its = run["iterations"]
 ratio = min(it["comm_ms"] for it in its) / min(it["ms"] - it["exposed_ms"] for it in its)
 print("#", run["link"], ratio)
-assert run["link"]["emulated"] and 0.125 < ratio < 2, ratio
+assert run["link"]["emulated"]
+sys.exit(not 0.125 < ratio < 2)
 PY
+    done
+    return 1
+}
+for grid in '--dp 2' '--dp 2 --distributed-optimizer' '--dp 2 --micro-batches 2' '--model gpt --vocab 64 --cp 2 --batch 1' '--model gpt --vocab 64 --layers 2 --pp 2 --micro-batches 2'; do
+    ok "$grid: --link ratio:0.5" half_of_a_step "$grid"
 done
 
 printf 'optim:\n  use_distributed_optimizer: true\n' >"$work/model.yaml"

@@ -29,6 +29,7 @@
 #define TERM_NS 2000000000u  /* from SIGTERM to SIGKILL */
 #define DRAIN_NS 1000000000u /* for descendants that outlive their rank */
 #define SETTLE_NS 100000000u /* what fails so soon after something else fails at the same time */
+#define DYING_NS 3000000000u /* how long the end of what is dying may take on a busy machine */
 #define POLLS 3              /* besides those of the ranks */
 
 /* Where a job stands. What a deadline brings is in escalate(). */
@@ -312,6 +313,30 @@ static void find_failures(job_t *job, failures_t *found)
     }
 }
 
+/* Whether a process ends, but has not yet: it is to be killed, writes its core, or has no memory. */
+static bool is_dying(pid_t pid)
+{
+    char path[32], text[4096] = "";
+    snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (!file || fread(text, 1, sizeof(text) - 1, file) == 0)
+        text[0] = '\0';
+    if (file)
+        fclose(file);
+    const char *pending = strstr(text, "\nShdPnd:");
+    const unsigned long long mask = pending ? strtoull(pending + strlen("\nShdPnd:"), NULL, 16) : 0;
+    return mask >> (SIGKILL - 1) & 1 || strstr(text, "\nCoreDumping:\t1") ||
+           (pending && !strstr(text, "\nVmSize:"));
+}
+
+static bool any_is_dying(const job_t *job)
+{
+    bool dying = false;
+    for (int r = 0; r < job->launch->nranks; r++)
+        dying = dying || (!job->ranks[r].ended && is_dying(job->ranks[r].pid));
+    return dying;
+}
+
 static void look_at_ranks(job_t *job)
 {
     failures_t found = {.rank = -1};
@@ -320,8 +345,11 @@ static void look_at_ranks(job_t *job)
     const bool first = found.rank >= 0 && job->result < 0;
     if (first && found.cause.si_code == CLD_EXITED && job->running > 0) {
         /* Peers may see a rank die, and end, before it has died so far that we can see it. */
-        lap_sleep_until_ns(lap_now_ns() + SETTLE_NS);
-        find_failures(job, &found);
+        const uint64_t until = lap_now_ns() + DYING_NS;
+        do {
+            lap_sleep_until_ns(lap_now_ns() + SETTLE_NS);
+            find_failures(job, &found);
+        } while (found.cause.si_code == CLD_EXITED && any_is_dying(job) && lap_now_ns() < until);
     }
     job->also_failed += first ? found.count - 1 : found.count;
     if (first)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """FP8 within autocast: results and gradients are those of plain torch with the same quantization."""
 
+import copy
 import unittest
 
 import torch
+import torch._dynamo.testing
 import torch.distributed as dist
 import torch.nn.functional as F
 
@@ -11,7 +13,7 @@ import lapstrake
 import lapstrake.torch as lap
 from lapstrake.torch import fp8
 from lapstrake.torch.recipe import (DelayedScaling, Float8BlockScaling, Float8CurrentScaling, Format, MXFP8BlockScaling)
-from torch_ranks import DEVICE, Case
+from torch_ranks import DEVICE, Case, import_compiler
 
 OVERLAP = dict(ub_overlap_ag=True, ub_overlap_rs=True, ub_bulk_dgrad=True, ub_bulk_wgrad=True)
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -124,7 +126,7 @@ def layers(rank, ranks):
     for recompute in (False, True):
         layer.zero_grad()
         torch.manual_seed(rank)
-        layer._modules["self_attention"]._modules["proj"]._slots.clear()
+        layer._modules["self_attention"]._modules["proj"]._slots.of.clear()
         with torch.autocast(DEVICE, torch.bfloat16), lap.fp8_autocast(fp8_recipe=Float8CurrentScaling(),
                                                                       fp8_group=dist.group.WORLD):
             y = lap.checkpoint(layer, x, use_reentrant=False) if recompute else layer(x)
@@ -140,6 +142,44 @@ def layers(rank, ranks):
     for one, two in zip([results[0][0], *results[0][1]], [results[1][0], *results[1][1]]):
         if not torch.equal(one, two):
             raise AssertionError("recomputation gives something else")
+
+
+def compiled(rank, ranks):
+    """torch.compile with fullgraph makes one graph that serves two layers; results and gradients are the same bits."""
+    for recipe in (DelayedScaling(amax_history_len=2), Float8CurrentScaling()):
+        torch._dynamo.reset()
+        plain = torch.nn.Sequential(*(lap.LayerNormMLP(8, 4 * ranks, sequence_parallel=True, set_parallel_mode=True,
+                                                       tp_group=dist.group.WORLD, device=DEVICE, **OVERLAP)
+                                      for _ in range(2)))
+        graphs = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+        once = copy.deepcopy(plain)
+        for layer in once:
+            layer.compile(fullgraph=True, backend=graphs)
+        for step in range(3):
+            x = torch.randn(4, 2, 8) * 3.0 ** step
+            results = []
+            for model in (plain, once):
+                mine = x.clone().requires_grad_()
+                with lap.autocast(recipe=recipe):
+                    y = model(mine)
+                y.pow(2).sum().backward()
+                results.append([y.detach(), mine.grad, *(p.grad for p in model.parameters())])
+            for index, (ours, theirs) in enumerate(zip(*results)):
+                if not torch.equal(ours, theirs):
+                    raise AssertionError(f"step {step}, {index}: {ours} is not {theirs}")
+        if graphs.frame_count != 1:
+            raise AssertionError(f"{graphs.frame_count} graphs, expected 1")
+        if once(x).equal(y):
+            raise AssertionError("a graph of FP8 was used without FP8")
+    try:
+        with torch.enable_grad(), lap.autocast():
+            (g,) = torch.autograd.grad(plain(x.requires_grad_()).sum(), x, create_graph=True)
+        g.sum().backward()
+    except lapstrake.Unsupported as failure:
+        if "fp8_linear_backward" not in str(failure):
+            raise
+    else:
+        raise AssertionError("a second derivative left something out")
 
 
 def frozen(rank, ranks):
@@ -165,7 +205,7 @@ def frozen(rank, ranks):
     with torch.no_grad(), lap.autocast():
         layer(torch.randn(4, 8))
         layer(torch.zeros(0, 8))
-    if fp8._state.touched or layer._slots["column"]["x"].history is not None:
+    if fp8._state.touched or layer._slots.of["column"]["x"].history is not None:
         raise AssertionError("eval was noted")
 
 
@@ -208,6 +248,10 @@ class Fp8(Case):
 
     def test_layers(self):
         self.on((2,), layers)
+
+    def test_compiled(self):
+        import_compiler()
+        self.on((2,), compiled)
 
     def test_frozen(self):
         self.on((2,), frozen)

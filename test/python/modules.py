@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modules with TransformerEngine's names: results, gradients and steps of an optimizer are plain torch's."""
 
+import copy
 import io
+import pickle
 import unittest
 
 import torch
@@ -185,6 +187,34 @@ def saved(rank, ranks):
         raise AssertionError(two.fc1_weight.grad.dtype)
 
 
+def copied(rank, ranks):
+    """Copies, pickles and assigned parameters behave as what they were made from: gradients over ranks, too."""
+    options = dict(sequence_parallel=True, set_parallel_mode=True, tp_group=dist.group.WORLD, device=DEVICE, **OVERLAP)
+    one = torch.nn.Sequential(lap.LayerNormMLP(4, 8 * ranks, **options),
+                              lap.Linear(4 * ranks, 4, sequence_parallel=True, tp_group=dist.group.WORLD,
+                                         parallel_mode="row", device=DEVICE))
+    x, gradients = torch.randn(2, 4), []
+    deep = copy.deepcopy(one)
+    pickled = pickle.loads(pickle.dumps(one))
+    for part in pickled:
+        if part.tp_group is not None:
+            raise AssertionError("a group was pickled")
+        part.set_tensor_parallel_group(dist.group.WORLD)
+    assigned = copy.deepcopy(one)
+    assigned.load_state_dict({name: value.clone() for name, value in one.state_dict().items()}, assign=True)
+    for model in (one, deep, pickled, assigned):
+        hidden = model[0](x)
+        model[1](hidden.repeat(ranks, 1)).pow(2).sum().backward()
+        lap.reduce_sequence_parallel_gradients(model)
+        gradients.append([p.grad for p in model.parameters()])
+    for which, others in enumerate(gradients):
+        for (name, _), ours, theirs in zip(one.named_parameters(), others, gradients[0]):
+            if not torch.equal(ours, theirs):
+                raise AssertionError(f"d {name} of copy {which}: {ours} is not {theirs}")
+    if deep[0].tp_group is not one[0].tp_group or deep[0].fc1_weight is one[0].fc1_weight:
+        raise AssertionError("what a copy shares")
+
+
 class Modules(Case):
     def test_mlp_one_and_two_ranks(self):
         self.on((1, 2), mlps)
@@ -205,6 +235,9 @@ class Modules(Case):
 
     def test_saved(self):
         self.on((2,), saved)
+
+    def test_copied(self):
+        self.on((2,), copied)
 
     def refused(self, *cases):
         """Each case is an error, a part of its sentence, and what raises it."""

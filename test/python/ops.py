@@ -136,6 +136,24 @@ def frozen(rank, ranks):
     same("d B", B.grad, (torch.ones(2 * ranks, 5).t() @ full).chunk(ranks, 1)[rank])
 
 
+def twice(rank, ranks):
+    """The gradient of a gradient is right, or refused with a sentence."""
+    full, weight = small(2 * ranks, 5), small(4 * ranks, 5)
+    for dgrad in ("gemm_rs/ring", "bulk_ag/direct"):
+        A, B = part(full, rank, ranks), part(weight, rank, ranks)
+        _, (y,) = lap.all_gather_matmul(A, [B.t()], 0, return_A=False, dgrad=dgrad)
+        (dA,) = torch.autograd.grad((y ** 2).sum(), A, create_graph=True)
+        if dgrad.startswith("bulk"):
+            told(lapstrake.Unsupported, "the gradient of a gradient needs that of matmul_with", dA.sum().backward)
+            continue
+        dA.sum().backward()
+        whole, truth = full.clone().requires_grad_(), weight.clone().requires_grad_()
+        (dwhole,) = torch.autograd.grad(((whole @ truth.t()) ** 2).sum(), whole, create_graph=True)
+        dwhole.sum().backward()
+        same("d A", A.grad, whole.grad.chunk(ranks)[rank])
+        same("d B", B.grad, truth.grad.chunk(ranks)[rank])
+
+
 def rows_change(rank, ranks):
     """More rows make an operator anew, fewer do not; views of a larger matrix are used in place."""
     weight = small(4 * ranks, 6)
@@ -326,6 +344,9 @@ class Ops(Case):
 
     def test_frozen(self):
         self.on((1, 2), frozen)
+
+    def test_the_gradient_of_a_gradient(self):
+        self.on((2,), twice)
 
     def test_rows_change(self):
         self.on((1, 3), rows_change)

@@ -119,7 +119,10 @@ class Transformer(Case):
         close("batch first", second(x.transpose(0, 1)).transpose(0, 1), first(x))
 
     def test_sentences(self):
-        mha = lap.MultiheadAttention(HIDDEN, HEADS, device="cpu")
+        mha, whole = (lap.MultiheadAttention(HIDDEN, HEADS, device="cpu"),
+                      lap.TransformerLayer(HIDDEN, FFN, HEADS, device="cpu"))
+        whole(torch.randn(ROWS, BATCH, HIDDEN), checkpoint_core_attention=False, inference_params=None,
+              core_attention_bias_type="no_bias", window_size=(-1, 0))  # as Megatron calls it
         for error, text, make in (
             (lapstrake.InvalidArgument, "num_attention_heads is 4, expected a multiple of 3",
              lambda: lap.TransformerLayer(HIDDEN, FFN, HEADS, tp_size=3, set_parallel_mode=True)),
@@ -131,6 +134,12 @@ class Transformer(Case):
              lambda: lap.MultiheadAttention(HIDDEN, HEADS, window_size=(4, 0))),
             (lapstrake.Unsupported, "attn_mask_type is 'casual'",
              lambda: lap.MultiheadAttention(HIDDEN, HEADS, attn_mask_type="casual")),
+            (lapstrake.Unsupported, "alibi_slopes of MultiheadAttention.forward is a tensor, expected None",
+             lambda: mha(torch.randn(ROWS, BATCH, HIDDEN), alibi_slopes=torch.ones(4))),
+            (lapstrake.Unsupported, "checkpoint_core_attention of TransformerLayer.forward is True",
+             lambda: whole(torch.randn(ROWS, BATCH, HIDDEN), checkpoint_core_attention=True)),
+            (TypeError, "TransformerLayer.forward has no argument 'atention_mask'",
+             lambda: whole(torch.randn(ROWS, BATCH, HIDDEN), atention_mask=None)),
             (lapstrake.InvalidArgument, "attention_mask is not given",
              lambda: mha(torch.randn(ROWS, BATCH, HIDDEN), attn_mask_type="arbitrary")),
         ):

@@ -8,14 +8,15 @@ transposed copy of the weight: tensor cores want k along the rows of both matric
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from lapstrake._abi import Kind, Layout
 from lapstrake.torch import fp8
-from lapstrake.torch._groups import DTYPES, Call, context, prepared
+from lapstrake.torch._groups import DTYPES, Call, context, group_size, prepared
+from lapstrake.torch._ops import define, differentiate, divided, ops, refuse_gradient
 from lapstrake.torch.fp8 import Scaled, Slot
 from lapstrake.torch.recipe import Recipe
 
@@ -187,27 +188,81 @@ def _plain_backward(plan: Plan, g: Scaled, x: Scaled, w: Scaled, dtypes: Tuple[t
     return dx, _weight_gradient(plan, g, x, dtypes[1]) if needs_w else None
 
 
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, plan: Plan) -> Tensor:
-        x8, w8 = plan.cast(x=x.reshape(-1, x.shape[-1]), w=weight)
-        ctx.save_for_backward(*x8, *w8)
-        ctx.plan, ctx.dtypes, ctx.shape = plan, (x.dtype, weight.dtype), x.shape
-        return _forward(plan, x8, w8, x.dtype).view(-1, *x.shape[1:-1], weight.shape[0])
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> Any:
-        saved, plan = ctx.saved_tensors, ctx.plan
-        (g,) = plan.cast(g=dy.reshape(-1, dy.shape[-1]))
-        part = _plain_backward
-        if plan.sequence_parallel and plan.mode:
-            part = _column_backward if plan.mode == "column" else _row_backward
-        dx, dw = part(plan, g, Scaled(*saved[:2]), Scaled(*saved[2:]), ctx.dtypes, *ctx.needs_input_grad[:2])
-        return None if dx is None else dx.view(ctx.shape), dw, None
+# ---- operators of torch.library: torch.compile does not look into them ----
+#
+# Their last arguments are those of a plan; `slots` is the handle of a module's, `scales` are those of x and the weight.
 
 
-@torch.compiler.disable
-def linear(x: Tensor, weight: Tensor, plan: Plan) -> Tensor:
-    """x W^T of FP8 matrices, as `plan` says."""
-    return _Linear.apply(x, weight, plan)
+def _plan(slots: Tensor, mode: str, sequence_parallel: bool, group_name: str, methods: List[str], recipe: str,
+          training: bool) -> Plan:
+    return Plan(mode if group_name else "", sequence_parallel, group_name, group_size(group_name) if group_name else 1,
+                (methods[0], methods[1], methods[2]), fp8.recipe_of(recipe), fp8.slots_of(slots, mode), training)
+
+
+def _linear(x: Tensor, weight: Tensor, slots: Tensor, *rest: Any) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+    plan = _plan(slots, *rest)
+    x8, w8 = plan.cast(x=x.reshape(-1, x.shape[-1]), w=weight)
+    scales = torch.cat((x8.scale, w8.scale))  # a copy: the slots keep theirs
+    y = _forward(plan, x8, w8, x.dtype)
+    return y.view(_result(x, weight, *rest)), x8.data, w8.data, scales
+
+
+def _result(x: Tensor, weight: Tensor, mode: str, sequence_parallel: bool, group_name: str, *unused: Any
+            ) -> Tuple[Any, ...]:
+    """The shape of the result."""
+    if not sequence_parallel:
+        return (*x.shape[:-1], weight.shape[0])
+    size = group_size(group_name)
+    rows = x.shape[0] * size if mode == "column" else divided(x.shape[0], size, group_name)
+    return (rows, *x.shape[1:-1], weight.shape[0])
+
+
+def _linear_fake(x: Tensor, weight: Tensor, slots: Tensor, *rest: Any) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+    dtype = fp8.forward_dtype(fp8.recipe_of(rest[4]))
+    return (x.new_empty(_result(x, weight, *rest)), x.new_empty(x.numel() // x.shape[-1], x.shape[-1], dtype=dtype),
+            weight.new_empty(weight.shape, dtype=dtype), x.new_empty(8, dtype=torch.float32))
+
+
+def _linear_backward(dy: Tensor, x8: Tensor, w8: Tensor, scales: Tensor, slots: Tensor, needs_x: bool, needs_w: bool,
+                     weight_dtype: torch.dtype, *rest: Any) -> Tuple[Tensor, Tensor]:
+    plan = _plan(slots, *rest)
+    (g,) = plan.cast(g=dy.reshape(-1, dy.shape[-1]))
+    part = _plain_backward
+    if plan.sequence_parallel:
+        part = _column_backward if plan.mode == "column" else _row_backward
+    dx, dw = part(plan, g, Scaled(x8, scales[:4]), Scaled(w8, scales[4:]), (dy.dtype, weight_dtype), needs_x, needs_w)
+    return dy.new_empty(0) if dx is None else dx, dy.new_empty(0) if dw is None else dw
+
+
+def _linear_backward_fake(dy: Tensor, x8: Tensor, w8: Tensor, scales: Tensor, slots: Tensor, needs_x: bool,
+                          needs_w: bool, weight_dtype: torch.dtype, *rest: Any) -> Tuple[Tensor, Tensor]:
+    return (x8.new_empty(x8.shape if needs_x else 0, dtype=dy.dtype),
+            w8.new_empty(w8.shape if needs_w else 0, dtype=weight_dtype if needs_w else dy.dtype))
+
+
+def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, ...]) -> None:
+    x, weight, slots, *ctx.rest = inputs
+    ctx.shape, ctx.weight_dtype = x.shape, weight.dtype
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(*output[1:], slots)
+
+
+def _gradient(ctx: Any, dy: Tensor, *unused: Any) -> Tuple[Any, ...]:
+    needs_x, needs_w = ctx.needs_input_grad[:2]
+    dx, dw = ops.fp8_linear_backward(dy, *ctx.saved_tensors, needs_x, needs_w, ctx.weight_dtype, *ctx.rest)
+    return dx.view(ctx.shape) if needs_x else None, dw if needs_w else None, *(None,) * (1 + len(ctx.rest))
+
+
+_REST = "str mode, bool sequence_parallel, str group_name, str[] methods, str recipe, bool training"
+define(f"fp8_linear(Tensor x, Tensor weight, Tensor slots, {_REST}) -> (Tensor, Tensor, Tensor, Tensor)", _linear,
+       _linear_fake)
+define("fp8_linear_backward(Tensor dy, Tensor x8, Tensor w8, Tensor scales, Tensor slots, bool needs_x, bool needs_w, "
+       f"ScalarType weight_dtype, {_REST}) -> (Tensor, Tensor)", _linear_backward, _linear_backward_fake)
+differentiate("fp8_linear", _linear, _gradient, _setup)
+refuse_gradient("fp8_linear_backward", _linear_backward)
+
+
+def linear(x: Tensor, weight: Tensor, slots: fp8.Slots, mode: str, sequence_parallel: bool, group: str,
+           methods: Tuple[str, str, str], recipe: str, training: bool) -> Tensor:
+    """x W^T of FP8 matrices; without a group there is no communication, whatever the mode."""
+    return ops.fp8_linear(x, weight, slots.handle, mode, sequence_parallel, group, methods, recipe, training)[0]

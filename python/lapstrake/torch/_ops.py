@@ -30,7 +30,8 @@ ops = torch.ops.lapstrake
 _Matrix = Tuple[int, int, int]
 
 
-def _define(schema: str, kernel: Any, fake: Any) -> None:
+def define(schema: str, kernel: Any, fake: Any) -> None:
+    """Makes an operator."""
     name = schema[:schema.index("(")]
     _library.define(schema, tags=_TAGS)
     for key in ("CPU", "CUDA"):
@@ -70,7 +71,8 @@ def _product(A: Tensor, B: Tensor, dim: Optional[int] = None, what: str = "") ->
     return dim % A.dim()
 
 
-def _divided(rows: Any, size: int, group: str) -> Any:
+def divided(rows: Any, size: int, group: str) -> Any:
+    """A rank's share of rows."""
     if rows % size:
         raise InvalidArgument(f"{rows} rows are to be scattered, expected a multiple of {size}: the size of group "
                               f"'{group}'")
@@ -192,7 +194,7 @@ def _reduced_call(kind: Kind, A: Tensor, B: Tensor, reduce_op: str, group_name: 
     m, (k, n) = a[0], B.shape
     rows = m
     if kind == Kind.GEMM_RS:
-        _divided(A.shape[0], size, group_name)
+        divided(A.shape[0], size, group_name)
         rows = m // size
     return context(group_name, A.device).prepare(kind, layout, m, n, k * size, A.dtype, method,
                                                  {"a": a, "b": b, "d": (rows, n, n)}, ((rows, n),),
@@ -224,7 +226,7 @@ def _matmul_reduce_scatter_fake(A: Tensor, B: Tensor, reduce_op: str, scatter_di
     dim = _product(A, B, scatter_dim, "scatter_dim")
     _second(B)
     size = group_size(group_name)
-    _divided(A.shape[dim], size, group_name)
+    divided(A.shape[dim], size, group_name)
     _factor(reduce_op, size)
     return _back(A.new_empty(A.numel() // A.shape[-1] // size, B.shape[1]), A, dim)
 
@@ -259,7 +261,7 @@ def _bulk_call(kind: Kind, A: Tensor, B: Tensor, X: Tensor, group_name: str, met
     _, x = _rows(X, "X")
     here = context(group_name, A.device)
     m, n, k = (A.shape[1], A.shape[0], B.shape[1]) if layout == Layout.WGRAD else (A.shape[0], B.shape[1], A.shape[1])
-    rows = x[0] * here.size if kind == Kind.BULK_AG else _divided(x[0], here.size, group_name)
+    rows = x[0] * here.size if kind == Kind.BULK_AG else divided(x[0], here.size, group_name)
     if (rows if kind == Kind.BULK_AG else x[0]) != m:
         raise InvalidArgument(f"X is {_shape(X)}, expected the rows of the product, {m}"
                               + (f" divided by {here.size}" if kind == Kind.BULK_AG else ""))
@@ -299,7 +301,7 @@ def _matmul_with_reduce_scatter(A: Tensor, B: Tensor, X: Tensor, group_name: str
 def _matmul_with_reduce_scatter_fake(A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str = "auto"
                                      ) -> Tuple[Tensor, Tensor]:
     _product(A, B)
-    rows = _divided(X.shape[0], group_size(group_name), group_name)
+    rows = divided(X.shape[0], group_size(group_name), group_name)
     return A.new_empty(A.shape[0], B.shape[1]), X.new_empty(rows, X.shape[1])
 
 
@@ -310,7 +312,7 @@ def _moved_call(kind: Kind, X: Tensor, group_name: str, method: str) -> Call:
     if kind == Kind.EXTERNAL_AG:
         m = rows = x[0] * here.size
     else:
-        _divided(X.shape[0], here.size, group_name)
+        divided(X.shape[0], here.size, group_name)
         m, rows = x[0], x[0] // here.size
     return here.prepare(kind, Layout.FORWARD, m, 0, 0, X.dtype, method, {"x": x, "y": (rows, x[1], x[1])},
                         ((rows, x[1]),), cols=x[1])
@@ -339,22 +341,22 @@ def _reduce_scatter(X: Tensor, group_name: str, method: str = "auto") -> Tensor:
 
 
 def _reduce_scatter_fake(X: Tensor, group_name: str, method: str = "auto") -> Tensor:
-    return X.new_empty(_divided(X.shape[0], group_size(group_name), group_name), *X.shape[1:])
+    return X.new_empty(divided(X.shape[0], group_size(group_name), group_name), *X.shape[1:])
 
 
-_define("gather_matmul(Tensor A, Tensor B, int gather_dim, str group_name, bool keep, str method, str dgrad, str wgrad)"
+define("gather_matmul(Tensor A, Tensor B, int gather_dim, str group_name, bool keep, str method, str dgrad, str wgrad)"
         " -> (Tensor, Tensor)", _gather_matmul, _gather_matmul_fake)
-_define("matmul_reduce_scatter(Tensor A, Tensor B, str reduce_op, int scatter_dim, str group_name, str method='auto', "
+define("matmul_reduce_scatter(Tensor A, Tensor B, str reduce_op, int scatter_dim, str group_name, str method='auto', "
         "str dgrad='auto') -> Tensor", _matmul_reduce_scatter, _matmul_reduce_scatter_fake)
-_define("matmul_all_reduce(Tensor A, Tensor B, str reduce_op, str group_name, str method='auto') -> Tensor",
+define("matmul_all_reduce(Tensor A, Tensor B, str reduce_op, str group_name, str method='auto') -> Tensor",
         _matmul_all_reduce, _matmul_all_reduce_fake)
-_define("copy_matmul(Tensor A, Tensor B, str group_name, str dgrad='auto') -> Tensor", _copy_matmul, _copy_matmul)
-_define("matmul_with_all_gather(Tensor A, Tensor B, Tensor X, str group_name, str method='auto') -> (Tensor, Tensor)",
+define("copy_matmul(Tensor A, Tensor B, str group_name, str dgrad='auto') -> Tensor", _copy_matmul, _copy_matmul)
+define("matmul_with_all_gather(Tensor A, Tensor B, Tensor X, str group_name, str method='auto') -> (Tensor, Tensor)",
         _matmul_with_all_gather, _matmul_with_all_gather_fake)
-_define("matmul_with_reduce_scatter(Tensor A, Tensor B, Tensor X, str group_name, str method='auto') -> "
+define("matmul_with_reduce_scatter(Tensor A, Tensor B, Tensor X, str group_name, str method='auto') -> "
         "(Tensor, Tensor)", _matmul_with_reduce_scatter, _matmul_with_reduce_scatter_fake)
-_define("all_gather(Tensor X, str group_name, str method='auto') -> Tensor", _all_gather, _all_gather_fake)
-_define("reduce_scatter(Tensor X, str group_name, str method='auto') -> Tensor", _reduce_scatter, _reduce_scatter_fake)
+define("all_gather(Tensor X, str group_name, str method='auto') -> Tensor", _all_gather, _all_gather_fake)
+define("reduce_scatter(Tensor X, str group_name, str method='auto') -> Tensor", _reduce_scatter, _reduce_scatter_fake)
 
 
 # ---- gradients ----
@@ -486,7 +488,7 @@ def _reduce_scatter_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-def _differentiate(name: str, kernel: Any, backward: Any, setup: Any) -> None:
+def differentiate(name: str, kernel: Any, backward: Any, setup: Any) -> None:
     """Registers the gradient of an operator: what torch.library.register_autograd does, with less work in each call."""
     op = getattr(ops, name).default
     defaults = tuple(argument.default_value for argument in op._schema.arguments)
@@ -515,6 +517,14 @@ def _differentiate(name: str, kernel: Any, backward: Any, setup: Any) -> None:
     _library.impl(name, differentiable, "Autograd")
 
 
+def refuse_gradient(name: str, kernel: Any) -> None:
+    """Operators of backward are not differentiated themselves: without this PyTorch would leave their gradients out."""
+    def backward(ctx: Any, *unused: Any) -> Any:
+        raise Unsupported(f"the gradient of a gradient needs that of {name}, which has none: use autograd without "
+                          "create_graph, or dgrad='gemm_rs/auto' in all_gather_matmul")
+    differentiate(name, kernel, backward, lambda ctx, inputs, output: None)
+
+
 for _name, _kernel, _backward, _setup in (
     ("gather_matmul", _gather_matmul, _gather_matmul_backward, _gather_matmul_setup),
     ("matmul_reduce_scatter", _matmul_reduce_scatter, _matmul_reduce_scatter_backward, _matmul_reduce_scatter_setup),
@@ -523,7 +533,9 @@ for _name, _kernel, _backward, _setup in (
     ("all_gather", _all_gather, _all_gather_backward, _moved_setup),
     ("reduce_scatter", _reduce_scatter, _reduce_scatter_backward, _moved_setup),
 ):
-    _differentiate(_name, _kernel, _backward, _setup)
+    differentiate(_name, _kernel, _backward, _setup)
+refuse_gradient("matmul_with_all_gather", _matmul_with_all_gather)
+refuse_gradient("matmul_with_reduce_scatter", _matmul_with_reduce_scatter)
 
 
 # ---- as PyTorch's symm_mem has them ----

@@ -3,12 +3,16 @@
 
 Every operand of a GEMM has a slot with its scale, the same on all tensor-parallel ranks, so that what ranks gather is
 one matrix. Delayed scaling notes the magnitudes of a pass in the slots; leaving the outermost autocast exchanges them
-and makes the scales of the next pass.
+and makes the scales of the next pass. Operators are given a recipe as its text, and the slots of a module as a tensor
+with their number: torch.compile sees constants and inputs, and one compiled layer serves all of its kind.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import itertools
+import weakref
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import torch
@@ -55,11 +59,53 @@ class Slot:
         self.found = torch.zeros_like(self.found)
 
 
+class Slots:
+    """The slots of a module: of each of its GEMMs, by the names of operands. slots_of(handle, gemm) finds them."""
+
+    def __init__(self) -> None:
+        self.of: Dict[str, Dict[str, Slot]] = {}
+        self._register()
+
+    def _register(self) -> None:
+        number = next(_numbers)
+        self.handle = torch.tensor(number, device="cpu")
+        _slots[number] = self
+
+    def __deepcopy__(self, memo: Dict[int, Any]) -> Slots:
+        other = Slots()
+        other.of = copy.deepcopy(self.of, memo)
+        return other
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {"of": self.of}
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        self.of = state["of"]
+        self._register()
+
+
+_numbers = itertools.count()
+_slots: weakref.WeakValueDictionary[int, Slots] = weakref.WeakValueDictionary()
+
+
+def slots_of(handle: Tensor, gemm: str) -> Dict[str, Slot]:
+    """The slots of a GEMM of a module, by the names of its operands."""
+    return _slots[int(handle)].of.setdefault(gemm, {})
+
+
+_recipes: Dict[str, Recipe] = {}  # by their text
+
+
+def recipe_of(text: str) -> Recipe:
+    """The recipe of a text that active() has given."""
+    return _recipes[text]
+
+
 class _State:
     """What autocast has set; `touched` are the slots of delayed scaling that await an exchange."""
 
     def __init__(self) -> None:
-        self.recipe: Optional[Recipe] = None
+        self.recipe: Optional[str] = None
         self.group: Any = None
         self.depth = 0
         self.touched: Dict[Slot, DelayedScaling] = {}
@@ -128,8 +174,8 @@ def _exchange() -> None:
             slot.update(touched[slot])
 
 
-def active() -> Optional[Recipe]:
-    """The recipe, within autocast; else None."""
+def active() -> Optional[str]:
+    """The recipe, as its text, within autocast; else None."""
     return _state.recipe
 
 
@@ -149,14 +195,18 @@ class autocast:
                                   "lapstrake.torch.recipe")
         self._recipe = (recipe or DelayedScaling()) if enabled else None
         self._group = amax_reduction_group
-        self._before: List[Tuple[Optional[Recipe], Any]] = []
+        self._before: List[Tuple[Optional[str], Any]] = []
 
+    @torch.compiler.disable
     def __enter__(self) -> autocast:
         self._before.append((_state.recipe, _state.group))
-        _state.recipe, _state.group = self._recipe, self._group
+        _state.recipe, _state.group = None if self._recipe is None else repr(self._recipe), self._group
+        if self._recipe is not None and _state.recipe not in _recipes:
+            _recipes[repr(self._recipe)] = copy.copy(self._recipe)  # the caller may change its own
         _state.depth += 1
         return self
 
+    @torch.compiler.disable
     def __exit__(self, kind: Any, *unused: object) -> None:
         _state.depth -= 1
         try:
@@ -174,7 +224,7 @@ def fp8_autocast(enabled: bool = True, calibrating: bool = False, fp8_recipe: Op
 
 
 @contextlib.contextmanager
-def _as_before(recipe: Optional[Recipe]) -> Iterator[None]:
+def _as_before(recipe: Optional[str]) -> Iterator[None]:
     now, _state.recipe = _state.recipe, recipe
     try:
         yield
@@ -189,6 +239,8 @@ def checkpoint(function: Any, *args: Any, distribute_saved_activations: bool = F
     from torch.utils.checkpoint import checkpoint as plain
     if distribute_saved_activations:
         raise Unsupported("distribute_saved_activations is True, expected False: it is not supported")
+    if torch.compiler.is_compiling():  # then nothing of Python runs again
+        return plain(function, *args, use_reentrant=use_reentrant, **kwargs)
     recipe = active()
 
     def run(*inputs: Any, **named: Any) -> Any:

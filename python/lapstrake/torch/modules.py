@@ -9,6 +9,7 @@ autocast (fp8.py) GEMMs are FP8. Arguments that ask for what there is not (fused
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 import torch
@@ -46,6 +47,9 @@ def _normal(weight: Tensor) -> None:
 class _Parallel(nn.Module):
     """What all modules have: a tensor-parallel group, and the overlap of their GEMMs."""
 
+    # Parameters that every rank has whole; with sequence parallelism their gradients are those of a rank's rows only.
+    _whole: Tuple[str, ...] = ("layer_norm_weight", "layer_norm_bias", "fc2_bias")
+
     def __init__(self, tp_group: Any, tp_size: int, sequence_parallel: bool, params_dtype: Optional[torch.dtype],
                  device: Device, get_rng_state_tracker: Optional[Callable[[], Any]], **overlap: bool) -> None:
         super().__init__()
@@ -60,7 +64,7 @@ class _Parallel(nn.Module):
             raise InvalidArgument(f"sequence_parallel is False with {names}, expected True: what is overlapped is the "
                                   "exchange of rows")
         self._overlap = overlap
-        self._slots: Dict[str, Dict[str, fp8.Slot]] = {}  # of FP8 operands
+        self._slots = fp8.Slots()  # of FP8 operands
         self._tracker = get_rng_state_tracker
         self._factory = {"dtype": params_dtype or torch.get_default_dtype(),
                          "device": device or ("cuda" if torch.cuda.is_available() else "cpu")}
@@ -76,6 +80,16 @@ class _Parallel(nn.Module):
         for child in self.children():
             if isinstance(child, _Parallel):
                 child.set_tensor_parallel_group(tp_group)
+
+    def __deepcopy__(self, memo: Dict[int, Any]) -> Any:
+        memo[id(self.tp_group)] = self.tp_group  # there is one, which cannot be copied
+        other = memo[id(self)] = type(self).__new__(type(self))
+        other.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return other
+
+    def __getstate__(self) -> Dict[str, Any]:
+        # What is pickled has no group: set_tensor_parallel_group gives it one.
+        return {**self.__dict__, "tp_group": None, "_group_name": ""}
 
     def _methods(self, name: str, hidden: int) -> Tuple[str, str, str]:
         return _rules.methods(name, self.tp_size, hidden, **self._overlap)
@@ -130,11 +144,8 @@ class _Parallel(nn.Module):
         recipe = fp8.active()
         assert recipe is not None
         shared = mode != "" and self.tp_size > 1
-        group = self._group() if shared else ""
-        plan = _fp8_linear.Plan(mode if shared else "", self.sequence_parallel and shared, group,
-                                self.tp_size if shared else 1, methods, recipe, self._slots.setdefault(mode, {}),
-                                self.training)
-        return _fp8_linear.linear(self._cast(x, x)[0], weight, plan)
+        return _fp8_linear.linear(self._cast(x, x)[0], weight, self._slots, mode, self.sequence_parallel and shared,
+                                  self._group() if shared else "", methods, recipe, self.training)
 
     def _group(self) -> str:
         if not self._group_name:
@@ -207,6 +218,8 @@ class Linear(_Parallel):
         cols = _share("in_features", in_features, self.tp_size) if parallel_mode == "row" else in_features
         self.weight = self._weight(rows, cols, init_method, {"column": 0, "row": 1}.get(parallel_mode or ""))
         self.bias = None
+        if parallel_mode == "row":
+            self._whole = ("bias",)
         if bias:
             self.bias = self._vector(rows, 0.0, 0 if parallel_mode == "column" else None, parallel_mode == "row")
 
@@ -342,6 +355,8 @@ def reduce_sequence_parallel_gradients(module: nn.Module) -> None:
     """
     for part in module.modules():
         if isinstance(part, _Parallel) and part.sequence_parallel:
-            for parameter in part.parameters(recurse=False):
-                if getattr(parameter, "sequence_parallel", False) and parameter.grad is not None:
+            # By their names: copies, and what load_state_dict assigns, have lost the attribute that Megatron looks for.
+            for name in part._whole:
+                parameter = getattr(part, name, None)
+                if parameter is not None and parameter.grad is not None:
                     dist.all_reduce(parameter.grad, group=part.tp_group)

@@ -7,7 +7,7 @@ have one weight: that of TransformerEngine with fuse_qkv_params.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,26 @@ from lapstrake.torch.modules import Device, Init, LayerNormLinear, LayerNormMLP,
 
 _MASKS = ("no_mask", "causal", "arbitrary", "padding", "padding_causal")
 Rotary = Union[Tensor, Tuple[Tensor, Tensor], None]
+
+
+# Arguments of TransformerEngine's forward() that are taken with the values that ask for nothing.
+_NOTHING: Dict[str, Tuple[Any, ...]] = {
+    "window_size": (None, (-1, -1), (-1, 0)), "core_attention_bias_type": (None, "no_bias"),
+    "fast_zero_fill": (True, False), "checkpoint_core_attention": (None, False), "pad_between_seqs": (None, False)}
+_NOTHING.update((name, (None,)) for name in (
+    "alibi_slopes", "bottom_right_diagonal", "core_attention_bias", "cu_seqlens_kv", "cu_seqlens_kv_padded",
+    "cu_seqlens_q", "cu_seqlens_q_padded", "enc_dec_attn_mask", "enc_dec_attn_mask_type",
+    "enc_dec_bottom_right_diagonal", "enc_dec_window_size", "encoder_output", "inference_params", "max_seqlen_kv",
+    "max_seqlen_q"))
+
+
+def _refuse_others(where: str, others: Dict[str, Any]) -> None:
+    for name, value in others.items():
+        if name not in _NOTHING:
+            raise TypeError(f"{where} has no argument '{name}'")
+        if isinstance(value, Tensor) or value not in _NOTHING[name]:
+            what = "a tensor" if isinstance(value, Tensor) else repr(value)
+            raise Unsupported(f"{name} of {where} is {what}, expected {_NOTHING[name][0]!r}: it is not supported")
 
 
 def _rotated(heads: Tensor, angles: Tensor) -> Tensor:
@@ -102,10 +122,13 @@ class MultiheadAttention(_Parallel):
                            return_bias=return_bias, parallel_mode=row, ub_name="proj", **common)
 
     def forward(self, hidden_states: Tensor, attention_mask: Optional[Tensor] = None,
-                encoder_output: Optional[Tensor] = None, attn_mask_type: Optional[str] = None,
-                rotary_pos_emb: Rotary = None, is_first_microbatch: Optional[bool] = None) -> Any:
-        """The attention of x; with return_layernorm_output also norm(x). A mask is True where nothing is attended."""
-        _refuse(encoder_output=None if encoder_output is None else "a tensor")
+                encoder_output: Optional[Tensor] = None, attn_mask_type: Optional[str] = None, *,
+                rotary_pos_emb: Rotary = None, is_first_microbatch: Optional[bool] = None, **others: Any) -> Any:
+        """The attention of x; with return_layernorm_output also norm(x). A mask is True where nothing is attended.
+
+        Other arguments of TransformerEngine are refused, unless they ask for nothing.
+        """
+        _refuse_others("MultiheadAttention.forward", {"encoder_output": encoder_output, **others})
         mixed = self.layernorm_qkv(hidden_states) if self.input_layernorm else self.qkv(hidden_states)
         normed = None
         if self.return_layernorm_output:
@@ -212,10 +235,14 @@ class TransformerLayer(_Parallel):
                                           activation_params=activation_params, **common)
 
     def forward(self, hidden_states: Tensor, attention_mask: Optional[Tensor] = None,
-                self_attn_mask_type: Optional[str] = None, encoder_output: Optional[Tensor] = None,
-                rotary_pos_emb: Rotary = None, is_first_microbatch: Optional[bool] = None) -> Tensor:
-        """The layer; a mask is True where nothing is attended to."""
-        attended = self.self_attention(hidden_states, attention_mask, encoder_output, self_attn_mask_type,
-                                       rotary_pos_emb)
+                self_attn_mask_type: Optional[str] = None, *, rotary_pos_emb: Rotary = None,
+                is_first_microbatch: Optional[bool] = None, **others: Any) -> Tensor:
+        """The layer; a mask is True where nothing is attended to.
+
+        Other arguments of TransformerEngine are refused, unless they ask for nothing.
+        """
+        _refuse_others("TransformerLayer.forward", others)
+        attended = self.self_attention(hidden_states, attention_mask, attn_mask_type=self_attn_mask_type,
+                                       rotary_pos_emb=rotary_pos_emb)
         hidden = hidden_states + F.dropout(attended, self.hidden_dropout, self.training)
         return hidden + F.dropout(self.layernorm_mlp(hidden), self.hidden_dropout, self.training)

@@ -9,6 +9,9 @@ import unittest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 import lapstrake
 import lapstrake.torch as lap
@@ -215,6 +218,46 @@ def copied(rank, ranks):
         raise AssertionError("what a copy shares")
 
 
+def narrow(rank, ranks):
+    """One feature a rank, one column, few rows or none: gradients in bulk, too."""
+    for features, columns, rows in ((ranks, 3, 2), (ranks, 1, 1), (2 * ranks, 3, 0), (ranks, 1, 0)):
+        layer = lap.Linear(columns, features, parallel_mode="column", sequence_parallel=True, bias=False, device=DEVICE,
+                           tp_group=dist.group.WORLD, **OVERLAP)
+        weight, full = torch.randn(features, columns, requires_grad=True), torch.randn(rows * ranks, columns)
+        with torch.no_grad():
+            layer.weight.copy_(weight.chunk(ranks)[rank])
+        x = full[rank * rows:(rank + 1) * rows].clone().requires_grad_()
+        full.requires_grad_()
+        layer(x).pow(2).sum().backward()
+        (full @ weight.t()).pow(2).sum().backward()
+        close("d x", x.grad, full.grad[rank * rows:(rank + 1) * rows])
+        close("d weight", layer.weight.grad, weight.grad.chunk(ranks)[rank])
+
+
+def replicas(rank, ranks):
+    """Two replicas of two tensor-parallel ranks, by DistributedDataParallel and by FSDP, have the gradients of both."""
+    mesh = init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("dp", "tp"))
+    replica, place = rank // 2, rank % 2
+    torch.manual_seed(place)
+    model = lap.LayerNormMLP(4, 8, sequence_parallel=True, set_parallel_mode=True, tp_group=mesh["tp"].get_group(),
+                             device=DEVICE, **OVERLAP)
+    wrapped, sharded = copy.deepcopy(model), copy.deepcopy(model)
+    wrapped = DistributedDataParallel(wrapped, process_group=mesh["dp"].get_group())
+    fully_shard(sharded, mesh=mesh["dp"])
+    sharded.set_gradient_divide_factor(1.0)
+    torch.manual_seed(2)
+    batches = torch.randn(2, 4, 4).chunk(2, 1)[place]
+    for batch in batches:
+        model(batch).pow(2).sum().backward()
+    for run in (wrapped, sharded):
+        run(batches[replica]).pow(2).sum().backward()
+    for part in (model, wrapped, sharded):
+        lap.reduce_sequence_parallel_gradients(part)
+    for (name, truth), ours, theirs in zip(model.named_parameters(), wrapped.parameters(), sharded.parameters()):
+        close(f"d {name} of DDP, the mean", ours.grad * 2, truth.grad)
+        close(f"d {name} of FSDP", theirs.grad.full_tensor(), truth.grad)
+
+
 class Modules(Case):
     def test_mlp_one_and_two_ranks(self):
         self.on((1, 2), mlps)
@@ -235,6 +278,13 @@ class Modules(Case):
 
     def test_saved(self):
         self.on((2,), saved)
+
+    def test_narrow(self):
+        self.on((2,), narrow)
+
+    @unittest.skipIf(DEVICE == "cuda", "gloo has no reduce-scatter of GPUs' memory")
+    def test_replicas(self):
+        self.on((4,), replicas)
 
     def test_copied(self):
         self.on((2,), copied)

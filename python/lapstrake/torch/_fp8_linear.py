@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from lapstrake._abi import Kind, Layout
+from lapstrake.errors import InvalidArgument, Unsupported
 from lapstrake.torch import fp8
 from lapstrake.torch._groups import DTYPES, Call, context, group_size, prepared
-from lapstrake.torch._ops import define, differentiate, divided, ops, refuse_gradient
+from lapstrake.torch._ops import TYPES, define, differentiate, divided, ops, refuse_gradient, shape_of
 from lapstrake.torch.fp8 import Scaled, Slot
 from lapstrake.torch.recipe import Recipe
 
@@ -200,16 +201,19 @@ def _plan(slots: Tensor, mode: str, sequence_parallel: bool, group_name: str, me
 
 
 def _linear(x: Tensor, weight: Tensor, slots: Tensor, *rest: Any) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
-    plan = _plan(slots, *rest)
+    shape, plan = _result(x, weight, *rest), _plan(slots, *rest)
     x8, w8 = plan.cast(x=x.reshape(-1, x.shape[-1]), w=weight)
     scales = torch.cat((x8.scale, w8.scale))  # a copy: the slots keep theirs
-    y = _forward(plan, x8, w8, x.dtype)
-    return y.view(_result(x, weight, *rest)), x8.data, w8.data, scales
+    return _forward(plan, x8, w8, x.dtype).view(shape), x8.data, w8.data, scales
 
 
 def _result(x: Tensor, weight: Tensor, mode: str, sequence_parallel: bool, group_name: str, *unused: Any
             ) -> Tuple[Any, ...]:
-    """The shape of the result."""
+    """The shape of the result. What is wrong is told before anything is started: all ranks find it, or none."""
+    if x.dim() < (2 if group_name else 1) or x.shape[-1] != weight.shape[1]:
+        raise InvalidArgument(f"x is {shape_of(x)}, expected [..., {weight.shape[1]}]: the columns of the weight")
+    if group_name and x.dtype not in TYPES:
+        raise Unsupported(f"x is {x.dtype}, expected torch.float32, torch.float16 or torch.bfloat16")
     if not sequence_parallel:
         return (*x.shape[:-1], weight.shape[0])
     size = group_size(group_name)

@@ -22,7 +22,7 @@ from lapstrake.errors import InvalidArgument, Unsupported
 from lapstrake.torch._groups import Call, GroupLike, context, group_size, name_of, prepared
 
 _library = torch.library.Library("lapstrake", "DEF")
-_TYPES = (torch.float32, torch.float16, torch.bfloat16)
+TYPES = (torch.float32, torch.float16, torch.bfloat16)
 _TAGS = (torch.Tag.needs_fixed_stride_order,)
 ops = torch.ops.lapstrake
 
@@ -42,13 +42,14 @@ def define(schema: str, kernel: Any, fake: Any) -> None:
 # ---- what is refused ----
 
 
-def _shape(tensor: Tensor) -> str:
+def shape_of(tensor: Tensor) -> str:
+    """The sizes of a tensor, for sentences."""
     return "[" + ", ".join(str(size) for size in tensor.shape) + "]"
 
 
 def _same(first: Tensor, **others: Tensor) -> None:
     """All tensors are on one device, and of one type that operators know."""
-    if first.dtype not in _TYPES:
+    if first.dtype not in TYPES:
         raise Unsupported(f"A is {first.dtype}, expected torch.float32, torch.float16 or torch.bfloat16")
     for name, tensor in others.items():
         if tensor.dtype != first.dtype:
@@ -61,9 +62,9 @@ def _product(A: Tensor, B: Tensor, dim: Optional[int] = None, what: str = "") ->
     """Checks A [..., k] @ B [k, n]; the dimension `dim` of A, counted from 0."""
     _same(A, B=B)
     if A.dim() < 2:
-        raise InvalidArgument(f"A is {_shape(A)}, expected at least two dimensions")
+        raise InvalidArgument(f"A is {shape_of(A)}, expected at least two dimensions")
     if B.dim() != 2 or B.shape[0] != A.shape[-1]:
-        raise InvalidArgument(f"B is {_shape(B)}, expected [{A.shape[-1]}, n]: as many rows as A has columns")
+        raise InvalidArgument(f"B is {shape_of(B)}, expected [{A.shape[-1]}, n]: as many rows as A has columns")
     if dim is None:
         return 0
     if not -A.dim() <= dim < A.dim() or dim % A.dim() == A.dim() - 1:
@@ -97,7 +98,7 @@ def _rows(tensor: Tensor, name: str) -> Tuple[Tensor, _Matrix]:
     except RuntimeError:
         matrix = None
     if matrix is None:
-        raise InvalidArgument(f"{name} is {_shape(tensor)} with strides {tuple(tensor.stride())}, expected rows that "
+        raise InvalidArgument(f"{name} is {shape_of(tensor)} with strides {tuple(tensor.stride())}, expected rows that "
                               "follow one another: call contiguous()")
     return flat, matrix
 
@@ -110,7 +111,7 @@ def _second(B: Tensor) -> Tuple[Layout, _Matrix]:
     matrix = _stored(B.t())
     if matrix is not None:
         return Layout.FORWARD, matrix
-    raise InvalidArgument(f"B is {_shape(B)} with strides {tuple(B.stride())}, expected a matrix or its transposed "
+    raise InvalidArgument(f"B is {shape_of(B)} with strides {tuple(B.stride())}, expected a matrix or its transposed "
                           "view: call contiguous()")
 
 
@@ -250,23 +251,25 @@ def _copy_matmul(A: Tensor, B: Tensor, group_name: str, dgrad: str = "auto") -> 
 def _bulk_call(kind: Kind, A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str) -> Call:
     _product(A, B)
     _same(A, X=X)
-    a, layout, b = _stored(A), Layout.WGRAD, _stored(B)
-    if a is not None:
-        layout, b = _second(B)
-    else:
-        a = _stored(A.t())
-        if a is None or b is None:
-            raise InvalidArgument(f"A is {_shape(A)} with strides {tuple(A.stride())}, and B {_shape(B)} with strides "
-                                  f"{tuple(B.stride())}, expected matrices, one of them perhaps transposed")
     _, x = _rows(X, "X")
     here = context(group_name, A.device)
-    m, n, k = (A.shape[1], A.shape[0], B.shape[1]) if layout == Layout.WGRAD else (A.shape[0], B.shape[1], A.shape[1])
-    rows = x[0] * here.size if kind == Kind.BULK_AG else divided(x[0], here.size, group_name)
-    if (rows if kind == Kind.BULK_AG else x[0]) != m:
-        raise InvalidArgument(f"X is {_shape(X)}, expected the rows of the product, {m}"
+    m = x[0] * here.size if kind == Kind.BULK_AG else x[0]
+    rows = m if kind == Kind.BULK_AG else divided(m, here.size, group_name)
+    # A may lie both ways, as a matrix of one column or of none does: the rows of X tell which one is meant.
+    plain, turned, b = _stored(A), _stored(A.t()), _stored(B)
+    if plain is not None and (A.shape[0] == m or turned is None):
+        layout, b = _second(B)
+        a, sizes = plain, (A.shape[0], B.shape[1], A.shape[1])
+    elif turned is not None and b is not None:
+        layout, a, sizes = Layout.WGRAD, turned, (A.shape[1], A.shape[0], B.shape[1])
+    else:
+        raise InvalidArgument(f"A is {shape_of(A)} with strides {tuple(A.stride())}, and B {shape_of(B)} with strides "
+                              f"{tuple(B.stride())}, expected matrices, one of them perhaps transposed")
+    if sizes[0] != m:
+        raise InvalidArgument(f"X is {shape_of(X)}, expected the rows of the product, {sizes[0]}"
                               + (f" divided by {here.size}" if kind == Kind.BULK_AG else ""))
     d, y = (A.shape[0], B.shape[1]), (rows, x[1])
-    return here.prepare(kind, layout, m, n, k, A.dtype, method,
+    return here.prepare(kind, layout, *sizes, A.dtype, method,
                         {"a": a, "b": b, "d": (*d, d[1]), "x": x, "y": (*y, y[1])}, (d, y), cols=x[1])
 
 

@@ -359,4 +359,6 @@ def reduce_sequence_parallel_gradients(module: nn.Module) -> None:
             for name in part._whole:
                 parameter = getattr(part, name, None)
                 if parameter is not None and parameter.grad is not None:
-                    dist.all_reduce(parameter.grad, group=part.tp_group)
+                    gradient = parameter.grad  # of FSDP a DTensor: the same part of it on all tensor-parallel ranks
+                    local = getattr(gradient, "to_local", None)
+                    dist.all_reduce(local() if local else gradient, group=part.tp_group)

@@ -229,7 +229,8 @@ LAP_API lap_status_t lap_op_buffer_size(const lap_op_desc_t *desc, int nranks, s
  * are called in turns. On a GPU all methods are called instead, on memory as
  * large as calls of the capacity need (some seconds for large sizes), and simulated only where
  * there is no room for that. Calls with a half, a quarter, ... of the rows may get another method
- * than those of the capacity. The knobs must be left at 0.
+ * than those of the capacity. The knobs must be left at 0. The group keeps the choice: operators of the
+ * same description, on buffers of the same transport and link, take it without a measurement.
  *
  * Returns LAP_ERR_INVALID (with the argument, its value and what was expected), LAP_ERR_MISMATCH
  * (naming two ranks and both values), LAP_ERR_UNSUPPORTED (an unknown type, or a method that the

@@ -392,6 +392,8 @@ void lap_group_release(lap_group_t *group)
     }
     if (group->costs)
         group->costs_free(group->costs);
+    if (group->choices)
+        group->choices_free(group->choices);
     lap_free(group->ports);
     lap_free(group->members);
     lap_free(group);

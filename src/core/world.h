@@ -83,6 +83,8 @@ struct lap_group {
     lap_group_t *next;        /* of the world's groups */
     void *costs;              /* what calls cost here, once measured: see schedule/calibrate.c */
     void (*costs_free)(void *costs); /* called when the group ends and costs is set */
+    void *choices; /* of methods, made for its operators so far: see overlap/choices.c */
+    void (*choices_free)(void *choices); /* the same */
     void *channel; /* what a transport has for all buffers of the group: see transport/nccl */
     void (*channel_free)(void *channel); /* the same */
     size_t keepers;    /* what was made from it and is still there: see lap_group_keep */

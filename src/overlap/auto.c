@@ -45,6 +45,8 @@ static lap_status_t add_candidate(lap_op_desc_t desc, const lap_op_field_t *row,
     LAP_TRY(
         lap_problem_init(&candidate->problem, &candidate->builder, &desc, view->size, view->can));
     candidate->problem.capacity = view->desc->m;
+    candidate->problem.desc.buffer =
+        NULL; /* equal operators on other buffers take the choice, too */
     forecast->count++;
     return LAP_OK;
 }
@@ -321,8 +323,8 @@ static lap_status_t choose_by_model(lap_group_t *group, lap_engine_t *engine,
                : LAP_OK;
 }
 
-lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap_op_desc_t *desc,
-                             const lap_target_t *target, lap_auto_t *auto_p)
+static lap_status_t choose(lap_group_t *group, lap_engine_t *engine, const lap_op_desc_t *desc,
+                           const lap_target_t *target, lap_auto_t *auto_p)
 {
     if (engine->device->ops->tries_methods) {
         const lap_status_t status = choose_by_trial(group, engine, desc, target->can, auto_p);
@@ -330,6 +332,16 @@ lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap
             return status;
     }
     return choose_by_model(group, engine, desc, target, auto_p);
+}
+
+/* All ranks of a group have the same history: they choose together, or take what they chose before. */
+lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap_op_desc_t *desc,
+                             const lap_target_t *target, lap_auto_t *auto_p)
+{
+    if (!auto_p->is_made)
+        LAP_TRY(choose(group, engine, desc, target, auto_p));
+    auto_p->is_made = true;
+    return LAP_OK;
 }
 
 const lap_candidate_t *lap_auto_for(const lap_auto_t *choice, size_t m)

@@ -42,8 +42,9 @@ lap_status_t lap_auto_list(const lap_op_desc_t *desc, int size, unsigned can, si
 lap_status_t lap_auto_predict(lap_forecast_t *forecast, const lap_target_t *target,
                               const lap_cost_t *cost);
 
-/* What an operator keeps. Band b is for calls of (capacity >> (b + 1), capacity >> b] rows. */
+/* A choice. Band b is for calls of (capacity >> (b + 1), capacity >> b] rows. */
 typedef struct lap_auto {
+    bool is_made;
     lap_forecast_t capacity; /* picked: first; then from fast to slow */
     lap_candidate_t bands[LAP_AUTO_BANDS];
     size_t nbands;
@@ -51,8 +52,16 @@ typedef struct lap_auto {
 } lap_auto_t;
 
 /*
- * Measures what is not known yet, simulates, or tries, and chooses for every band. Collective. As
- * lap_calibrate; when one rank fails, all do.
+ * The choice of all operators of a group with this description, whatever their buffers are if these have
+ * one transport and link: that of an earlier one, or one that is still to be made. It lives as long as the
+ * group. Local; desc has been settled (lap_problem_init). LAP_ERR_NO_MEMORY.
+ */
+lap_status_t lap_auto_get(lap_group_t *group, const lap_op_desc_t *desc,
+                          const lap_transport_ops_t *transport, lap_auto_t **auto_p);
+
+/*
+ * Makes a choice, unless it is made: measures what is not known yet, simulates, or tries, and chooses
+ * for every band. Collective. As lap_calibrate; when one rank fails, all do, and it is not made.
  */
 lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap_op_desc_t *desc,
                              const lap_target_t *target, lap_auto_t *auto_p);

@@ -91,11 +91,8 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "method '%s' cannot be part of layers: expected one of lap_op_methods",
                          op->builder->name);
-    if (!op->builder->build) {
-        op->choice = lap_alloc(1, sizeof(*op->choice));
-        if (!op->choice)
-            return lap_error(LAP_ERR_NO_MEMORY, "no memory for the choice of a method");
-    }
+    if (!op->builder->build)
+        LAP_TRY(lap_auto_get(group, &op->problem.desc, transport, &op->choice));
     LAP_TRY(lap_op_buffer_size(desc, group->size, bytes_p, nsignals_p));
     LAP_TRY(lap_engine_get(group->world, &op->engine));
     lap_device_t *device = op->engine->device;
@@ -115,6 +112,7 @@ static lap_status_t choose(lap_op_t *op, const lap_op_desc_t *desc)
     op->builder = op->choice->whole.builder;
     op->problem = op->choice->whole.problem;
     op->problem.rank = op->group->rank;
+    op->problem.desc.buffer = desc->buffer;
     return LAP_OK;
 }
 
@@ -301,7 +299,6 @@ void lap_op_destroy(lap_op_t *op)
     else
         lap_buffer_let_go(op->buffer);
     lap_group_t *group = op->group;
-    lap_free(op->choice);
     lap_free(op);
     lap_group_let_go(group);
     lap_error_restore(&saved);
@@ -349,6 +346,7 @@ static const lap_builder_t *find_builder(const lap_op_t *op, size_t m, lap_probl
     const lap_candidate_t *chosen = op->choice ? lap_auto_for(op->choice, m) : NULL;
     *problem_p = chosen ? chosen->problem : op->problem;
     problem_p->rank = op->group->rank;
+    problem_p->desc.buffer = op->problem.desc.buffer;
     problem_p->m = m;
     return chosen ? chosen->builder : op->builder;
 }

@@ -39,7 +39,8 @@ struct lap_op {
     lap_problem_t problem;  /* of this rank, with m = capacity */
     lap_target_t target;    /* what the calls are lowered for */
     lap_foreign_t *foreign; /* of the method, if that is another library's; else NULL */
-    lap_auto_t *choice;     /* of the method, when that was left to the library; else NULL */
+    lap_auto_t
+        *choice; /* of the method, the group's, when that was left to the library; else NULL */
     lap_scratch_t *scratch; /* its own, or shared with other operators */
     lap_scratch_t own_scratch;
     size_t scratch_bytes; /* that it needs */

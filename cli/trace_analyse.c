@@ -171,20 +171,12 @@ static lap_status_t match_signals(lap_analysis_t *analysis)
 
 /* ---- what was hidden ---- */
 
-bool lap_record_computes(const lap_timeline_record_t *record)
-{
-    const bool lane = record->stream == LAP_STREAM_COMPUTE || record->stream == LAP_STREAM_LANE;
-    return lane && (record->kind == LAP_STEP_GEMM || record->kind == LAP_STEP_REDUCE ||
-                    record->kind == LAP_STEP_COPY || record->kind == LAP_STEP_SUMS ||
-                    record->kind == LAP_STEP_KERNEL);
-}
-
 static lap_status_t find_times(lap_analysis_t *analysis)
 {
     const lap_timeline_t *timeline = analysis->timeline;
     for (size_t i = 0; i < timeline->nrecords; i++) { /* how many there are at most */
         const lap_timeline_record_t *record = &timeline->records[i];
-        analysis->ranks[record->rank].nbusy += lap_record_computes(record);
+        analysis->ranks[record->rank].nbusy += lap_step_computes(record->kind, record->stream);
         analysis->ranks[record->rank].ncomm += record->came != 0;
         if (record->came && record->peer >= 0 && record->peer < timeline->size)
             analysis->ranks[record->peer].ncomm++;
@@ -201,7 +193,7 @@ static lap_status_t find_times(lap_analysis_t *analysis)
     for (size_t i = 0; i < timeline->nrecords; i++) {
         const lap_timeline_record_t *record = &timeline->records[i];
         lap_rank_times_t *own = &analysis->ranks[record->rank];
-        if (lap_record_computes(record))
+        if (lap_step_computes(record->kind, record->stream))
             lap_intervals_add(own->busy, &own->nbusy, record->begin, record->end);
         if (record->came && record->peer != record->rank) {
             lap_intervals_add(own->comm, &own->ncomm, record->sent, record->came);
@@ -245,7 +237,7 @@ typedef struct walk {
     bool failed;
 } walk_t;
 
-static bool is_work(const lap_timeline_record_t *record)
+static bool has_run(const lap_timeline_record_t *record)
 {
     return record->kind != LAP_TIMELINE_HOST && record->end != 0;
 }
@@ -350,7 +342,7 @@ static lap_status_t find_path(lap_analysis_t *analysis)
     const lap_timeline_t *timeline = analysis->timeline;
     walk_t walk = {.analysis = analysis};
     size_t count;
-    walk.ends = sort(timeline, is_work, by_end, &count);
+    walk.ends = sort(timeline, has_run, by_end, &count);
     walk.first = lap_alloc((size_t)timeline->size + 1, sizeof(*walk.first));
     uint32_t last = LAP_NO_STEP;
     lap_status_t status = walk.ends && walk.first ? LAP_OK : no_memory(timeline);

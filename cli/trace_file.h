@@ -59,9 +59,6 @@ double lap_analysis_hidden(const lap_analysis_t *analysis);
 /* Gives measured records the times that the same ones have in a simulation. */
 lap_status_t lap_timeline_predict(lap_timeline_t *measured, const lap_timeline_t *simulated);
 
-/* Whether a record is of computation, which hides transfers. */
-bool lap_record_computes(const lap_timeline_record_t *record);
-
 /* When a record was done with what others wait for. */
 static inline uint64_t lap_delivered(const lap_timeline_record_t *record)
 {

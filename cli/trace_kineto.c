@@ -86,7 +86,7 @@ static lap_status_t put_rank(writer_t *writer)
     for (size_t i = 0; i < timeline->nrecords; i++) {
         const lap_timeline_record_t *record = &timeline->records[i];
         const bool own = record->rank == writer->rank;
-        if (own && lap_record_computes(record) && record->end > record->begin)
+        if (own && lap_step_computes(record->kind, record->stream) && record->end > record->begin)
             put_kernel(writer, record->m ? "lap_gemm_" : "lap_", record->name, record->stream + 7,
                        record->begin, record->end);
         if ((own || record->peer == writer->rank) && record->came > record->sent &&

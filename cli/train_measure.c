@@ -101,15 +101,6 @@ typedef struct work {
     size_t count;
 } work_t;
 
-/* Whether a record of a timeline is of arithmetic. */
-static bool is_work(const lap_timeline_record_t *record)
-{
-    const uint32_t kind = record->stream % LAP_STREAM_KINDS;
-    return (kind == LAP_STREAM_COMPUTE || kind == LAP_STREAM_LANE) &&
-           (record->kind == LAP_STEP_GEMM || record->kind == LAP_STEP_KERNEL ||
-            record->kind == LAP_STEP_REDUCE);
-}
-
 static lap_status_t list_work(const lap_train_model_t *model, work_t *work_p)
 {
     const lap_timeline_t *timeline = model->timeline;
@@ -121,7 +112,7 @@ static lap_status_t list_work(const lap_train_model_t *model, work_t *work_p)
                          timeline->nrecords);
     for (size_t i = 0; timeline && i < timeline->nrecords; i++) {
         const lap_timeline_record_t *record = &timeline->records[i];
-        if (is_work(record))
+        if (lap_step_computes(record->kind, record->stream))
             work.intervals[work.count++] = (lap_interval_t){record->begin, record->end};
     }
     *work_p = work;

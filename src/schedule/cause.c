@@ -284,9 +284,7 @@ static const lap_trace_record_t *went_on(const walk_t *walk, uint64_t when)
     const lap_trace_t *trace = walk->trace;
     for (const lap_trace_record_t *it = trace->records; it < trace->records + trace->nrecords; it++)
         if (it->rank == walk->rank && it->span.begin == when && has(&it->span) &&
-            (it->stream % LAP_STREAM_KINDS == LAP_STREAM_COMPUTE ||
-             it->stream % LAP_STREAM_KINDS == LAP_STREAM_LANE) &&
-            it->kind != LAP_STEP_WAIT && it->kind != LAP_STEP_PUT && it->kind != LAP_STEP_RAISE)
+            lap_step_computes(it->kind, it->stream))
             return it;
     return last_until(walk, walk->rank, when);
 }

@@ -289,6 +289,17 @@ const char *lap_step_kind_name(lap_step_kind_t kind)
     return (unsigned)kind < LAP_STEP_KINDS ? names[kind] : "unknown";
 }
 
+bool lap_step_computes(uint32_t kind, uint32_t stream)
+{
+    static const bool computes[LAP_STEP_KINDS] = {
+        [LAP_STEP_GEMM] = true, [LAP_STEP_REDUCE] = true, [LAP_STEP_COPY] = true,
+        [LAP_STEP_SUMS] = true, [LAP_STEP_KERNEL] = true,
+    };
+    const uint32_t lane = stream % LAP_STREAM_KINDS;
+    return stream < LAP_STREAMS && (lane == LAP_STREAM_COMPUTE || lane == LAP_STREAM_LANE) &&
+           kind < LAP_STEP_KINDS && computes[kind];
+}
+
 const char *lap_place_name(lap_place_t place)
 {
     static const char *const names[LAP_PLACES] = {"input",  "weight",  "x",

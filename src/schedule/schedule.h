@@ -309,6 +309,11 @@ void lap_step_describe(const lap_schedule_t *schedule, uint32_t step, char *text
 bool lap_step_waits(const lap_schedule_t *schedule, uint32_t step);
 bool lap_step_sends(const lap_schedule_t *schedule, uint32_t step);
 const char *lap_step_kind_name(lap_step_kind_t kind);
+/*
+ * Whether a rank computes while a step of this kind runs on this stream: it makes numbers, or moves its own, in
+ * line with its GEMMs. What is in flight meanwhile is hidden; nothing else hides it.
+ */
+bool lap_step_computes(uint32_t kind, uint32_t stream);
 /* "compute", "send", "receive" or "compute2"; of the background, "background compute" and so on. */
 const char *lap_stream_name(uint16_t stream);
 /* "scratch", "symmetric buffer", ...: for messages. */

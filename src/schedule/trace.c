@@ -263,12 +263,6 @@ static void append(lap_interval_t *list, size_t *count, uint64_t begin, uint64_t
                       end < call->end ? end : call->end);
 }
 
-static bool is_work(uint32_t kind)
-{
-    return kind == LAP_STEP_GEMM || kind == LAP_STEP_REDUCE || kind == LAP_STEP_COPY ||
-           kind == LAP_STEP_SUMS;
-}
-
 lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, lap_trace_view_t *view_p)
 {
     return lap_trace_view_among(trace, rank, NULL, 0, view_p);
@@ -292,9 +286,7 @@ lap_status_t lap_trace_view_among(const lap_trace_t *trace, int rank, const lap_
     size_t nbusy = 0, nflight = 0;
     for (size_t i = 0; i < trace->nrecords; i++) {
         const lap_trace_record_t *record = &trace->records[i];
-        const bool computes = record->stream % LAP_STREAM_KINDS == LAP_STREAM_COMPUTE ||
-                              record->stream % LAP_STREAM_KINDS == LAP_STREAM_LANE;
-        if (record->rank == rank && computes && is_work(record->kind))
+        if (record->rank == rank && lap_step_computes(record->kind, record->stream))
             append(busy, &nbusy, record->span.begin, record->span.end, &view.call);
         if (record->rank == rank || record->peer == rank)
             append(flight, &nflight, record->flight.begin, record->flight.end, &view.call);

@@ -136,12 +136,11 @@ uint64_t lap_intervals_length(const lap_interval_t *list, size_t count);
  */
 typedef struct lap_trace_view {
     lap_interval_t call;
-    lap_interval_t
-        *idle; /* of the compute stream: no GEMM, REDUCE or COPY, nor other work; in order */
+    lap_interval_t *idle; /* it did not compute (lap_step_computes), nor other work; in order */
     size_t nidle;
     uint64_t flight_ns;            /* something was in flight */
-    uint64_t hidden_ns;            /* ... and the compute stream worked */
-    uint64_t exposed_ns;           /* the compute stream stood still: the sum of `idle`, */
+    uint64_t hidden_ns;            /* ... and the rank computed */
+    uint64_t exposed_ns;           /* the rank did not compute: the sum of `idle`, */
     uint64_t cause_ns[LAP_CAUSES]; /* which is that of these, too */
     lap_exposed_t *exposed;        /* and that of these, in order */
     size_t nexposed;

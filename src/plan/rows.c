@@ -2,6 +2,7 @@
 /* Reads published rows. Fields are cut in place in the text of the file. */
 #include "plan/rows.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -101,6 +102,9 @@ static lap_status_t read_names(reader_t *reader)
             return lap_error(LAP_ERR_INVALID, "%s:1: more than %d columns, expected fewer",
                              reader->path, MOST_COLUMNS);
         reader->columns[reader->ncolumns++] = column;
+        if (column < UNKNOWN && known[column])
+            return lap_error(LAP_ERR_INVALID, "%s:1: column %s is there twice, expected once",
+                             reader->path, name);
         if (column < UNKNOWN)
             known[column] = true;
     }
@@ -133,12 +137,14 @@ static lap_status_t read_row(reader_t *reader, lap_plan_row_t *row)
             row->texts[column] = field;
         if (column < LAP_ROW_TEXTS || column == UNKNOWN || !*field)
             continue;
+        const int which = column - LAP_ROW_TEXTS;
+        const bool whole = which >= LAP_ROW_LAYERS && which <= LAP_ROW_DP;
         const double value = strtod(field, &end);
-        if (*end || !(value > 0 && value < 1e15))
-            return lap_error(LAP_ERR_INVALID,
-                             "%s:%zu: %s is '%s', expected a number above 0, or nothing",
-                             reader->path, row->line, number_names[column - LAP_ROW_TEXTS], field);
-        row->numbers[column - LAP_ROW_TEXTS] = value;
+        if (*end || !(value > 0 && value < 1e15) || (whole && value != trunc(value)))
+            return lap_error(
+                LAP_ERR_INVALID, "%s:%zu: %s is '%s', expected a %snumber above 0, or nothing",
+                reader->path, row->line, number_names[which], field, whole ? "whole " : "");
+        row->numbers[which] = value;
     }
     return LAP_OK;
 }
@@ -185,6 +191,9 @@ lap_status_t lap_plan_rows_read(const char *path, lap_plan_rows_t *rows_p)
     close(fd);
     LAP_TRY(status);
     reader_t reader = {.path = path, .at = rows_p->text, .rows = rows_p};
+    static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, as spreadsheets write it */
+    if (strncmp(reader.at, mark, strlen(mark)) == 0)
+        reader.at += strlen(mark);
     return read_rows(&reader);
 }
 

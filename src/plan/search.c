@@ -12,7 +12,7 @@
 #define LEAST_TOKENS 512 /* of a sequence on a rank of context parallelism, in a search */
 
 const char *const lap_plan_reason_names[LAP_PLAN_REASONS + 1] = {
-    "heads are no multiple of tp",
+    "heads, or those of keys, are no multiple of tp",
     "tp is larger than a node",
     "tokens of a sequence are no multiple of 2 * cp, or too few for it",
     "layers do not divide by the stages",

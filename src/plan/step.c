@@ -86,7 +86,8 @@ lap_status_t lap_plan_check(const lap_plan_config_t *config, const lap_machine_t
                          config->micro_batch, config->virtual_pp);
     if (config->tp * config->pp * config->cp * config->dp != config->gpus)
         return lap_error(LAP_ERR_INVALID,
-                         "tp * pp * cp * dp is %zu * %zu * %zu * %zu, expected the %zu GPUs",
+                         "tp, pp, cp and dp are %zu, %zu, %zu and %zu (0: not given), expected the "
+                         "%zu GPUs as their product",
                          config->tp, config->pp, config->cp, config->dp, config->gpus);
     if (config->virtual_pp > 1 && config->pp == 1)
         return lap_error(LAP_ERR_INVALID,

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include <lap/status.h>
 
@@ -28,18 +29,25 @@ typedef enum counting {
 
 typedef struct software {
     const char *source; /* part of its name */
+    counting_t counting;
     bool counted;
     bool early; /* Megatron of 2021 and 2022: no overlap, unfused attention */
-    counting_t counting;
+    bool fsdp;  /* shards weights over replicas */
 } software_t;
 
-/* The first that fits. */
+/* The first that fits; what is not known shards no weights, unless its note says so. */
 static const software_t softwares[] = {
-    {"2104.04473", true, true, HARDWARE}, {"2205.05198", true, true, FULL},
-    {"tables.tex", true, true, HARDWARE}, {"Megatron-Bridge", true, false, CAUSAL},
-    {"Megatron-LM", true, false, FULL},   {"NVIDIA/NeMo", true, false, FULL},
-    {"NeMo", true, false, FULL},          {"dgxc", true, false, FULL},
-    {"llm-foundry", false, false, FULL},  {"", false, false, FULL},
+    {"2104.04473", HARDWARE, .counted = true, .early = true},
+    {"2205.05198", FULL, .counted = true, .early = true},
+    {"tables.tex", HARDWARE, .counted = true, .early = true},
+    {"Megatron-Bridge", CAUSAL, .counted = true},
+    {"Megatron-LM", FULL, .counted = true},
+    {"NeMo", FULL, .counted = true},
+    {"dgxc", FULL, .counted = true},
+    {"llm-foundry", FULL, .fsdp = true},
+    {"torchtitan", FULL, .fsdp = true},
+    {"Llama 3 paper", FULL, .fsdp = true},
+    {"", FULL, .counted = false},
 };
 
 /* The machines by what a row calls its GPU: the first that fits. */
@@ -155,12 +163,13 @@ static bool find_type(const char *text, lap_plan_type_t *type_p)
         const char *name;
         lap_plan_type_t type;
     } names[] = {
-        {"fp16", LAP_PLAN_FP16},   {"bf16", LAP_PLAN_BF16},    {"amp_bf16", LAP_PLAN_BF16},
-        {"fp8", LAP_PLAN_FP8},     {"fp8-cs", LAP_PLAN_FP8},   {"amp_fp8", LAP_PLAN_FP8},
-        {"mxfp8", LAP_PLAN_MXFP8}, {"fp8-mx", LAP_PLAN_MXFP8}, {"nvfp4", LAP_PLAN_FP4},
+        {"fp16", LAP_PLAN_FP16},    {"bf16", LAP_PLAN_BF16},     {"amp_bf16", LAP_PLAN_BF16},
+        {"fp8", LAP_PLAN_FP8},      {"fp8-cs", LAP_PLAN_FP8},    {"amp_fp8", LAP_PLAN_FP8},
+        {"mxfp8", LAP_PLAN_MXFP8},  {"fp8-mx", LAP_PLAN_MXFP8},  {"nvfp4", LAP_PLAN_FP4},
+        {"float16", LAP_PLAN_FP16}, {"bfloat16", LAP_PLAN_BF16},
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(names[i].name, text) == 0) {
+        if (strcasecmp(names[i].name, text) == 0) {
             *type_p = names[i].type;
             return true;
         }
@@ -184,7 +193,7 @@ static lap_plan_config_t config_of(const lap_plan_row_t *row)
     config.virtual_pp = number(row, LAP_ROW_VP);
     config.micro_batch = number(row, LAP_ROW_MBS);
     config.global_batch = number(row, LAP_ROW_GBS);
-    config.fsdp = notes(row, "FSDP") || !software->counted;
+    config.fsdp = notes(row, "FSDP") || software->fsdp;
     config.unfused_attention = early;
     config.tp_overlap = config.dp_overlap = config.sharded_optimizer = !early;
     config.pp_overlap = !early && config.virtual_pp != 1; /* Megatron overlaps interleaved ones */

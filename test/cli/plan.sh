@@ -72,7 +72,7 @@ assert "does not fit in memory" in answer["left_out"], answer["left_out"]
 PY
 lap plan --model llama-8b --gpus 16 --global-batch 128
 is 'a table: status 0' "$status$err" 0
-has 'a table says why grids were left out' "$out" 'H100 SXM 80GB' 'MFU %' 'left out:' 'heads are no multiple of tp'
+has 'a table says why grids were left out' "$out" 'H100 SXM 80GB' 'MFU %' 'left out:' 'heads, or those of keys, are no multiple of tp'
 
 lap plan --model llama-405b --gpus 16384 --global-batch 2048 --tp 8 --pp 16 --cp 1 --json --explain
 ok 'a grid of 16,384 GPUs' python3 -c 'import json, sys; p = json.load(open(sys.argv[1]))["plan"]; assert p["dp"] == 128 and p["step_s"] > 1' "$work/out"
@@ -247,6 +247,8 @@ refused 'a grid for published steps' '--tp is given with --validate, expected on
 refused 'heads that do not divide' 'heads is 32, expected a multiple of tp, 3' --model llama-8b --gpus 3 --tp 3 --pp 1 --cp 1
 refused 'hidden that does not divide' '--hidden is 4096, expected a multiple of the 7 heads' --model llama-8b --heads 7
 refused 'a grid of other GPUs' 'expected the 8 GPUs' --model llama-8b --gpus 8 --tp 2 --pp 2 --cp 1 --dp 4
+refused 'three sizes that leave no replica' 'tp, pp, cp and dp are 8, 8, 8 and 0 (0: not given), expected the 64 GPUs as their product' \
+    --model llama-70b --gpus 64 --tp 8 --pp 8 --cp 8
 refused 'a size that does not divide the GPUs' 'tp, pp, cp and dp are 3, 0, 0 and 0 (0: not given), expected a product that divides the 8 GPUs' \
     --model llama-8b --gpus 8 --tp 3
 refused 'two that do not' 'a product that divides the 8 GPUs' --model llama-8b --gpus 8 --tp 4 --pp 4
@@ -266,4 +268,28 @@ sed 's/,layers,/,layer,/' "$steps" >"$work/steps.csv"
 refused 'rows without a column' 'there is no column layers' --validate "$work/steps.csv"
 printf '%s\nx,y,1,z\n' "$(head -1 "$steps")" >"$work/steps.csv"
 refused 'a row with too few fields' 'steps.csv:2: ' --validate "$work/steps.csv"
+sed '1s/,note$/,source/' "$steps" >"$work/steps.csv"
+refused 'a column that is there twice' 'steps.csv:1: column source is there twice, expected once' --validate "$work/steps.csv"
+
+# row COLUMN VALUE ...: a file of the first row, with other values.
+row() {
+    python3 - "$steps" "$work/steps.csv" "$@" <<'PY'
+import csv, sys
+names, first = list(csv.reader(open(sys.argv[1])))[:2]
+for name, value in zip(sys.argv[3::2], sys.argv[4::2]):
+    first[names.index(name)] = value
+csv.writer(open(sys.argv[2], "w", newline="")).writerows([names, first])
+PY
+}
+row layers 24.5
+refused 'half a layer' "steps.csv:2: layers is '24.5', expected a whole number above 0, or nothing" --validate "$work/steps.csv"
+row cp 0.5
+refused 'half a rank, which is not the same as nothing' "steps.csv:2: cp is '0.5', expected a whole number" --validate "$work/steps.csv"
+row source 'Our own cluster' precision BF16
+lap plan --validate "$work/steps.csv" --json
+has 'a source that nobody knows is planned as it is, not as FSDP, in whatever case its type is' "$status$err$out" '0{"' '"class":"other"'
+row source 'Our own cluster' note 'FSDP'
+{ printf '\357\273\277' && cat "$work/steps.csv"; } >"$work/marked.csv"
+lap plan --validate "$work/marked.csv" --json
+has '... unless its note says so; from a spreadsheet, too' "$status$err$out" '0{"' '"class":"fsdp"'
 finish

@@ -56,8 +56,22 @@ static double timeout_seconds(const lap_world_t *world)
     return (double)world->timeout_ns * 1e-9;
 }
 
+/* The number by which all ranks know one of this meeting. */
+static int known(const lap_meeting_place_t *place, int rank)
+{
+    return place->ranks ? place->ranks[rank] : rank;
+}
+
+/* Whether `rank`, for which `self` waits, is known not to come. */
+static lap_status_t look(const lap_meeting_place_t *place, int self, int rank)
+{
+    if (place->look)
+        LAP_TRY(place->look(place->context));
+    return lap_job_look(place->dir, self, rank);
+}
+
 /* A descriptor for each other process that tells when it has ended. */
-static lap_status_t open_pidfds(lap_world_t *world)
+static lap_status_t open_pidfds(lap_world_t *world, const lap_meeting_place_t *place)
 {
     for (int rank = 0; rank < world->size; rank++) {
         lap_peer_t *peer = &world->peers[rank];
@@ -65,9 +79,10 @@ static lap_status_t open_pidfds(lap_world_t *world)
             continue;
         peer->pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0); /* close-on-exec by itself */
         if (peer->pidfd < 0 && errno == ESRCH)
-            return lap_error(LAP_ERR_PEER_LOST, "rank %d (pid %d) has died", rank, peer->pid);
+            return lap_error(LAP_ERR_PEER_LOST, "rank %d (pid %d) has died", known(place, rank),
+                             peer->pid);
         if (peer->pidfd < 0)
-            return lap_error_errno("watching rank %d (pid %d)", rank, peer->pid);
+            return lap_error_errno("watching rank %d (pid %d)", known(place, rank), peer->pid);
     }
     return LAP_OK;
 }
@@ -75,6 +90,7 @@ static lap_status_t open_pidfds(lap_world_t *world)
 /* What the host has. */
 typedef struct host {
     lap_world_t *world;
+    const lap_meeting_place_t *place;
     const char *dir;
     lap_deadline_t deadline;
     int hasty;     /* the rank whose deadline it is, if that is well before this one's; else 0 */
@@ -173,7 +189,8 @@ static void list_missing(const host_t *host, char *text, size_t bytes)
     text[0] = '\0';
     for (int rank = 1; rank < host->world->size && used + 16 < bytes; rank++) {
         if (host->clients[rank] < 0)
-            used += (size_t)snprintf(text + used, bytes - used, "%s%d", used ? ", " : "", rank);
+            used += (size_t)snprintf(text + used, bytes - used, "%s%d", used ? ", " : "",
+                                     known(host->place, rank));
     }
 }
 
@@ -197,7 +214,7 @@ static lap_status_t host_timeout(const host_t *host)
 static lap_status_t client_lost(const host_t *host, int rank)
 {
     return lap_error(LAP_ERR_PEER_LOST, "rank %d (pid %d) went away while the ranks were meeting",
-                     rank, host->world->peers[rank].pid);
+                     known(host->place, rank), host->world->peers[rank].pid);
 }
 
 static lap_status_t client_failed(const host_t *host, int rank, lap_status_t status)
@@ -206,7 +223,7 @@ static lap_status_t client_failed(const host_t *host, int rank, lap_status_t sta
         return client_lost(host, rank);
     if (status == LAP_ERR_TIMEOUT)
         return lap_error(status, "rank %d (pid %d) came to '%s' but has not answered within %g s",
-                         rank, host->world->peers[rank].pid, host->dir,
+                         known(host->place, rank), host->world->peers[rank].pid, host->dir,
                          timeout_seconds(host->world));
     return status;
 }
@@ -367,7 +384,7 @@ static lap_status_t host_look(const host_t *host)
 {
     for (int rank = 1; rank < host->world->size; rank++)
         if (host->clients[rank] < 0)
-            LAP_TRY(lap_job_look(host->dir, 0, rank));
+            LAP_TRY(look(host->place, 0, rank));
     return LAP_OK;
 }
 
@@ -429,13 +446,14 @@ static lap_status_t host_hear_ready(host_t *host, int client)
         return client_failed(host, client, status);
     lap_close_fds(fds, nfds);
     if (ready.status != LAP_OK)
-        return lap_error((lap_status_t)ready.status, "rank %d: %s", client, ready.text);
+        return lap_error((lap_status_t)ready.status, "rank %d: %s", known(host->place, client),
+                         ready.text);
     return LAP_OK;
 }
 
 static lap_status_t host_share(host_t *host, uint64_t board)
 {
-    LAP_TRY(open_pidfds(host->world));
+    LAP_TRY(open_pidfds(host->world, host->place));
     for (int rank = 1; rank < host->world->size; rank++)
         LAP_TRY(host_send_table(host, rank, board));
     for (int rank = 1; rank < host->world->size; rank++)
@@ -479,10 +497,12 @@ static void host_tell_all(host_t *host, lap_status_t status)
     }
 }
 
-static lap_status_t host_meet(lap_world_t *world, const char *dir, lap_region_t *board_p)
+static lap_status_t host_meet(lap_world_t *world, const lap_meeting_place_t *place,
+                              lap_region_t *board_p)
 {
     host_t host = {.world = world,
-                   .dir = dir,
+                   .place = place,
+                   .dir = place->dir,
                    .deadline = lap_deadline_after(world->timeout_ns),
                    .dir_fd = -1,
                    .listener = -1,
@@ -534,19 +554,19 @@ static lap_status_t client_try(const char *dir, int *fd_p)
     return status;
 }
 
-static lap_status_t client_connect(const lap_world_t *world, const char *dir,
+static lap_status_t client_connect(const lap_world_t *world, const lap_meeting_place_t *place,
                                    lap_deadline_t *deadline, int *fd_p)
 {
     int fd = -1;
     for (uint64_t pause = 1000000u;; pause = pause < 20000000u ? pause * 2 : pause) {
-        LAP_TRY(client_try(dir, &fd));
+        LAP_TRY(client_try(place->dir, &fd));
         if (fd >= 0)
             break;
-        LAP_TRY(lap_job_look(dir, world->rank, 0));
+        LAP_TRY(look(place, world->rank, 0));
         const uint64_t left = lap_deadline_left(deadline);
         if (left == 0)
-            return lap_error(LAP_ERR_TIMEOUT, "rank 0 has not come to '%s' within %g s", dir,
-                             timeout_seconds(world));
+            return lap_error(LAP_ERR_TIMEOUT, "rank %d has not come to '%s' within %g s",
+                             known(place, 0), place->dir, timeout_seconds(world));
         lap_sleep_until_ns(lap_now_ns() + (pause < left ? pause : left));
     }
     *fd_p = fd;
@@ -554,15 +574,15 @@ static lap_status_t client_connect(const lap_world_t *world, const char *dir,
 }
 
 /* Hears from the host. Its failures become ours, in its words. */
-static lap_status_t client_hear(const lap_world_t *world, int fd, lap_deadline_t *deadline,
-                                lap_message_kind_t kind, lap_message_t *message_p, int *fds,
-                                int *nfds_p)
+static lap_status_t client_hear(const lap_world_t *world, const lap_meeting_place_t *place, int fd,
+                                lap_deadline_t *deadline, lap_message_kind_t kind,
+                                lap_message_t *message_p, int *fds, int *nfds_p)
 {
     lap_status_t status = lap_message_receive(fd, message_p, fds, nfds_p, deadline);
     if (status == LAP_ERR_PEER_LOST)
-        return lap_error(status, "rank 0 went away while the ranks were meeting");
+        return lap_error(status, "rank %d went away while the ranks were meeting", known(place, 0));
     if (status == LAP_ERR_TIMEOUT)
-        return lap_error(status, "rank 0 has not gathered the ranks within %g s",
+        return lap_error(status, "rank %d has not gathered the ranks within %g s", known(place, 0),
                          timeout_seconds(world));
     if (status != LAP_OK)
         return status;
@@ -572,17 +592,17 @@ static lap_status_t client_hear(const lap_world_t *world, int fd, lap_deadline_t
     *nfds_p = 0;
     if (message_p->kind == LAP_MESSAGE_FAILURE && message_p->status != LAP_OK)
         return lap_error((lap_status_t)message_p->status, "%s", message_p->text);
-    return lap_error(LAP_ERR_INTERNAL, "rank 0 sent a message of kind %u, expected kind %d",
-                     message_p->kind, kind);
+    return lap_error(LAP_ERR_INTERNAL, "rank %d sent a message of kind %u, expected kind %d",
+                     known(place, 0), message_p->kind, kind);
 }
 
-static lap_status_t client_hear_table(lap_world_t *world, int fd, lap_deadline_t *deadline,
-                                      uint64_t *board_p)
+static lap_status_t client_hear_table(lap_world_t *world, const lap_meeting_place_t *place, int fd,
+                                      lap_deadline_t *deadline, uint64_t *board_p)
 {
     for (int known = 0; known < world->size;) {
         lap_message_t table;
         int fds[LAP_MESSAGE_FDS], nfds = 0;
-        LAP_TRY(client_hear(world, fd, deadline, LAP_MESSAGE_TABLE, &table, fds, &nfds));
+        LAP_TRY(client_hear(world, place, fd, deadline, LAP_MESSAGE_TABLE, &table, fds, &nfds));
         if (table.first != known || table.count != nfds || nfds > world->size - known) {
             lap_close_fds(fds, nfds);
             return lap_error(LAP_ERR_INTERNAL,
@@ -604,14 +624,15 @@ static lap_status_t client_hear_table(lap_world_t *world, int fd, lap_deadline_t
 }
 
 /* All that this rank has to do itself before it is ready. */
-static lap_status_t client_prepare(lap_world_t *world, uint64_t board, lap_region_t *region_p)
+static lap_status_t client_prepare(lap_world_t *world, const lap_meeting_place_t *place,
+                                   uint64_t board, lap_region_t *region_p)
 {
-    LAP_TRY(open_pidfds(world));
+    LAP_TRY(open_pidfds(world, place));
     return lap_region_map(world, 0, board, lap_board_bytes(world->size), region_p);
 }
 
-static lap_status_t client_talk(lap_world_t *world, int fd, lap_deadline_t *deadline,
-                                lap_region_t *region)
+static lap_status_t client_talk(lap_world_t *world, const lap_meeting_place_t *place, int fd,
+                                lap_deadline_t *deadline, lap_region_t *region)
 {
     lap_message_t message = lap_message_make(LAP_MESSAGE_HELLO);
     int fds[LAP_MESSAGE_FDS], nfds;
@@ -628,26 +649,27 @@ static lap_status_t client_talk(lap_world_t *world, int fd, lap_deadline_t *dead
     if (status != LAP_OK && status != LAP_ERR_PEER_LOST && status != LAP_ERR_TIMEOUT)
         return status;
     uint64_t board = 0;
-    LAP_TRY(client_hear_table(world, fd, deadline, &board));
-    status = client_prepare(world, board, region);
+    LAP_TRY(client_hear_table(world, place, fd, deadline, &board));
+    status = client_prepare(world, place, board, region);
     message = lap_message_make_status(LAP_MESSAGE_READY, status);
     const lap_status_t sent = lap_message_send(fd, &message, NULL, 0, deadline);
     LAP_TRY(status);
     /* The host, which has not heard of us, waits for nothing else: it is told by our end. */
     if (sent != LAP_OK && sent != LAP_ERR_PEER_LOST)
         return sent;
-    LAP_TRY(client_hear(world, fd, deadline, LAP_MESSAGE_GO, &message, fds, &nfds));
+    LAP_TRY(client_hear(world, place, fd, deadline, LAP_MESSAGE_GO, &message, fds, &nfds));
     lap_close_fds(fds, nfds);
     return LAP_OK;
 }
 
-static lap_status_t client_meet(lap_world_t *world, const char *dir, lap_region_t *board_p)
+static lap_status_t client_meet(lap_world_t *world, const lap_meeting_place_t *place,
+                                lap_region_t *board_p)
 {
     lap_deadline_t deadline = lap_deadline_after(world->timeout_ns);
     lap_region_t region = {0};
     int fd = -1;
-    LAP_TRY(client_connect(world, dir, &deadline, &fd));
-    lap_status_t status = client_talk(world, fd, &deadline, &region);
+    LAP_TRY(client_connect(world, place, &deadline, &fd));
+    lap_status_t status = client_talk(world, place, fd, &deadline, &region);
     close(fd);
     if (status != LAP_OK) {
         lap_region_unmap(world, &region);
@@ -657,7 +679,8 @@ static lap_status_t client_meet(lap_world_t *world, const char *dir, lap_region_
     return LAP_OK;
 }
 
-lap_status_t lap_bootstrap_meet(lap_world_t *world, const char *dir, lap_region_t *board_p)
+lap_status_t lap_bootstrap_meet(lap_world_t *world, const lap_meeting_place_t *place,
+                                lap_region_t *board_p)
 {
-    return world->rank == 0 ? host_meet(world, dir, board_p) : client_meet(world, dir, board_p);
+    return world->rank == 0 ? host_meet(world, place, board_p) : client_meet(world, place, board_p);
 }

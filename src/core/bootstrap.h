@@ -5,8 +5,18 @@
 
 #include "core/world.h"
 
+/* Where ranks meet. */
+typedef struct lap_meeting_place {
+    const char *dir;
+    /* NULL, but for those of one host among several: the numbers by which all ranks know them, */
+    const int *ranks;
+    /* and what is called now and then while somebody has not come: a failure ends the meeting. */
+    lap_status_t (*look)(void *context);
+    void *context;
+} lap_meeting_place_t;
+
 /*
- * Meets the other ranks of the world in the directory `dir`, which rank 0 makes and removes again,
+ * Meets the other ranks of the world in the directory of `place`, which rank 0 makes and removes again,
  * also on failure. One that is there must be private and ours, and stays, unless a rank 0 that was
  * killed has left it with its socket. Needs rank, size, timeout_ns, peers (fds -1) and
  * the own heap in the world; fills in the other peers, and *board_p with the mapped board of the
@@ -14,6 +24,7 @@
  * the latest when the first of them has waited for timeout_ns. On failure some peers may be filled
  * in: who destroys the world closes them.
  */
-lap_status_t lap_bootstrap_meet(lap_world_t *world, const char *dir, lap_region_t *board_p);
+lap_status_t lap_bootstrap_meet(lap_world_t *world, const lap_meeting_place_t *place,
+                                lap_region_t *board_p);
 
 #endif

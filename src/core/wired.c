@@ -31,6 +31,21 @@ static lap_wired_card_t *mine_of(const lap_wired_t *maker)
     return &maker->cards[maker->size];
 }
 
+static lap_status_t gather_cards(lap_wired_t *maker)
+{
+    const lap_wired_card_t *mine = mine_of(maker);
+    const lap_status_t met = maker->ops->gather(maker, mine, sizeof(*mine), maker->cards);
+    maker->gathered = met == LAP_OK;
+    return met;
+}
+
+lap_status_t lap_wired_report(lap_wired_t *maker, lap_status_t status)
+{
+    (void)gather_cards(maker);
+    /* What went wrong here says more than that the others did not come to hear of it. */
+    return lap_error(status, "%s", mine_of(maker)->text);
+}
+
 /* Tells all how it went here; fails when it did not go well on some rank. */
 static lap_status_t exchange(lap_wired_t *maker, lap_status_t status)
 {
@@ -40,14 +55,11 @@ static lap_status_t exchange(lap_wired_t *maker, lap_status_t status)
     snprintf(mine->version, sizeof(mine->version), "%s", lap_version_string());
     mine->status = status;
     mine->wired = maker->world && maker->world->wire;
-    if (status != LAP_OK)
+    if (status != LAP_OK) {
         snprintf(mine->text, sizeof(mine->text), "%s", lap_last_error());
-    const lap_status_t met = maker->ops->gather(maker, mine, sizeof(*mine), maker->cards);
-    maker->gathered = met == LAP_OK;
-    /* What went wrong here says more than that the others did not come to hear of it. */
-    if (status != LAP_OK)
-        return lap_error(status, "%s", mine->text);
-    LAP_TRY(met);
+        return maker->ops->report(maker, status);
+    }
+    LAP_TRY(gather_cards(maker));
     for (int rank = 1; rank < maker->size; rank++)
         if (strncmp(cards[rank].version, cards[0].version, sizeof(mine->version)) != 0)
             return lap_error(LAP_ERR_MISMATCH,
@@ -60,6 +72,18 @@ static lap_status_t exchange(lap_wired_t *maker, lap_status_t status)
     return LAP_OK;
 }
 
+static lap_status_t look(void *context)
+{
+    lap_wired_t *maker = context;
+    return maker->ops->look(maker);
+}
+
+lap_status_t lap_wired_no_look(lap_wired_t *maker)
+{
+    (void)maker;
+    return LAP_OK;
+}
+
 /*
  * The ranks of this host meet as if they were a world by themselves; what they learn of each other
  * goes into the real one.
@@ -69,7 +93,11 @@ static lap_status_t meet_locals(lap_wired_t *maker)
     lap_world_t *world = maker->world, *host = maker->host;
     lap_region_t board = {0};
     host->peers[maker->local_rank] = world->peers[maker->rank];
-    lap_status_t status = lap_bootstrap_meet(host, maker->cards[maker->locals[0]].dir, &board);
+    const lap_meeting_place_t place = {.dir = maker->cards[maker->locals[0]].dir,
+                                       .ranks = maker->locals,
+                                       .look = look,
+                                       .context = maker};
+    lap_status_t status = lap_bootstrap_meet(host, &place, &board);
     if (status == LAP_OK)
         lap_region_unmap(host, &board);
     for (int i = 0; i < maker->local_size; i++) {

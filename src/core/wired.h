@@ -16,6 +16,13 @@ typedef struct lap_wired lap_wired_t;
 typedef struct lap_wired_ops {
     /* Gathers `bytes` of each rank, in their order, on every rank, before the deadline. */
     lap_status_t (*gather)(lap_wired_t *maker, const void *mine, size_t bytes, void *all);
+    /*
+     * Instead of gathering: this rank has failed, with this thread's sentence, and its card says so.
+     * Returns the failure by which the world ends here.
+     */
+    lap_status_t (*report)(lap_wired_t *maker, lap_status_t status);
+    /* While this rank waits for others of its host: a failure that another rank has told, or its end. */
+    lap_status_t (*look)(lap_wired_t *maker);
     /* Connects all ranks of the world. */
     lap_status_t (*open_wire)(lap_wired_t *maker, lap_world_t *world, lap_wire_t **wire_p);
 } lap_wired_ops_t;
@@ -43,6 +50,10 @@ struct lap_wired {
  * hear. Needs the fields up to `locals`. Collective.
  */
 lap_status_t lap_wired_make(lap_wired_t *maker, lap_status_t status, lap_world_t **world_p);
+
+/* Slots for who can only gather: the card goes to all with those of the others. */
+lap_status_t lap_wired_report(lap_wired_t *maker, lap_status_t status);
+lap_status_t lap_wired_no_look(lap_wired_t *maker);
 
 /* Whether a rank had its wire, as all ranks know. */
 bool lap_wired_any(const lap_wired_t *maker);

@@ -164,7 +164,7 @@ static lap_status_t process_world_create(int rank, int size, const char *dir,
     if (status != LAP_OK)
         goto err_destroy;
     if (size > 1)
-        status = lap_bootstrap_meet(world, dir, &board);
+        status = lap_bootstrap_meet(world, &(lap_meeting_place_t){.dir = dir}, &board);
     else
         status = lap_region_create(world, lap_board_bytes(1), 1, &board);
     lap_world_set_local(world, size);

@@ -39,6 +39,20 @@ void lap_deadline_shorten(lap_deadline_t *deadline, uint64_t ns)
         deadline->at = deadline->seen + ns;
 }
 
+lap_deadline_part_t lap_deadline_begin_part(lap_deadline_t *deadline, uint64_t ns)
+{
+    const uint64_t left = lap_deadline_left(deadline);
+    const lap_deadline_t until = lap_deadline_after(left < ns ? left : ns);
+    return (lap_deadline_part_t){until, until.at};
+}
+
+void lap_deadline_end_part(lap_deadline_t *deadline, const lap_deadline_part_t *part)
+{
+    const uint64_t stopped = part->until.at - part->at;
+    deadline->at = deadline->at < UINT64_MAX - stopped ? deadline->at + stopped : UINT64_MAX;
+    deadline->seen = part->until.seen;
+}
+
 int lap_deadline_poll_ms(lap_deadline_t *deadline)
 {
     const uint64_t left = lap_deadline_left(deadline);

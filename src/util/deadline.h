@@ -31,6 +31,19 @@ bool lap_deadline_passed(lap_deadline_t *deadline);
 /* Brings it forward, so that it passes within `ns` from now. */
 void lap_deadline_shorten(lap_deadline_t *deadline, uint64_t ns);
 
+/*
+ * A part of a wait, of at most `ns`, with a deadline of its own to look at. At its end the whole
+ * deadline, which nobody has looked at meanwhile, is told: only where the part found a stop was
+ * there one, the rest has been waited for.
+ */
+typedef struct lap_deadline_part {
+    lap_deadline_t until;
+    uint64_t at; /* when it was to pass at first */
+} lap_deadline_part_t;
+
+lap_deadline_part_t lap_deadline_begin_part(lap_deadline_t *deadline, uint64_t ns);
+void lap_deadline_end_part(lap_deadline_t *deadline, const lap_deadline_part_t *part);
+
 /* Looks, and tells how long poll() may wait until the next look, in milliseconds. */
 int lap_deadline_poll_ms(lap_deadline_t *deadline);
 

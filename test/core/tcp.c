@@ -20,15 +20,12 @@
 #include "core/make.h"
 #include "core/world.h"
 #include "tap.h"
-#include "util/alloc.h"
 #include "util/clock.h"
 
 #define SECOND 1000000000u
 #define HELLO_MAGIC 0x4c61704d65657431u
 #define FRAME_MAGIC 0x4c61704d65657432u
 #define CHALLENGE_MAGIC 0x4c61704d65657433u
-#define GREETING_MAGIC 0x4c61705769726531u
-#define RANKS 200 /* of a mesh: more than 64 */
 
 static lap_master_t master; /* where the ranks of a test look for rank 0, and its key */
 
@@ -123,11 +120,18 @@ static int connect_to(int port)
     return -1;
 }
 
-static int accept_one(int listener)
+/* One who has connected; -1: nobody has. */
+static int accept_now(int listener)
 {
     lap_tcp_address_t from;
+    int fd = -1;
+    return lap_tcp_accept(listener, 0, 1, &fd, &from) == LAP_OK ? fd : -1;
+}
+
+static int accept_one(int listener)
+{
     struct pollfd one = {.fd = listener, .events = POLLIN};
-    return poll(&one, 1, 20000) == 1 ? lap_tcp_accept(listener, &from) : -1;
+    return poll(&one, 1, 20000) == 1 ? accept_now(listener) : -1;
 }
 
 static bool sends(int fd, const void *data, size_t bytes)
@@ -171,9 +175,8 @@ static void test_silence(void)
     member_t rank;
     start(&rank, 1, 2, SECOND);
     check_given_up(&rank, "a listener that says nothing");
-    lap_tcp_address_t from;
     int asked = 0;
-    for (int fd; (fd = lap_tcp_accept(listener, &from)) >= 0; asked++)
+    for (int fd; (fd = accept_now(listener)) >= 0; asked++)
         close(fd);
     tap_ok(asked >= 1 && asked <= 4, "... which one wait of 1 s asks once or little more: %d",
            asked);
@@ -528,61 +531,6 @@ static void test_unserved(void)
     }
 }
 
-/* ---- a mesh of many ranks ---- */
-
-typedef struct opener {
-    lap_world_t *world;
-    lap_tcp_door_t door;
-    int *fds;
-    lap_status_t status;
-} opener_t;
-
-static void *mesh_main(void *arg)
-{
-    opener_t *opener = arg;
-    lap_deadline_t deadline = lap_deadline_after(20 * (uint64_t)SECOND);
-    opener->status = lap_tcp_mesh(opener->world, &opener->door, &deadline, &opener->fds);
-    return NULL;
-}
-
-typedef struct greeting {
-    uint64_t magic;
-    lap_key_t key;
-    int32_t from, to;
-} greeting_t;
-
-/* All ranks connect before one of them says who it is. */
-static void test_many(void)
-{
-    static lap_world_t world = {.size = RANKS, .timeout_ns = 20 * (uint64_t)SECOND};
-    opener_t opener = {.world = &world, .door = {.key = {{3, 4}}}};
-    const greeting_t no_rank = {.magic = GREETING_MAGIC, .key = {{5, 6}}, .from = 1};
-    int port = 0, fds[RANKS], sent = 0;
-    pthread_t thread;
-    tap_success(lap_tcp_listen(0, &opener.door.listener, &port), "rank 0 of a mesh listens");
-    for (int rank = 1; rank < RANKS; rank++)
-        fds[rank] = connect_to(port);
-    const int last = connect_to(port);
-    pthread_create(&thread, NULL, mesh_main, &opener);
-    tap_ok(sends(last, &no_rank, sizeof(no_rank)) && hears_the_end(last),
-           "who comes last, without the key, is turned away");
-    close(last);
-    for (int rank = 1; rank < RANKS; rank++) {
-        const greeting_t greeting = {GREETING_MAGIC, opener.door.key, rank, 0};
-        sent += sends(fds[rank], &greeting, sizeof(greeting));
-    }
-    pthread_join(thread, NULL);
-    tap_ok(sent == RANKS - 1, "all ranks before it are still heard: %d", sent);
-    tap_success(opener.status, "%d ranks are connected", RANKS);
-    for (int rank = 1; rank < RANKS; rank++) {
-        close(fds[rank]);
-        if (opener.status == LAP_OK)
-            close(opener.fds[rank]);
-    }
-    lap_free(opener.fds);
-    close(opener.door.listener);
-}
-
 int main(void)
 {
     test_silence();
@@ -595,6 +543,5 @@ int main(void)
     test_stop();
     test_statuses();
     test_unserved();
-    test_many();
     return tap_done();
 }

@@ -58,7 +58,12 @@ static lap_status_t open_wire(lap_wired_t *wired, lap_world_t *world, lap_wire_t
     return lap_mpi_wire_open(world, maker->comm, maker->owns_mpi, wire_p);
 }
 
-static const lap_wired_ops_t wired_ops = {.gather = gather, .open_wire = open_wire};
+static const lap_wired_ops_t wired_ops = {
+    .gather = gather,
+    .report = lap_wired_report,
+    .look = lap_wired_no_look,
+    .open_wire = open_wire,
+};
 
 /*
  * A communicator of the library's own. Errors on the way to it are those of the caller's, whose

@@ -36,10 +36,18 @@ int lap_tcp_port(const lap_tcp_address_t *address);
  */
 lap_status_t lap_tcp_listen(int port, int *fd_p, int *port_p);
 
-/* One who has connected; -1: nobody has. An address of IPv4 is told as one. */
-int lap_tcp_accept(int listener, lap_tcp_address_t *from_p);
+/*
+ * One who has connected to this rank; -1: nobody has, or has gone again. An address of IPv4 is told
+ * as one. LAP_ERR_SYSTEM: a process without descriptors would be asked again and again.
+ */
+lap_status_t lap_tcp_accept(int listener, int rank, int size, int *fd_p, lap_tcp_address_t *from_p);
 
-/* LAP_ERR_PEER_LOST and LAP_ERR_TIMEOUT come without a sentence, with an errno. */
+/*
+ * LAP_ERR_PEER_LOST and LAP_ERR_TIMEOUT come without a sentence, with an errno. In two halves: the
+ * connection that one begins can be written to when the other can be called.
+ */
+lap_status_t lap_tcp_begin_connect(const lap_tcp_address_t *address, int *fd_p);
+lap_status_t lap_tcp_end_connect(int fd);
 lap_status_t lap_tcp_connect(const lap_tcp_address_t *address, lap_deadline_t *deadline, int *fd_p);
 
 /* Small packets leave at once, and an idle host that is gone is noticed within `timeout_ns`. */
@@ -80,6 +88,9 @@ uint64_t lap_tcp_proof(const lap_key_t *key, lap_tcp_side_t side, const lap_tcp_
 
 /* ---- the meeting of all ranks at rank 0: tcp_meet.c ---- */
 
+/* Others wait this much longer than rank 0, for its verdict. */
+#define LAP_TCP_GRACE_NS 3000000000u
+
 /* So many more than there are ranks may wait there to be heard. */
 #define LAP_TCP_STRANGERS 16
 
@@ -90,6 +101,7 @@ typedef struct lap_tcp_meeting {
     int *fds;               /* of rank 0: to each rank; else the first is to rank 0; -1: none */
     lap_tcp_address_t seen; /* this rank, as rank 0 sees it, */
     lap_tcp_address_t master_address; /* and rank 0, as this rank does; neither in rank 0 */
+    bool failed;                      /* a failure has been told: nobody gathers any more */
 } lap_tcp_meeting_t;
 
 /*
@@ -121,6 +133,22 @@ void lap_tcp_tell_all(lap_tcp_meeting_t *meeting, lap_status_t status);
 lap_status_t lap_tcp_gather(lap_tcp_meeting_t *meeting, const void *mine, size_t bytes, void *all,
                             lap_deadline_t *deadline);
 
+/*
+ * Instead of gathering: this rank has failed, with this thread's sentence. All hear of it at once.
+ * Returns the failure that rank 0 heard of first, which all return.
+ */
+lap_status_t lap_tcp_report(lap_tcp_meeting_t *meeting, lap_status_t status,
+                            lap_deadline_t *deadline);
+
+/*
+ * Before this rank gathers: poll() has found `revents` at its connection to `rank`. Returns the
+ * failure of which it tells; of rank 0, all hear of it. *ready_p: that rank gathers already.
+ */
+lap_status_t lap_tcp_hear(lap_tcp_meeting_t *meeting, int rank, int revents, bool *ready_p);
+
+/* The same, of all connections, without waiting. */
+lap_status_t lap_tcp_look(lap_tcp_meeting_t *meeting);
+
 /* ---- the wire: tcp_mesh.c, tcp_wire.c ---- */
 
 /* Where a rank takes connections of others. */
@@ -131,9 +159,12 @@ typedef struct lap_tcp_door {
     lap_tcp_address_t *addresses; /* of all ranks, as this one reaches them */
 } lap_tcp_door_t;
 
-/* A connection to every other rank; *fds_p has one for each, -1 for this rank itself. */
+/*
+ * A connection to every other rank; *fds_p has one for each, -1 for this rank itself. A failure of
+ * another rank that is told at the meeting is a failure of this one.
+ */
 lap_status_t lap_tcp_mesh(const lap_world_t *world, const lap_tcp_door_t *door,
-                          lap_deadline_t *deadline, int **fds_p);
+                          lap_tcp_meeting_t *meeting, lap_deadline_t *deadline, int **fds_p);
 
 /* A wire over connections to all ranks, which it takes over on success, with the memory of `fds`. */
 lap_status_t lap_tcp_wire_open(lap_world_t *world, int *fds, lap_wire_t **wire_p);

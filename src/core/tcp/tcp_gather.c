@@ -12,6 +12,8 @@
 #include "util/alloc.h"
 
 #define FRAME_MAGIC 0x4c61704d65657432u
+#define VERDICT_NS                                                                                 \
+    2000000000u /* for the answer of rank 0 to a failure, and for the rest of a frame */
 
 /* What precedes all bytes after the proofs. */
 typedef struct frame {
@@ -62,21 +64,32 @@ lap_status_t lap_tcp_receive_frame(int fd, void *data, size_t bytes, bool *verdi
     return lap_error((lap_status_t)frame.status, "%s", text);
 }
 
-void lap_tcp_tell(int fd, lap_status_t status)
+static void tell(int fd, lap_status_t status, const char *text)
 {
     struct {
         frame_t frame;
         char text[LAP_ERROR_TEXT];
     } message = {.frame = {.magic = FRAME_MAGIC, .status = status, .bytes = LAP_ERROR_TEXT}};
-    snprintf(message.text, sizeof(message.text), "%s", lap_last_error());
+    snprintf(message.text, sizeof(message.text), "%s", text);
     (void)send(fd, &message, sizeof(message), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void lap_tcp_tell(int fd, lap_status_t status)
+{
+    tell(fd, status, lap_last_error());
+}
+
+static void tell_all(lap_tcp_meeting_t *meeting, lap_status_t status, const char *text)
+{
+    meeting->failed = true;
+    for (int rank = 1; rank < meeting->size; rank++)
+        if (meeting->fds[rank] >= 0)
+            tell(meeting->fds[rank], status, text);
 }
 
 void lap_tcp_tell_all(lap_tcp_meeting_t *meeting, lap_status_t status)
 {
-    for (int rank = 1; rank < meeting->size; rank++)
-        if (meeting->fds[rank] >= 0)
-            lap_tcp_tell(meeting->fds[rank], status);
+    tell_all(meeting, status, lap_last_error());
 }
 
 /* Of a frame of `rank` that did not come, or did not get there. */
@@ -90,33 +103,33 @@ static lap_status_t frame_failed(const lap_tcp_meeting_t *meeting, int rank, lap
     return status;
 }
 
-/* Until rank `awaited` has said something: who goes away meanwhile ends it for all. */
-static lap_status_t await_rank(const lap_tcp_meeting_t *meeting, struct pollfd *polls, int awaited,
-                               lap_deadline_t *deadline)
-{
-    for (int rank = 0; rank < meeting->size; rank++)
-        polls[rank] =
-            (struct pollfd){.fd = meeting->fds[rank],
-                            .events = (short)(rank == awaited ? POLLIN | POLLRDHUP : POLLRDHUP)};
-    const lap_status_t status = lap_wait_polls(polls, meeting->size, deadline);
-    if (status != LAP_OK)
-        return frame_failed(meeting, awaited, status);
-    for (int rank = 1; rank < meeting->size; rank++)
-        if (polls[rank].revents & (POLLRDHUP | POLLHUP | POLLERR))
-            return frame_failed(meeting, rank, LAP_ERR_PEER_LOST);
-    return LAP_OK;
-}
-
+/* Takes what ranks say as it comes: one that fails ends it for all, and so does one that goes away. */
 static lap_status_t host_collect(const lap_tcp_meeting_t *meeting, struct pollfd *polls,
                                  size_t bytes, char *all, lap_deadline_t *deadline)
 {
-    for (int rank = 1; rank < meeting->size; rank++) {
-        LAP_TRY(await_rank(meeting, polls, rank, deadline));
-        bool verdict;
-        const lap_status_t status = lap_tcp_receive_frame(
-            meeting->fds[rank], all + (size_t)rank * bytes, bytes, &verdict, deadline);
+    const int size = meeting->size;
+    int missing = size - 1, first = 1;
+    for (int rank = 0; rank < size; rank++)
+        polls[rank] = (struct pollfd){.fd = meeting->fds[rank], .events = POLLIN | POLLRDHUP};
+    while (missing > 0) {
+        lap_status_t status = lap_wait_polls(polls, size, deadline);
+        while (!(polls[first].events & POLLIN))
+            first++;
         if (status != LAP_OK)
-            return verdict ? status : frame_failed(meeting, rank, status);
+            return frame_failed(meeting, first, status);
+        for (int rank = 1; rank < size; rank++) {
+            bool verdict = false;
+            if (!polls[rank].revents)
+                continue;
+            status = LAP_ERR_PEER_LOST;
+            if (polls[rank].events & POLLIN)
+                status = lap_tcp_receive_frame(meeting->fds[rank], all + (size_t)rank * bytes,
+                                               bytes, &verdict, deadline);
+            if (status != LAP_OK)
+                return verdict ? status : frame_failed(meeting, rank, status);
+            polls[rank].events = POLLRDHUP;
+            missing--;
+        }
     }
     return LAP_OK;
 }
@@ -162,4 +175,66 @@ lap_status_t lap_tcp_gather(lap_tcp_meeting_t *meeting, const void *mine, size_t
         status = lap_tcp_receive_frame(meeting->fds[0], all, (size_t)meeting->size * bytes,
                                        &verdict, deadline);
     return status == LAP_OK || verdict ? status : frame_failed(meeting, 0, status);
+}
+
+lap_status_t lap_tcp_report(lap_tcp_meeting_t *meeting, lap_status_t status,
+                            lap_deadline_t *deadline)
+{
+    char mine[LAP_ERROR_TEXT], text[LAP_ERROR_TEXT];
+    bool verdict = false;
+    if (meeting->failed) /* this is what all have heard */
+        return status;
+    meeting->failed = true;
+    snprintf(mine, sizeof(mine), "%s", lap_last_error());
+    snprintf(text, sizeof(text), "rank %d: %.*s", meeting->rank, LAP_ERROR_TEXT - 24, mine);
+    if (meeting->rank == 0) {
+        tell_all(meeting, status, text);
+        return status;
+    }
+    tell(meeting->fds[0], status, text);
+    lap_deadline_part_t part = lap_deadline_begin_part(deadline, VERDICT_NS);
+    const lap_status_t first =
+        lap_tcp_receive_frame(meeting->fds[0], NULL, 0, &verdict, &part.until);
+    lap_deadline_end_part(deadline, &part);
+    if (verdict && strcmp(lap_last_error(), text) != 0)
+        return first;
+    return lap_error(status, "%s", mine);
+}
+
+lap_status_t lap_tcp_hear(lap_tcp_meeting_t *meeting, int rank, int revents, bool *ready_p)
+{
+    const int fd = meeting->fds[rank];
+    const bool gone = revents & (POLLRDHUP | POLLHUP | POLLERR);
+    lap_status_t status = LAP_ERR_PEER_LOST;
+    bool verdict = false;
+    frame_t frame;
+    const ssize_t got = recv(fd, &frame, sizeof(frame), MSG_PEEK | MSG_DONTWAIT);
+    const bool whole = got == sizeof(frame);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+        return LAP_OK;
+    if (!gone && got > 0 && !whole)
+        return LAP_OK; /* more will come */
+    *ready_p = !gone && whole && frame.status == LAP_OK && meeting->rank == 0;
+    if (*ready_p)
+        return LAP_OK;
+    lap_deadline_t deadline = lap_deadline_after(VERDICT_NS);
+    if (whole && frame.status != LAP_OK)
+        status = lap_tcp_receive_frame(fd, NULL, 0, &verdict, &deadline);
+    if (!verdict)
+        status = frame_failed(meeting, rank, LAP_ERR_PEER_LOST);
+    meeting->failed = true;
+    if (meeting->rank == 0)
+        lap_tcp_tell_all(meeting, status);
+    return status;
+}
+
+lap_status_t lap_tcp_look(lap_tcp_meeting_t *meeting)
+{
+    for (int rank = 0; rank < meeting->size; rank++) {
+        struct pollfd one = {.fd = meeting->fds[rank], .events = POLLIN | POLLRDHUP};
+        bool ready;
+        if (poll(&one, 1, 0) > 0)
+            LAP_TRY(lap_tcp_hear(meeting, rank, one.revents, &ready));
+    }
+    return LAP_OK;
 }

@@ -26,7 +26,6 @@
 #define CONNECT_NS 3000000000u /* for one attempt: it may be the wrong address of several */
 #define WELCOME_NS 5000000000u /* the same, for an answer of who may be somebody else */
 #define PAUSE_MOST_NS 100000000u
-#define GRACE_NS 3000000000u  /* others wait this much longer for the verdict of rank 0 */
 #define LINGER_NS 2000000000u /* after a failure rank 0 waits this long for those to hear of it */
 
 static double seconds(uint64_t ns)
@@ -221,11 +220,7 @@ static lap_status_t hear(host_t *host, int index)
 static lap_status_t host_accept(host_t *host)
 {
     stranger_t stranger = {.got = 0};
-    stranger.fd = lap_tcp_accept(host->listener, &stranger.from);
-    if (stranger.fd < 0 && (errno == EMFILE || errno == ENFILE))
-        return lap_error_errno("rank 0 has no descriptors left for %d ranks; expected a larger "
-                               "`ulimit -n`",
-                               host->meeting->size);
+    LAP_TRY(lap_tcp_accept(host->listener, 0, host->meeting->size, &stranger.fd, &stranger.from));
     if (stranger.fd < 0)
         return LAP_OK; /* it has gone again */
     if (host->nstrangers == host->most)
@@ -351,30 +346,6 @@ typedef struct attempt {
     char other[128]; /* and that one came to another job */
 } attempt_t;
 
-/* A deadline for a part of the wait. */
-typedef struct part {
-    lap_deadline_t until;
-    uint64_t at; /* when it was to pass at first */
-} part_t;
-
-static part_t at_most(lap_deadline_t *deadline, uint64_t ns)
-{
-    const uint64_t left = lap_deadline_left(deadline);
-    const lap_deadline_t until = lap_deadline_after(left < ns ? left : ns);
-    return (part_t){until, until.at};
-}
-
-/*
- * After it: the whole deadline has not been looked at meanwhile, but the part has. Only where that
- * found a stop was there one; the rest has been waited for.
- */
-static void count(lap_deadline_t *deadline, const part_t *part)
-{
-    const uint64_t stopped = part->until.at - part->at;
-    deadline->at = deadline->at < UINT64_MAX - stopped ? deadline->at + stopped : UINT64_MAX;
-    deadline->seen = part->until.seen;
-}
-
 /* Rank 0 is to prove that it is the one of this job, and is shown the same then. */
 static lap_status_t prove(attempt_t *attempt, int fd, const lap_tcp_address_t *address,
                           const lap_tcp_hello_t *hello, lap_deadline_t *until)
@@ -408,12 +379,12 @@ static lap_status_t greet(attempt_t *attempt, int fd, const lap_tcp_address_t *a
     bool verdict = false;
     snprintf(hello.version, sizeof(hello.version), "%s", lap_version_string());
     LAP_TRY(lap_tcp_random(&hello.nonce));
-    part_t part = at_most(attempt->deadline, WELCOME_NS);
+    lap_deadline_part_t part = lap_deadline_begin_part(attempt->deadline, WELCOME_NS);
     lap_status_t status = prove(attempt, fd, address, &hello, &part.until);
     if (status == LAP_OK)
         status =
             lap_tcp_receive_frame(fd, &meeting->seen, sizeof(meeting->seen), &verdict, &part.until);
-    count(attempt->deadline, &part);
+    lap_deadline_end_part(attempt->deadline, &part);
     attempt->reached = status == LAP_OK || verdict;
     if (!attempt->reached)
         snprintf(attempt->last, sizeof(attempt->last),
@@ -425,9 +396,9 @@ static lap_status_t try_address(attempt_t *attempt, const lap_tcp_address_t *add
 {
     char name[LAP_TCP_TEXT];
     int fd = -1;
-    part_t part = at_most(attempt->deadline, CONNECT_NS);
+    lap_deadline_part_t part = lap_deadline_begin_part(attempt->deadline, CONNECT_NS);
     lap_status_t status = lap_tcp_connect(address, &part.until, &fd);
-    count(attempt->deadline, &part);
+    lap_deadline_end_part(attempt->deadline, &part);
     if (status == LAP_ERR_PEER_LOST || status == LAP_ERR_TIMEOUT) {
         snprintf(attempt->last, sizeof(attempt->last), "%s: %s", lap_tcp_name(address, name),
                  strerror(errno));
@@ -501,7 +472,7 @@ static lap_status_t client_meet(lap_tcp_meeting_t *meeting, lap_deadline_t *dead
                              meeting->master->source);
         lap_sleep_until_ns(lap_now_ns() + (pause < left ? pause : left));
     }
-    deadline->at += GRACE_NS; /* rank 0, which has heard of it, is to be the first */
+    deadline->at += LAP_TCP_GRACE_NS; /* rank 0, which has heard of it, is to be the first */
     return LAP_OK;
 }
 

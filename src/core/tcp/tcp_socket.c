@@ -103,14 +103,18 @@ static void make_plain(lap_tcp_address_t *address)
     *address = plain;
 }
 
-int lap_tcp_accept(int listener, lap_tcp_address_t *from_p)
+lap_status_t lap_tcp_accept(int listener, int rank, int size, int *fd_p, lap_tcp_address_t *from_p)
 {
     socklen_t bytes = sizeof(*from_p);
     *from_p = (lap_tcp_address_t){.any.sa_family = AF_INET};
-    const int fd = accept4(listener, &from_p->any, &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd >= 0)
+    *fd_p = accept4(listener, &from_p->any, &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (*fd_p >= 0)
         make_plain(from_p);
-    return fd;
+    else if (errno == EMFILE || errno == ENFILE)
+        return lap_error_errno("rank %d has no descriptors left for %d ranks; expected a larger "
+                               "`ulimit -n`",
+                               rank, size);
+    return LAP_OK;
 }
 
 /* ---- connecting ---- */
@@ -124,11 +128,25 @@ static lap_status_t wait_fd(int fd, short events, lap_deadline_t *deadline)
     return status;
 }
 
-static lap_status_t finish_connect(int fd, lap_deadline_t *deadline)
+lap_status_t lap_tcp_begin_connect(const lap_tcp_address_t *address, int *fd_p)
+{
+    const int fd = open_socket(address->any.sa_family);
+    if (fd < 0)
+        return errno == EAFNOSUPPORT ? LAP_ERR_PEER_LOST : lap_error_errno("socket");
+    if (connect(fd, &address->any, bytes_of(address)) == 0 || errno == EINPROGRESS) {
+        *fd_p = fd;
+        return LAP_OK;
+    }
+    const int error = errno;
+    close(fd);
+    errno = error;
+    return LAP_ERR_PEER_LOST;
+}
+
+lap_status_t lap_tcp_end_connect(int fd)
 {
     int error = 0;
     socklen_t bytes = sizeof(error);
-    LAP_TRY(wait_fd(fd, POLLOUT, deadline));
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0)
         error = errno;
     errno = error;
@@ -137,12 +155,11 @@ static lap_status_t finish_connect(int fd, lap_deadline_t *deadline)
 
 lap_status_t lap_tcp_connect(const lap_tcp_address_t *address, lap_deadline_t *deadline, int *fd_p)
 {
-    const int fd = open_socket(address->any.sa_family);
-    if (fd < 0)
-        return errno == EAFNOSUPPORT ? LAP_ERR_PEER_LOST : lap_error_errno("socket");
-    lap_status_t status = LAP_OK;
-    if (connect(fd, &address->any, bytes_of(address)) != 0)
-        status = errno == EINPROGRESS ? finish_connect(fd, deadline) : LAP_ERR_PEER_LOST;
+    int fd = -1;
+    LAP_TRY(lap_tcp_begin_connect(address, &fd));
+    lap_status_t status = wait_fd(fd, POLLOUT, deadline);
+    if (status == LAP_OK)
+        status = lap_tcp_end_connect(fd);
     if (status == LAP_OK) {
         *fd_p = fd;
         return LAP_OK;

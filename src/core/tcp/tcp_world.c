@@ -24,6 +24,7 @@ typedef struct place {
     lap_key_t key;          /* a random one; that of rank 0 is the world's */
     lap_tcp_address_t seen; /* as rank 0 sees it; not of rank 0 */
     int32_t port;           /* where it listens */
+    uint64_t left_ns;       /* how long it can still wait: nobody waits longer than rank 0 does */
 } place_t;
 
 /* A world being made. */
@@ -40,11 +41,23 @@ static lap_status_t gather(lap_wired_t *wired, const void *mine, size_t bytes, v
     return lap_tcp_gather(&maker->meeting, mine, bytes, all, &wired->deadline);
 }
 
+static lap_status_t report(lap_wired_t *wired, lap_status_t status)
+{
+    maker_t *maker = (maker_t *)wired;
+    return lap_tcp_report(&maker->meeting, status, &wired->deadline);
+}
+
+static lap_status_t look(lap_wired_t *wired)
+{
+    maker_t *maker = (maker_t *)wired;
+    return lap_tcp_look(&maker->meeting);
+}
+
 static lap_status_t open_wire(lap_wired_t *wired, lap_world_t *world, lap_wire_t **wire_p)
 {
     maker_t *maker = (maker_t *)wired;
     int *fds = NULL;
-    LAP_TRY(lap_tcp_mesh(world, &maker->door, &wired->deadline, &fds));
+    LAP_TRY(lap_tcp_mesh(world, &maker->door, &maker->meeting, &wired->deadline, &fds));
     const lap_status_t status = lap_tcp_wire_open(world, fds, wire_p);
     for (int rank = 0; status != LAP_OK && rank < world->size; rank++)
         if (fds[rank] >= 0)
@@ -54,7 +67,12 @@ static lap_status_t open_wire(lap_wired_t *wired, lap_world_t *world, lap_wire_t
     return status;
 }
 
-static const lap_wired_ops_t wired_ops = {.gather = gather, .open_wire = open_wire};
+static const lap_wired_ops_t wired_ops = {
+    .gather = gather,
+    .report = report,
+    .look = look,
+    .open_wire = open_wire,
+};
 
 /*
  * Rank 0 and those of its host are reached by the address at which this rank reached rank 0: rank 0
@@ -86,7 +104,10 @@ static lap_status_t find_ranks(maker_t *maker, const char *host)
 {
     lap_wired_t *wired = &maker->wired;
     const size_t size = (size_t)wired->size;
-    place_t mine = {.key = maker->door.key, .seen = maker->meeting.seen, .port = maker->port};
+    place_t mine = {.key = maker->door.key,
+                    .seen = maker->meeting.seen,
+                    .port = maker->port,
+                    .left_ns = lap_deadline_left(&wired->deadline)};
     snprintf(mine.host, sizeof(mine.host), "%s", host);
     place_t *places = lap_alloc(size, sizeof(*places));
     wired->locals = lap_alloc(size, sizeof(int));
@@ -99,6 +120,8 @@ static lap_status_t find_ranks(maker_t *maker, const char *host)
     if (status == LAP_OK && places) {
         find_locals(wired, places);
         find_addresses(maker, places);
+        if (wired->rank != 0 && places[0].left_ns < UINT64_MAX - LAP_TCP_GRACE_NS)
+            lap_deadline_shorten(&wired->deadline, places[0].left_ns + LAP_TCP_GRACE_NS);
     }
     lap_free(places);
     return status;

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Worlds of processes over TCP that go wrong: a rank is killed at each step on the way to a world, in it and
+ * at its end, or another refuses its connection. Everybody else has to return the same failure, with the
+ * rank and the cause, long before the timeout. Ranks are forked; of four, two are on each of two hosts.
+ */
+#include "core/tcp/tcp.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/bootstrap.h"
+#include "tap.h"
+#include "util/clock.h"
+
+#define RANKS 4
+#define SECOND ((uint64_t)1000000000)
+
+/* Where a rank is on its way. A call is a step, and so is its return. */
+typedef enum step {
+    NOWHERE,
+    BEFORE_MEETING,
+    AFTER_MEETING,
+    GATHER_PLACES, /* the first of three gathers */
+    GATHER_CARDS,
+    LOCAL_MEETING,
+    BEFORE_MESH,
+    IN_MESH, /* it has called a rank, or let one in */
+    AFTER_MESH,
+    GATHER_WIRED,
+    IN_WORLD,
+    AT_END, /* others have ended their world in order */
+    LEAVES, /* it ends its world in order, before the others do */
+} step_t;
+
+static const char *const step_names[] = {"nowhere",
+                                         "before the meeting",
+                                         "after the meeting",
+                                         "where places are gathered",
+                                         "where cards are gathered",
+                                         "where the ranks of a host meet",
+                                         "before the mesh",
+                                         "in the mesh",
+                                         "after the mesh",
+                                         "where all tell that they are connected",
+                                         "in the world",
+                                         "at the end",
+                                         "by leaving"};
+
+typedef struct result {
+    lap_status_t status;
+    char sentence[LAP_ERROR_TEXT];
+    uint64_t took_ns;
+} result_t;
+
+/* In memory that all ranks of a case have in common. */
+static struct {
+    _Atomic bool gone; /* the victim has died */
+    _Atomic int ended; /* ranks that have ended their world */
+    result_t results[RANKS];
+} * shared;
+
+/* What goes wrong: the victim is killed at a step, or its connection to a rank leads nowhere. */
+static step_t fatal;
+static int victim, refused = -1, silent = -1;
+static lap_tcp_address_t nobody; /* who listens there does not accept, or nobody does */
+
+static int rank, gathers;
+
+static void reach(step_t step)
+{
+    if (rank != victim || step != fatal)
+        return;
+    atomic_store(&shared->gone, true);
+    raise(SIGKILL);
+}
+
+lap_status_t __real_lap_tcp_meet(lap_tcp_meeting_t *, lap_status_t, lap_deadline_t *);
+lap_status_t __wrap_lap_tcp_meet(lap_tcp_meeting_t *, lap_status_t, lap_deadline_t *);
+lap_status_t __real_lap_tcp_gather(lap_tcp_meeting_t *, const void *, size_t, void *,
+                                   lap_deadline_t *);
+lap_status_t __wrap_lap_tcp_gather(lap_tcp_meeting_t *, const void *, size_t, void *,
+                                   lap_deadline_t *);
+lap_status_t __real_lap_bootstrap_meet(lap_world_t *, const lap_meeting_place_t *, lap_region_t *);
+lap_status_t __wrap_lap_bootstrap_meet(lap_world_t *, const lap_meeting_place_t *, lap_region_t *);
+lap_status_t __real_lap_tcp_mesh(const lap_world_t *, const lap_tcp_door_t *, lap_tcp_meeting_t *,
+                                 lap_deadline_t *, int **);
+lap_status_t __wrap_lap_tcp_mesh(const lap_world_t *, const lap_tcp_door_t *, lap_tcp_meeting_t *,
+                                 lap_deadline_t *, int **);
+lap_status_t __real_lap_tcp_begin_connect(const lap_tcp_address_t *, int *);
+lap_status_t __wrap_lap_tcp_begin_connect(const lap_tcp_address_t *, int *);
+void __real_lap_tcp_prepare(int, uint64_t);
+void __wrap_lap_tcp_prepare(int, uint64_t);
+
+lap_status_t __wrap_lap_tcp_meet(lap_tcp_meeting_t *meeting, lap_status_t ready,
+                                 lap_deadline_t *deadline)
+{
+    reach(BEFORE_MEETING);
+    const lap_status_t status = __real_lap_tcp_meet(meeting, ready, deadline);
+    reach(AFTER_MEETING);
+    return status;
+}
+
+lap_status_t __wrap_lap_tcp_gather(lap_tcp_meeting_t *meeting, const void *mine, size_t bytes,
+                                   void *all, lap_deadline_t *deadline)
+{
+    static const step_t steps[] = {GATHER_PLACES, GATHER_CARDS, GATHER_WIRED};
+    reach(gathers < 3 ? steps[gathers] : NOWHERE);
+    gathers++;
+    return __real_lap_tcp_gather(meeting, mine, bytes, all, deadline);
+}
+
+lap_status_t __wrap_lap_bootstrap_meet(lap_world_t *world, const lap_meeting_place_t *place,
+                                       lap_region_t *board)
+{
+    reach(LOCAL_MEETING);
+    return __real_lap_bootstrap_meet(world, place, board);
+}
+
+static bool in_mesh;
+static int calls;
+
+lap_status_t __wrap_lap_tcp_mesh(const lap_world_t *world, const lap_tcp_door_t *door,
+                                 lap_tcp_meeting_t *meeting, lap_deadline_t *deadline, int **fds)
+{
+    reach(BEFORE_MESH);
+    in_mesh = true;
+    const lap_status_t status = __real_lap_tcp_mesh(world, door, meeting, deadline, fds);
+    in_mesh = false;
+    reach(AFTER_MESH);
+    return status;
+}
+
+/* In the mesh a rank calls those before it in their order. */
+lap_status_t __wrap_lap_tcp_begin_connect(const lap_tcp_address_t *address, int *fd_p)
+{
+    const int to = in_mesh ? calls++ : -1;
+    if (to >= 0 && rank == victim && (to == refused || to == silent))
+        address = &nobody;
+    return __real_lap_tcp_begin_connect(address, fd_p);
+}
+
+/* Of a connection that has been made. */
+void __wrap_lap_tcp_prepare(int fd, uint64_t timeout_ns)
+{
+    if (in_mesh)
+        reach(IN_MESH);
+    __real_lap_tcp_prepare(fd, timeout_ns);
+}
+
+/* ---- ranks ---- */
+
+static lap_status_t live(void)
+{
+    lap_world_t *world = NULL;
+    LAP_TRY(lap_world_create(NULL, &world));
+    lap_group_t *all = lap_world_group(world);
+    lap_status_t status = lap_group_barrier(all);
+    if (status == LAP_OK) {
+        reach(IN_WORLD);
+        if (fatal == AT_END && rank == victim) {
+            while (atomic_load(&shared->ended) < RANKS - 1)
+                lap_sleep_until_ns(lap_now_ns() + SECOND / 1000);
+            reach(AT_END);
+        }
+        if (fatal == IN_WORLD || (fatal == LEAVES && rank != victim))
+            status = lap_group_barrier(all);
+    }
+    lap_world_destroy(world);
+    atomic_fetch_add(&shared->ended, 1);
+    return status;
+}
+
+static void rank_main(int port, const char *timeout_s)
+{
+    char text[32];
+    result_t *result = &shared->results[rank];
+    alarm(55); /* a rank that hangs is a failure, not a hanging test */
+    snprintf(text, sizeof(text), "%d", rank);
+    setenv("LAP_RANK", text, 1);
+    snprintf(text, sizeof(text), "%d", RANKS);
+    setenv("LAP_SIZE", text, 1);
+    snprintf(text, sizeof(text), "%d", rank / 2);
+    setenv("LAP_NODE", text, 1);
+    snprintf(text, sizeof(text), "127.0.0.1:%d", port);
+    setenv("LAP_MASTER", text, 1);
+    setenv("LAP_TIMEOUT_S", timeout_s, 1);
+    const uint64_t began = lap_now_ns();
+    result->status = live();
+    result->took_ns = lap_now_ns() - began;
+    snprintf(result->sentence, sizeof(result->sentence), "%s",
+             result->status == LAP_OK ? "" : lap_last_error());
+    _exit(0);
+}
+
+/* A port that is free now, and that the kernel gives out to nobody who asks for any. */
+static int find_port(void)
+{
+    static int port;
+    for (port = port ? port + 1 : 20000 + (int)(getpid() % 6000) * 2;; port++) {
+        int fd = -1, got;
+        if (lap_tcp_listen(port, &fd, &got) != LAP_OK)
+            continue;
+        close(fd);
+        return port;
+    }
+}
+
+/* Runs a case: the others end by themselves, and the victim is killed, if that is its part. */
+static void run(const char *timeout_s)
+{
+    pid_t pids[RANKS];
+    const int port = find_port();
+    memset(shared, 0, sizeof(*shared));
+    fflush(stdout);
+    for (rank = 0; rank < RANKS; rank++) {
+        pids[rank] = fork();
+        if (pids[rank] == 0)
+            rank_main(port, timeout_s);
+    }
+    for (int i = 0; i < RANKS; i++) {
+        int status = 0;
+        while (waitpid(pids[i], &status, 0) < 0 && errno == EINTR)
+            continue;
+        const bool killed = i == victim && fatal != NOWHERE && fatal != LEAVES;
+        tap_ok(killed ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL
+                      : WIFEXITED(status) && WEXITSTATUS(status) == 0,
+               "rank %d %s", i, killed ? "is killed" : "ends");
+    }
+}
+
+/* Whether all but the victim have returned that status and these words, well before 100 s were over. */
+static void check(lap_status_t status, const char *words)
+{
+    for (int i = 0; i < RANKS; i++) {
+        const result_t *result = &shared->results[i];
+        if (i == victim && fatal != NOWHERE)
+            continue;
+        const bool held =
+            tap_ok(result->status == status && strstr(result->sentence, words) &&
+                       result->took_ns < 50 * SECOND,
+                   "... rank %d says so: '%s' (%.2f s)", i, words, (double)result->took_ns * 1e-9);
+        if (!held)
+            tap_note("rank %d: %s: %s", i, lap_status_string(result->status), result->sentence);
+    }
+}
+
+/* ---- what goes wrong ---- */
+
+static void test_kills(void)
+{
+    static const int victims[] = {0, 1, 3};
+    char words[64];
+    for (step_t step = AFTER_MEETING; step <= IN_WORLD; step++) {
+        for (size_t i = 0; i < 3; i++) {
+            fatal = step;
+            victim = victims[i];
+            tap_doing("rank %d is killed %s", victim, step_names[step]);
+            tap_note("rank %d is killed %s", victim, step_names[step]);
+            run("100");
+            snprintf(words, sizeof(words), "rank %d ", victim);
+            check(LAP_ERR_PEER_LOST, words);
+        }
+    }
+    fatal = NOWHERE;
+}
+
+/* Who is killed before it comes is not known to anybody: the timeout finds it. */
+static void test_absent(void)
+{
+    fatal = BEFORE_MEETING;
+    victim = 2;
+    tap_note("rank 2 is killed %s", step_names[fatal]);
+    run("2");
+    check(LAP_ERR_TIMEOUT, "within 2 s: 2");
+    fatal = NOWHERE;
+}
+
+/* A goodbye is no death, and what comes after it is not missed. */
+static void test_goodbye(void)
+{
+    fatal = LEAVES;
+    victim = 2;
+    tap_note("rank 2 leaves in order while the others wait for it");
+    run("100");
+    check(LAP_ERR_PEER_LOST, "has left the group");
+    fatal = AT_END;
+    tap_note("rank 2 is killed when the others have ended their world in order");
+    run("100");
+    check(LAP_OK, "");
+    fatal = NOWHERE;
+}
+
+/* A rank that refuses a connection, as behind a firewall, and one at whose port somebody else is silent. */
+static void test_unreachable(void)
+{
+    char words[64];
+    int fd = -1, port = 0;
+    tap_success(lap_tcp_listen(0, &fd, &port), "a port at which nobody answers");
+    nobody = (lap_tcp_address_t){.v4 = {.sin_family = AF_INET}};
+    nobody.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    lap_tcp_set_port(&nobody, port);
+    victim = 3;
+    silent = 1;
+    tap_note("rank 3 does not reach rank 1");
+
+    run("12");
+    check(LAP_ERR_TIMEOUT, "rank 3 cannot reach rank 1 at 127.0.0.1:");
+    check(LAP_ERR_TIMEOUT, "(Connection timed out): expected hosts whose ranks can connect");
+    silent = -1;
+    close(fd);
+    for (victim = 1; victim < RANKS; victim++) {
+        refused = victim - 1;
+        tap_note("rank %d is refused by rank %d", victim, refused);
+        snprintf(words, sizeof(words), "rank %d cannot reach rank %d at 127.0.0.1:", victim,
+                 refused);
+        run("100");
+        check(LAP_ERR_PEER_LOST, words);
+        check(LAP_ERR_PEER_LOST, "(Connection refused): expected hosts whose ranks can connect");
+    }
+    refused = -1;
+}
+
+int main(void)
+{
+    shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        return tap_ok(false, "memory for the ranks"), tap_done();
+    test_kills();
+    test_absent();
+    test_goodbye();
+    test_unreachable();
+    return tap_done();
+}

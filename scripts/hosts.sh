@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Makes hosts out of namespaces, each with its own name, network and cores, joins them through a switch by links of a
-# limited rate, and runs a command across them under mpirun. The namespaces have no names outside and end with the
+# limited rate, and runs a command across them, under mpirun or over TCP. The namespaces have no names outside and end with the
 # processes in them: however this script ends, killed included, nothing is left, and several may run at once.
 # The hosts share the memory and the file system of the machine, and cannot reach the network outside.
 set -euo pipefail
@@ -11,21 +11,23 @@ usage()
     cat <<'EOF'
 Usage: hosts.sh [OPTIONS] [--] COMMAND [ARGUMENT...]
 
-Runs a command under mpirun on hosts made of network namespaces, with links of a limited rate between them.
+Runs a command on hosts made of network namespaces, with links of a limited rate between them, under mpirun or over TCP.
 
   --hosts N      hosts to make (default 2)
   --ranks N      ranks in all, spread over the hosts in blocks (default: one for each host)
   --rate RATE    of the link of each host, each way: kbit, mbit or gbit per second (default 1gbit)
   --delay TIME   added to each packet on its way, in us or ms; needs a kernel with netem (default: none)
   --mpirun NAME  the launcher of Open MPI or of MPICH (default mpirun)
+  --tcp          without MPI: each rank is started by itself, with LAP_RANK, LAP_SIZE and LAP_MASTER, and all are waited for
   --help         this text
 
 The cores of the machine are split evenly among the hosts. The rate counts the headers of packets, so that MPI over TCP
 is left with 1448 of 1514 bytes. What OMPI_MCA_... and UCX_... in the environment say holds for all hosts. Needs root.
-Exit status: that of the launcher; 2 when the request makes no sense, 125 when the hosts cannot be made, 128 + its
+Exit status: that of the launcher, or of the first rank that failed; 2 when the request makes no sense, 125 when the hosts cannot be made, 128 + its
 number after a signal.
 
     scripts/hosts.sh --rate 1gbit -- build/lap bench ag 2048 4096 2048 --transport mpi
+    scripts/hosts.sh --rate 1gbit --ranks 4 --tcp -- build/lap bench ag 2048 4096 2048
 EOF
 }
 
@@ -53,7 +55,7 @@ count()
 
 parse()
 {
-    hosts=2 ranks='' rate=1gbit delay='' launcher=mpirun inside=''
+    hosts=2 ranks='' rate=1gbit delay='' launcher=mpirun tcp='' inside=''
     local option
     while (($# > 0)) && [[ $1 == -* ]]; do
         option=$1
@@ -61,6 +63,7 @@ parse()
         case $option in
         --) break ;;
         --inside) inside=yes && continue ;; # see below
+        --tcp) tcp=yes && continue ;;
         --help) usage && exit ;;
         --hosts | --ranks | --rate | --delay | --mpirun) ;;
         *) misused "there is no option '$option': see --help" ;;
@@ -97,7 +100,7 @@ check_machine()
     need unshare util-linux
     need ip iproute2
     need tc iproute2
-    need "$launcher" openmpi-bin
+    [[ $tcp ]] || need "$launcher" openmpi-bin
     reason=$(unshare --mount --pid --net --uts --ipc --fork --mount-proc true 2>&1) ||
         failed "making hosts needs root, with CAP_SYS_ADMIN and CAP_NET_ADMIN ($reason)"
 }
@@ -223,6 +226,21 @@ launch()
     enter host1 "$(printf '%q ' "${line[@]}" "${command[@]}")"
 }
 
+# Without a launcher, as if by ssh. The status of the first rank that fails.
+launch_tcp()
+{
+    local rank number status=0
+    for ((rank = 0; rank < ranks; rank++)); do
+        number=1
+        while ((rank >= number * ranks / hosts)); do number=$((number + 1)); done
+        (enter "host$number" "$(printf '%q ' exec env LAP_RANK=$rank LAP_SIZE="$ranks" LAP_MASTER=host1:29501 "${command[@]}")") &
+    done
+    for ((rank = 0; rank < ranks; rank++)); do
+        wait -n || status=$((status ? status : $?))
+    done
+    exit "$status"
+}
+
 # ---- outside ----
 
 # end_with STATUS: process 1 ends after all others of its namespace, and the process that waits for it after that.
@@ -244,6 +262,7 @@ if [[ $inside ]]; then
     trap 'failed "the hosts cannot be made (line $LINENO)"' ERR
     make_hosts
     trap - ERR
+    [[ ! $tcp ]] || launch_tcp
     (launch)
     exit
 fi

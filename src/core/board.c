@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/group.h"
+#include "core/wire_error.h"
 
 enum { FAILURE_NONE, FAILURE_BEING_WRITTEN, FAILURE_SET };
 
@@ -231,7 +232,15 @@ lap_status_t lap_group_look(lap_group_t *group)
     if (dead < 0)
         return LAP_OK;
     char who[96];
-    lap_error(LAP_ERR_PEER_LOST, "%s has died", lap_group_describe(group, dead, who, sizeof(who)));
+    const lap_wire_t *wire = group->world->wire;
+    const int error = wire ? lap_wire_error(wire, group->members[dead]) : 0;
+    lap_group_describe(group, dead, who, sizeof(who));
+    if (error)
+        lap_error(LAP_ERR_PEER_LOST,
+                  "%s cannot be reached any more (%s): its host, or the network to it, is down",
+                  who, strerror(error));
+    else
+        lap_error(LAP_ERR_PEER_LOST, "%s has died", who);
     lap_group_fail(group, LAP_ERR_PEER_LOST, lap_last_error());
     /* Another rank may have been first with its own sentence, or have died while it wrote one. */
     LAP_TRY(lap_group_broken(group));

@@ -9,13 +9,15 @@
 #include <stdatomic.h>
 
 #include "core/status.h"
+#include "core/wire_error.h"
 #include "core/world.h"
 #include "util/alloc.h"
 
 #define LARGE_PER_PEER 16 /* large packets on their way to one rank; they pace who sends more */
 
-/* A word of the bank: large packets to a rank that got away. */
+/* Words of the bank: large packets to a rank that got away; and the errno of one that is lost. */
 #define WORD_PEER(peer) (1 + (size_t)(peer))
+#define WORD_ERROR(base, peer) (1 + (size_t)(base)->world->size + (size_t)(peer))
 
 static lap_wire_base_t *base_of(lap_wire_t *wire)
 {
@@ -176,6 +178,19 @@ void lap_wire_lose(lap_wire_base_t *base, int peer)
         atomic_store_explicit(&base->world->peers[peer].lost, true, memory_order_release);
 }
 
+void lap_wire_note_error(lap_wire_base_t *base, int peer, int error)
+{
+    atomic_store_explicit(&base->bank->words[WORD_ERROR(base, peer)].value, (uint32_t)error,
+                          memory_order_relaxed); /* lap_wire_lose makes it visible */
+}
+
+int lap_wire_error(const lap_wire_t *wire, int peer)
+{
+    const lap_wire_base_t *base = (const lap_wire_base_t *)(const void *)wire;
+    return (int)atomic_load_explicit(&base->bank->words[WORD_ERROR(base, peer)].value,
+                                     memory_order_relaxed);
+}
+
 void lap_wire_say_bye(lap_wire_base_t *base, bool well)
 {
     for (int peer = 0; peer < base->world->size; peer++) {
@@ -199,7 +214,7 @@ lap_status_t lap_wire_base_init(lap_wire_base_t *base, const lap_wire_ops_t *ops
     base->world = world;
     pthread_mutex_init(&base->lock, NULL);
     pthread_mutex_init(&base->ports_lock, NULL);
-    LAP_TRY(lap_region_create(world, lap_bank_bytes(1 + size), 1, &base->bank_region));
+    LAP_TRY(lap_region_create(world, lap_bank_bytes(1 + 2 * size), 1, &base->bank_region));
     base->bank = base->bank_region.data;
     base->lanes = lap_alloc(size, sizeof(*base->lanes));
     if (!base->lanes)

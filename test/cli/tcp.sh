@@ -220,6 +220,17 @@ is '... without a word, until it is killed' "$statuses$(err 0)$(err 1)" '137 137
 
 # ---- who dies ----
 
+# Of two hosts, in the middle of a benchmark and of a step of training.
+for command in "$much" 'train --layer layernorm_mlp --seq 32 --heads 4 --head-dim 4 --iters 1000000'; do
+    LAP_NODE=0 rank 0 2 $command
+    LAP_NODE=1 rank 1 2 $command
+    ok "two hosts are at work: ${command%% *}" until_true at_work
+    sleep 0.5
+    kill -s KILL "${ranks[1]}"
+    join 2>/dev/null
+    has '... a rank that is killed' "$statuses$(err 0)" '1 137 ' 'rank 0: peer lost: ' 'rank 1 has died'
+done
+
 head -c 64 /dev/zero >"$work/clock"
 export LAP_KEEP=1 LAP_TRANSPORT FAULT_CLOCK=$work/clock
 victim=0

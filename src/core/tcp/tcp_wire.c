@@ -14,13 +14,15 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "core/wire_error.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 #include "util/thread.h"
 
 #define EVENTS 64
 #define IN_BYTES (2 * (sizeof(lap_packet_t) + LAP_WIRE_BODY))
-#define LINGER_NS 1000000000u /* how long the end waits for packets that do not get away */
+#define LINGER_NS 1000000000u /* how long the end waits for packets that do not get away, */
+#define STALL_NS 3000000000u  /* and how long, if all is well, for the next of them to */
 #define PAUSE_NS 200000u
 
 /* Packets begin where a uint64_t may: bodies are padded. */
@@ -35,7 +37,8 @@ typedef struct conn {
     pthread_mutex_t lock; /* of what follows */
     lap_out_t *first, **last;
     bool writes; /* the thread is told when the socket takes more */
-    bool broken; /* nothing can be sent any more */
+    bool broken; /* nothing can be sent any more, */
+    int error;   /* for a reason of the network's; 0: another */
 
     /* Of the thread alone. */
     bool bye; /* its rank is well, sends nothing more, and may go */
@@ -67,6 +70,12 @@ static void watch(tcp_wire_t *self, conn_t *conn, bool writes)
         conn->writes = writes;
 }
 
+/* An error that says nothing of the process at the other end; else 0. */
+static int network_error(int error)
+{
+    return error == ECONNRESET || error == EPIPE ? 0 : error;
+}
+
 /* With the lock of the connection held. */
 static void break_off(tcp_wire_t *self, conn_t *conn)
 {
@@ -92,8 +101,10 @@ static void flush(tcp_wire_t *self, conn_t *conn)
                                   MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 && errno == EINTR)
             continue;
-        if (sent < 0 && errno != EAGAIN)
+        if (sent < 0 && errno != EAGAIN) {
+            conn->error = network_error(errno);
             break_off(self, conn);
+        }
         if (sent < 0)
             break;
         out->state.sent += (size_t)sent;
@@ -154,15 +165,18 @@ static bool take_packets(tcp_wire_t *self, conn_t *conn)
     return true;
 }
 
-/* Nothing more comes from a rank. */
-static void end_conn(tcp_wire_t *self, conn_t *conn)
+/* Nothing more comes from a rank. Of an error, who sends may have heard instead. */
+static void end_conn(tcp_wire_t *self, conn_t *conn, int error)
 {
     (void)epoll_ctl(self->epoll, EPOLL_CTL_DEL, conn->fd, NULL);
-    if (!conn->bye)
-        lap_wire_lose(&self->base, conn->peer);
     pthread_mutex_lock(&conn->lock);
+    error = error ? error : conn->error;
     break_off(self, conn);
     pthread_mutex_unlock(&conn->lock);
+    if (conn->bye)
+        return;
+    lap_wire_note_error(&self->base, conn->peer, error);
+    lap_wire_lose(&self->base, conn->peer);
 }
 
 static void receive(tcp_wire_t *self, conn_t *conn)
@@ -170,15 +184,17 @@ static void receive(tcp_wire_t *self, conn_t *conn)
     if (!conn->in)
         conn->in = lap_alloc(1, IN_BYTES);
     if (!conn->in) {
-        end_conn(self, conn); /* without memory for its packets the rank cannot be heard */
+        end_conn(self, conn, ENOMEM); /* for its packets: the rank cannot be heard */
         return;
     }
     const ssize_t got = recv(conn->fd, conn->in + conn->got, IN_BYTES - conn->got, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return;
+    if (got < 0)
+        end_conn(self, conn, network_error(errno));
     conn->got += got > 0 ? (size_t)got : 0;
-    if (got <= 0 || !take_packets(self, conn))
-        end_conn(self, conn);
+    if (got == 0 || (got > 0 && !take_packets(self, conn)))
+        end_conn(self, conn, got == 0 ? 0 : EPROTO);
 }
 
 static void *wire_main(void *context)
@@ -205,15 +221,38 @@ static void *wire_main(void *context)
 
 /* ---- the ends ---- */
 
-/* Whether all that was sent has come to the other host, or never will. */
-static bool is_drained(conn_t *conn)
+/* How much of what was sent has not come to the other host, and still may. */
+static size_t undelivered(conn_t *conn)
 {
     int unsent = 0;
+    size_t bytes = 0;
     pthread_mutex_lock(&conn->lock);
-    const bool done =
-        conn->broken || (!conn->first && (ioctl(conn->fd, SIOCOUTQ, &unsent) != 0 || unsent == 0));
+    for (const lap_out_t *out = conn->first; out; out = out->next)
+        bytes += sizeof(out->packet) + PADDED(out->packet.bytes) - out->state.sent;
+    if (!conn->broken && ioctl(conn->fd, SIOCOUTQ, &unsent) == 0)
+        bytes += (size_t)unsent;
     pthread_mutex_unlock(&conn->lock);
-    return done;
+    return bytes;
+}
+
+/*
+ * Until the other hosts have what was sent, as long as it gets on. A host behind a link that is down
+ * takes nothing, and is not waited for as long as a rank that is late.
+ */
+static void drain(tcp_wire_t *self, bool well)
+{
+    lap_deadline_t deadline = lap_deadline_after(well ? self->base.world->timeout_ns : LINGER_NS);
+    lap_deadline_t stall = lap_deadline_after(well ? STALL_NS : LINGER_NS);
+    for (int peer = 0; peer < self->nconns; peer++) {
+        size_t before = SIZE_MAX, left;
+        while ((left = undelivered(&self->conns[peer])) > 0 && !lap_deadline_passed(&deadline) &&
+               !lap_deadline_passed(&stall)) {
+            if (left < before && before != SIZE_MAX)
+                stall = lap_deadline_after(well ? STALL_NS : LINGER_NS);
+            before = left;
+            lap_sleep_until_ns(lap_now_ns() + PAUSE_NS);
+        }
+    }
 }
 
 static void wire_free(tcp_wire_t *self)
@@ -241,11 +280,8 @@ static void lap_tcp_close(lap_wire_t *wire, bool well)
 {
     tcp_wire_t *self = self_of(wire);
     const uint64_t one = 1;
-    lap_deadline_t deadline = lap_deadline_after(well ? self->base.world->timeout_ns : LINGER_NS);
     lap_wire_say_bye(&self->base, well);
-    for (int peer = 0; peer < self->nconns; peer++)
-        while (!is_drained(&self->conns[peer]) && !lap_deadline_passed(&deadline))
-            lap_sleep_until_ns(lap_now_ns() + PAUSE_NS);
+    drain(self, well);
     while (write(self->stop, &one, sizeof(one)) < 0 && errno == EINTR)
         continue;
     pthread_join(self->thread, NULL);

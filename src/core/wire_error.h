@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Why a wire has lost a rank, where it knows that it was the network. */
+#ifndef LAP_CORE_WIRE_ERROR_H
+#define LAP_CORE_WIRE_ERROR_H
+
+#include "core/wire.h"
+
+/* Before lap_wire_lose: the network failed with this errno. */
+void lap_wire_note_error(lap_wire_base_t *base, int peer, int error);
+
+/* Of a rank that the wire has lost: that errno; 0: its process has ended, so far as is known. */
+int lap_wire_error(const lap_wire_t *wire, int peer);
+
+#endif

@@ -1,0 +1,106 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Ranks over TCP on hosts that have nothing in common but a network (scripts/hosts.sh --tcp), and what they say when it fails.
+. "$(dirname "$0")/tap.bash"
+script=$LAP_SOURCE_DIR/scripts/hosts.sh
+unset LAP_RANK LAP_SIZE LAP_MASTER LAP_NODE LAP_JOB LAP_DIR
+
+# hosts ARGUMENT...: keeps exit status, standard output and standard error in $status, $out and $err.
+hosts() {
+    last="hosts.sh --tcp $*"
+    bash "$script" --tcp "$@" >"$work/out" 2>"$work/err" </dev/null
+    status=$?
+    out=$(cat "$work/out")
+    err=$(cat "$work/err")
+}
+
+# shellcheck disable=SC2016
+hosts --hosts 3 --ranks 4 -- sh -c 'echo "$(hostname) $LAP_RANK of $LAP_SIZE at $LAP_MASTER"'
+is 'ranks are spread over the hosts in blocks' "$status $(sort -k 2 "$work/out" | tr '\n' ';')" \
+    '0 host1 0 of 4 at host1:29501;host2 1 of 4 at host1:29501;host3 2 of 4 at host1:29501;host3 3 of 4 at host1:29501;'
+# shellcheck disable=SC2016
+hosts sh -c 'test $LAP_RANK = 0 || exit 7'
+is 'the status is that of the rank that fails' "$status" 7
+
+# ---- worlds ----
+
+hosts "$LAP" bench ag 8 8 8 --iters 1 --transport shm
+has 'there is no memory in common' "$status $err" '1 ' 'rank 1 is on another host than rank 0: use hosts'
+hosts --ranks 4 "$LAP" bench ag 64 16 64 --iters 1 --json
+is 'lap bench on four ranks of two hosts' "$status $(grep -o '"ok":[a-z]*' <<<"$out" | sort -u)" '0 "ok":true'
+has '... over TCP between them' "$out" '"transport":"hosts"'
+gpt='train --model gpt --layers 2 --seq 16 --heads 4 --head-dim 8 --vocab 64 --steps 2 --json'
+losses() { grep -o '"loss":[0-9.]*' <<<"$out" | tr '\n' ' '; }
+# shellcheck disable=SC2086
+hosts --ranks 4 "$LAP" $gpt --tp 2 --dp 2
+two="$status $(losses)"
+# shellcheck disable=SC2086
+lap $gpt --tp 2 --dp 2
+is 'lap train on two hosts has the losses of one' "$two" "$status $(losses)"
+
+# ---- hosts that do not reach each other ----
+
+# Rank 2 has no way to rank 1, but both have one to rank 0.
+# shellcheck disable=SC2016
+hosts --hosts 3 sh -c 'test $LAP_RANK != 2 || ip route add unreachable 10.83.0.2; exec "$0" bench ag 8 8 8 --iters 1' "$LAP"
+is 'a rank that does not reach another: status' "$status" 1
+for rank in 0 1 2; do
+    has "... and the sentence of rank $rank" "$(grep "rank $rank: peer lost" "$work/err")" \
+        'rank 2 cannot reach rank 1 at 10.83.0.2:' '(No route to host)' 'connect to each other at any port'
+done
+
+# ---- links that fail, and ranks that die ----
+
+# pid_at RANK: of the rank of $started that is in its world, by its thread for TCP; as this host sees it.
+pid_at() {
+    local file pid
+    for file in $(grep -lsz "^IN_HOSTS=$work\$" /proc/[0-9]*/environ); do
+        pid=${file//[!0-9]/}
+        if grep -qsz "^LAP_RANK=$1\$" "$file" && grep -qsx lap-tcp "/proc/$pid/task/"*/comm; then
+            echo "$pid"
+        fi
+    done
+}
+is_there() { test -n "$(pid_at "$1")"; }
+has_ended() { ! kill -0 "$started" 2>/dev/null; }
+# patiently COMMAND...: as until_true, and for as long as ranks may take to start or to give up.
+patiently() { until_true "$@" || until_true "$@" || until_true "$@" || until_true "$@"; }
+# start LAP_ARGUMENT...: two hosts of two ranks in the background, which have far more to do than the test lasts.
+start() {
+    last="lap $*"
+    IN_HOSTS=$work LAP_TIMEOUT_S=16 bash "$script" --tcp --ranks 4 "$LAP" "$@" >"$work/out" 2>"$work/err" </dev/null &
+    started=$!
+    for rank in 0 1 2 3; do ok "rank $rank is in its world: $1" patiently is_there $rank; done
+    sleep 1
+}
+end() {
+    ok '... and all ranks end' patiently has_ended || kill -TERM "$started"
+    wait "$started"
+    status=$?
+    err=$(cat "$work/err")
+}
+much=('bench ag 1024 64 1024 --iters 1000000 --warmup 0 --method ring'
+    'train --model gpt --layers 2 --seq 32 --heads 4 --head-dim 8 --vocab 64 --steps 1000000 --tp 4')
+for command in "${much[@]}"; do
+    # shellcheck disable=SC2086
+    start $command
+    kill -KILL "$(pid_at 3)"
+    end
+    is 'a rank of the other host is killed: its status' "$status" 137
+    for rank in 0 1 2; do
+        has "... and rank $rank says so" "$(grep "rank $rank: peer lost" "$work/err")" 'rank 3' 'has died'
+    done
+    # shellcheck disable=SC2086
+    start $command
+    nsenter --target "$(pid_at 3)" --net ip link set eth0 down
+    end
+    is 'a link goes down: status' "$status" 1
+    # Whoever waits for the other host is told by the kernel, or by the deadline.
+    for row in '0 [23]' '1 [23]' '2 [01]' '3 [01]'; do
+        has "... and rank ${row% *} names a rank of the other host" \
+            "$(grep -E "rank ${row% *}: (peer lost|timeout):.* rank ${row#* }( cannot be reached any more|;? .*has not come )" "$work/err")" \
+            "rank ${row% *}: "
+    done
+    is '... which nobody takes for dead' "$(grep -c 'has died' "$work/err")" 0
+done
+finish

@@ -195,6 +195,13 @@ static bool has_left(const lap_group_t *group, int rank)
     return atomic_load_explicit(&group->board->seats[rank].left, memory_order_acquire) != 0;
 }
 
+/* Whether all that a rank whose process has ended has written or sent is there. */
+static bool is_over(const lap_group_t *group, int rank)
+{
+    lap_wire_t *wire = group->world->wire;
+    return !wire || lap_wire_is_over(wire, group->members[rank]);
+}
+
 /* A rank whose process has ended without leaving, or that the wire has lost, or -1. */
 static int find_dead(const lap_group_t *group)
 {
@@ -214,10 +221,11 @@ static int find_dead(const lap_group_t *group)
         }
         if (poll(polls, count, 0) <= 0)
             continue;
-        /* The flag is read after the poll: a rank sets it before its process ends. */
+        /* The flag is read after the poll: a rank sets it before its process ends, or sends it. */
         for (nfds_t i = 0; i < count; i++) {
-            if (polls[i].revents & POLLIN && !has_left(group, first + (int)i))
-                return first + (int)i;
+            const int rank = first + (int)i;
+            if (polls[i].revents & POLLIN && is_over(group, rank) && !has_left(group, rank))
+                return rank;
         }
     }
     return -1;

@@ -3,6 +3,7 @@
 
 #include "core/status.h"
 #include "nn/context.h"
+#include "nn/program.h"
 #include "util/alloc.h"
 
 #define ALIGNED 16u     /* floats: parameters begin at multiples of it */
@@ -400,6 +401,8 @@ static lap_status_t link_fragment(const lap_nn_list_t *list, const lap_nn_replic
     fragment->origin = lap_nn_bucket_origin(index, which);
     fragment->buffer = LAP_NN_BY_REPLICAS;
     fragment->iteration = 2 * (uint32_t)index + weights;
+    fragment->order = weights ? 0 : (uint32_t)which + 1;
+    fragment->phase = weights ? LAP_NN_PHASE_GATHER : LAP_NN_PHASE_SYNC;
     fragment->base = replicas->base;
     fragment->stride = replicas->stride;
     return LAP_OK;
@@ -416,4 +419,23 @@ lap_status_t lap_nn_link_bucket(const lap_nn_list_t *list, const lap_nn_replicas
         if (is_of_gradients(replicas->buckets, which))
             LAP_TRY(link_fragment(list, replicas, index, false, which, linked));
     return LAP_OK;
+}
+
+/* What all ranks have of a bucket is never empty; the rows of one may be. */
+static void expect_fragment(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets,
+                            size_t index, int which, lap_linked_t *linked)
+{
+    const bool own = which == LAP_NN_BUCKET_SCATTER || which == LAP_NN_BUCKET_PACK ||
+                     (buckets->sharded && which == LAP_NN_BUCKET_UNCAST);
+    if (linked->status == LAP_OK && !(own && lap_nn_bucket_rows(buckets, index) == 0))
+        linked->regions[ends_of(list, buckets, index, which).to.region].writers++;
+}
+
+void lap_nn_expect_bucket(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets, size_t index,
+                          bool weights, lap_linked_t *linked)
+{
+    for (int which = 0; which < LAP_NN_BUCKET_FRAGMENTS; which++)
+        if (weights ? which == LAP_NN_BUCKET_PACK || which == LAP_NN_BUCKET_GATHER
+                    : is_of_gradients(buckets, which))
+            expect_fragment(list, buckets, index, which, linked);
 }

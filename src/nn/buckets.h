@@ -119,6 +119,10 @@ void lap_nn_link_wire(const lap_nn_list_t *list, const lap_nn_replicas_t *replic
 lap_status_t lap_nn_link_bucket(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,
                                 size_t index, bool weights, lap_linked_t *linked);
 
+/* Its fragments are expected once more: see lap_nn_expect_entry. */
+void lap_nn_expect_bucket(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets, size_t index,
+                          bool weights, lap_linked_t *linked);
+
 #define LAP_NN_BUCKET_ORIGIN 0x80000000u
 
 static inline uint32_t lap_nn_bucket_origin(size_t index, int which)

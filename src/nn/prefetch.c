@@ -114,8 +114,10 @@ lap_status_t lap_nn_link_step_start(const lap_nn_list_t *list, const lap_nn_sour
     size_t left = lap_nn_prefetch_started(list, buckets), next = buckets->count;
     for (uint32_t i = list->parts[LAP_NN_STEP]; i < list->parts[LAP_NN_STEP + 1]; i++) {
         LAP_TRY(lap_nn_link_entry(list, i, 0, source, linked));
+        const uint32_t first = linked->nfragments;
         for (; left > 0 && list->shards->list[next - 1].updated == i + 1; left--)
             LAP_TRY(lap_nn_link_bucket(list, replicas, --next, true, linked));
+        lap_nn_set_after_step(linked, first);
     }
     return LAP_OK;
 }

@@ -86,7 +86,14 @@ void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *li
         const uint32_t added = lap_link_add_region(linked, name, memory_of(list, root),
                                                    list->regions[root].offset + offset,
                                                    lap_nn_region_bytes(region), filled || given);
-        set_scope(linked, added, root, slotted ? LAP_SCOPE_ITERATION : LAP_SCOPE_PROGRAM);
+        const bool scales = lap_nn_list_fp8(list) && i == list->scales; /* of what a call gathers */
+        set_scope(linked, added, root,
+                  scales    ? LAP_SCOPE_CALL
+                  : slotted ? LAP_SCOPE_ITERATION
+                            : LAP_SCOPE_PROGRAM);
+        if (linked->status == LAP_OK)
+            linked->regions[added].lasts = list->regions[root].memory == LAP_NN_LASTING ||
+                                           list->regions[root].memory == LAP_NN_STATE;
     }
     name_weights(list, linked);
     for (uint32_t i = 0; i < list->nsteps; i++) {
@@ -97,6 +104,14 @@ void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *li
     }
 }
 
+/* Who makes a region may write all of it and who reads a part: it is one to the checker. */
+uint32_t lap_nn_linked_region(const lap_nn_list_t *list, uint32_t region, size_t *offset_p)
+{
+    const lap_nn_region_t *matrix = &list->regions[region];
+    *offset_p = 0;
+    return matrix->made || matrix->view ? lap_nn_region_root(list, region, offset_p) : region;
+}
+
 static lap_link_place_t place_of(const lap_nn_list_t *list, uint32_t region)
 {
     lap_link_place_t place = {.region = LAP_NO_REGION};
@@ -104,9 +119,7 @@ static lap_link_place_t place_of(const lap_nn_list_t *list, uint32_t region)
         return place;
     const lap_nn_region_t *matrix = &list->regions[region];
     const size_t element = lap_dtype_size(matrix->dtype);
-    /* Who makes a region may write all of it and who reads a part: it is one to the checker. */
-    place.region =
-        matrix->made || matrix->view ? lap_nn_region_root(list, region, &place.offset) : region;
+    place.region = lap_nn_linked_region(list, region, &place.offset);
     place.row_bytes = matrix->cols * element;
     place.stride = matrix->stride * element;
     return place;
@@ -261,6 +274,11 @@ static void join_group(const lap_nn_list_t *list, uint32_t index, lap_fragment_t
         entry->work == LAP_NN_OPERATOR ? list->steps[entry->index].group : LAP_NN_BY_LAYERS;
     const lap_nn_slice_t slice = lap_nn_slice(list, group);
     fragment->origin = index;
+    fragment->order = index + 1;
+    fragment->phase = index >= list->parts[LAP_NN_STEP]     ? LAP_NN_PHASE_STEP
+                      : index < list->parts[LAP_NN_REFRESH] ? LAP_NN_PHASE_LAYERS
+                      : index < list->scaled                ? LAP_NN_PHASE_SCALES
+                                                            : LAP_NN_PHASE_COPIES;
     fragment->buffer = (uint32_t)group;
     fragment->base = rank - slice.rank * slice.stride;
     fragment->stride = slice.stride;
@@ -313,7 +331,10 @@ lap_status_t lap_nn_link_step(const lap_nn_list_t *list, const lap_nn_source_t *
     LAP_TRY(lap_nn_link_part(list, LAP_NN_STEP, 0, mode, source, linked));
     if (list->shards && !replicas)
         return LAP_OK; /* what follows needs the parts of the others */
-    return lap_nn_link_part(list, LAP_NN_REFRESH, 0, mode, source, linked);
+    const uint32_t first = linked->nfragments;
+    LAP_TRY(lap_nn_link_part(list, LAP_NN_REFRESH, 0, mode, source, linked));
+    lap_nn_set_after_step(linked, first);
+    return LAP_OK;
 }
 
 /* ---- programs of all ranks ---- */
@@ -392,6 +413,7 @@ static lap_status_t link_parts(const lap_nn_list_t *list, const lap_nn_linking_t
         LAP_TRY(ahead && linking->replication.starts
                     ? lap_nn_link_step_start(list, source, replicas, linked)
                     : lap_nn_link_step(list, source, ahead ? NULL : replicas, linked));
+    lap_nn_expect(list, linking, replicas ? replicas->buckets : NULL, linked);
     return lap_link(linked);
 }
 

@@ -53,6 +53,27 @@ uint64_t lap_nn_live_bytes(const lap_nn_list_t *list, uint32_t origin);
 /* Whether an entry is a fragment of a program. */
 bool lap_nn_entry_runs(const lap_nn_entry_t *entry, lap_nn_mode_t mode);
 
+/* What regions that last go through in a program: no fragment uses one after a fragment of a later phase. */
+typedef enum lap_nn_phase {
+    LAP_NN_PHASE_SCALES = 1, /* of FP8 weights are found, */
+    LAP_NN_PHASE_GATHER,     /* weights come from those that share the optimizer, */
+    LAP_NN_PHASE_COPIES,     /* and copies of them are made: as layers need them */
+    LAP_NN_PHASE_LAYERS,     /* forward, loss and backward, of all micro-batches */
+    LAP_NN_PHASE_TIED,       /* gradients of tied weights become their sums, */
+    LAP_NN_PHASE_SYNC,       /* ... and those of replicas */
+    LAP_NN_PHASE_STEP,       /* of the optimizer; then weights for the next pass, as above */
+} lap_nn_phase_t;
+
+/* Fragments of a program from `first` on, which are of weights, come after the step. */
+static inline void lap_nn_set_after_step(lap_linked_t *linked, uint32_t first)
+{
+    for (uint32_t f = first; f < linked->nfragments; f++)
+        linked->fragments[f].phase += LAP_NN_PHASE_STEP;
+}
+
+/* The region of a program that a region of its list is, and where in it. */
+uint32_t lap_nn_linked_region(const lap_nn_list_t *list, uint32_t region, size_t *offset_p);
+
 /*
  * Gives a program the regions of a list, with the same numbers, and the scratch of its operators.
  * `first`: scales and copies of weights are yet to be made.
@@ -150,6 +171,26 @@ typedef struct lap_nn_linking {
     const lap_optimizer_desc_t *optimizer; /* NULL: there is no step */
     bool step_alone; /* the host is between backward and the step: only counted as such */
 } lap_nn_linking_t;
+
+/* ---- expect.c ---- */
+
+/*
+ * How many fragments are to write each region of a program, as its list says; where the program has them is not
+ * asked. Those of an entry, of all from `first` on that run, and of a bucket: so much is expected once more.
+ */
+void lap_nn_expect_entry(const lap_nn_list_t *list, uint32_t index, size_t seq,
+                         lap_linked_t *linked);
+void lap_nn_expect_entries(const lap_nn_list_t *list, uint32_t first, uint32_t end, size_t seq,
+                           lap_nn_mode_t mode, lap_linked_t *linked);
+
+/* The copies of weights, which come from `buckets` unless that is NULL; and a step of an optimizer. */
+void lap_nn_expect_copies(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets,
+                          lap_linked_t *linked);
+void lap_nn_expect_step(const lap_nn_list_t *list, lap_linked_t *linked);
+
+/* All of a pass that is linked in that way. */
+void lap_nn_expect(const lap_nn_list_t *list, const lap_nn_linking_t *linking,
+                   const lap_nn_buckets_t *buckets, lap_linked_t *linked);
 
 /*
  * Links the pass of a plan. Methods that are "auto" are taken as serial. The caller clears it, also

@@ -199,25 +199,16 @@ static lap_status_t add_weights(const lap_stage_linking_t *linking, uint32_t ran
     return LAP_OK;
 }
 
-/* Whether no action before is the same of another micro-batch; both kinds of backward are one. */
-static bool is_first(const lap_stages_t *stages, uint32_t at)
-{
-    const lap_pipe_action_t *own = &stages->order[at].action;
-    const bool forward = own->work == LAP_PIPE_FORWARD;
-    for (uint32_t i = 0; i < at; i++) {
-        const lap_pipe_action_t *action = &stages->order[i].action;
-        if (action->stage == own->stage && (action->work == LAP_PIPE_FORWARD) == forward)
-            return false;
-    }
-    return true;
-}
-
 static lap_status_t add_action(const lap_stage_linking_t *linking, uint32_t at,
                                lap_nn_prefetch_t *walks, lap_stage_program_t *program)
 {
-    const lap_nn_mode_t mode = {.first = linking->first && is_first(linking->stages, at)};
     const lap_stage_action_t *what = &linking->stages->order[at];
     const bool own = what->rank == linking->rank;
+    const bool forward = what->action.work == LAP_PIPE_FORWARD;
+    const lap_nn_mode_t mode = {
+        .first =
+            linking->first &&
+            what->action.micro == lap_stages_first(linking->stages, what->action.stage, forward)};
     if (!lap_stage_has(linking, what->rank))
         return LAP_OK;
     const lap_nn_list_t *list = lap_stage_list(linking, what->rank);
@@ -460,6 +451,7 @@ static lap_status_t add_tied_call(const lap_stage_linking_t *linking, lap_stage_
     fragment->schedule = schedule;
     fragment->places[LAP_MOVED] = scatter ? all : own;
     fragment->places[LAP_GATHERED] = scatter ? own : all;
+    fragment->phase = LAP_NN_PHASE_TIED;
     join_pair(linking, &item, own_fragment(program));
     return LAP_OK;
 }
@@ -541,6 +533,9 @@ static lap_status_t add_all(const lap_stage_linking_t *linking, lap_nn_prefetch_
     const lap_stages_t *stages = linking->stages;
     const lap_pipe_action_t none = {.work = LAP_PIPE_WORKS};
     LAP_TRY(lap_stage_add_entry(linking, 0, &none, program)); /* gradients become 0 */
+    for (uint32_t r = 0; r < stages->ranks && linking->copies; r++)
+        if (lap_stage_has(linking, r))
+            LAP_TRY(lap_stage_add_copies(linking, r, program));
     LAP_TRY(add_renewals(linking, program));
     for (uint32_t i = 0; i < stages->norder; i++) {
         const lap_pipe_action_t *action = &stages->order[i].action;
@@ -582,7 +577,7 @@ lap_status_t lap_stage_link(const lap_stage_linking_t *linking, lap_stage_progra
 {
     *program =
         (lap_stage_program_t){.linked.rank = linking->base + (int)linking->rank * linking->stride};
-    lap_nn_link_regions(linking->list, false, &program->linked);
+    lap_nn_link_regions(linking->list, linking->copies, &program->linked);
     if (linking->replicas)
         lap_nn_link_wire(linking->list, linking->replicas, &program->linked);
     LAP_TRY(program->linked.status);

@@ -71,6 +71,8 @@ typedef struct lap_stage_linking {
     size_t seq;
     bool
         first; /* delayed FP8 scales have no history: the first micro-batch of each stage gives them */
+    bool
+        copies; /* ... nor do copies of weights: they come first, so that nothing is taken to be there before */
     bool overlap;
     const lap_target_t *target;    /* what messages are lowered for; NULL: as they are built */
     const char *after;             /* the pass of lowering to stop after; NULL: all run */
@@ -106,6 +108,10 @@ static inline bool lap_stage_has(const lap_stage_linking_t *linking, uint32_t ra
 }
 const lap_nn_list_t *lap_stage_list(const lap_stage_linking_t *linking, uint32_t rank);
 const lap_nn_buckets_t *lap_stage_buckets(const lap_stage_linking_t *linking, uint32_t rank);
+
+/* The weights of a rank of the pipeline: they are gathered, unless actions do so, and copies are made: stage_step.c. */
+lap_status_t lap_stage_add_copies(const lap_stage_linking_t *linking, uint32_t rank,
+                                  lap_stage_program_t *program);
 
 /* The step of the optimizer: stage_step.c. */
 lap_status_t lap_stage_add_step(const lap_stage_linking_t *linking, lap_stage_program_t *program);

@@ -166,6 +166,59 @@ static void set_origins(const lap_stage_program_t *program, lap_linked_t *linked
     }
 }
 
+/* ---- what is expected of a program ---- */
+
+/* A micro-batch in a stage of the rank: its entries, and the input and the gradient that it is sent. */
+static void expect_micro(const lap_stage_linking_t *linking, uint32_t stage, uint32_t micro,
+                         lap_linked_t *linked)
+{
+    const lap_stages_t *stages = linking->stages;
+    const lap_nn_list_t *list = linking->list;
+    const lap_nn_slot_t *slot = &list->slots[lap_stages_slot(stages, stage, micro)];
+    const lap_nn_mode_t forward = {.first = linking->first &&
+                                            lap_stages_first(stages, stage, true) == micro};
+    const lap_nn_mode_t backward = {.first = linking->first &&
+                                             lap_stages_first(stages, stage, false) == micro};
+    lap_nn_expect_entries(list, slot->forward, slot->backward, linking->seq, forward, linked);
+    lap_nn_expect_entries(list, slot->backward, slot->end, linking->seq, backward, linked);
+    linked->regions[slot->x].writers += stage > 0;
+    linked->regions[slot->dy].writers += stage + 1 < stages->stages;
+}
+
+/* Sums of tied gradients, in memory of their own, which has the last region, and where gradients are. */
+static void expect_tied(const lap_stage_linking_t *linking, lap_linked_t *linked)
+{
+    const lap_nn_weight_t *tied = lap_stage_tied(linking->list);
+    if (!tied)
+        return;
+    linked->regions[tied->grad].writers++;
+    linked->regions[linked->nregions - 1].writers++;
+}
+
+static void expect_all(const lap_stage_linking_t *linking, lap_linked_t *linked)
+{
+    const lap_nn_list_t *list = linking->list;
+    const lap_nn_buckets_t *buckets = linking->replicas ? linking->replicas->buckets : NULL;
+    const lap_nn_buckets_t *shared = list->shards ? buckets : NULL;
+    linked->counted = true;
+    lap_nn_expect_entry(list, 0, linking->seq, linked); /* gradients become 0 */
+    for (uint32_t e = 0; e < list->nrenew && !linking->first; e++)
+        lap_nn_expect_entry(list, list->renew + e, linking->seq, linked);
+    for (uint32_t s = 0; s < linking->stages->stages; s++)
+        for (uint32_t m = 0; m < linking->stages->micros; m++)
+            if (linking->stages->rank_of[s] == linking->rank)
+                expect_micro(linking, s, m, linked);
+    expect_tied(linking, linked);
+    for (size_t i = 0; (linking->sends || linking->late) && i < buckets->count; i++)
+        lap_nn_expect_bucket(list, buckets, i, false, linked);
+    if (linking->gathers || linking->copies)
+        lap_nn_expect_copies(list, shared, linked);
+    if (linking->steps)
+        lap_nn_expect_step(list, linked);
+    if (linking->steps && !linking->gathers && (shared || !list->shards))
+        lap_nn_expect_copies(list, shared, linked);
+}
+
 /* What the ranks of a pipeline have, by its ranks: see lap_stage_linking_t. */
 typedef struct others {
     const lap_nn_list_t **lists;
@@ -204,6 +257,7 @@ static lap_status_t link_rank(lap_stage_programs_t *programs, const lap_stage_pr
         .steps = proving->optimizer != NULL,
         .seq = list->plan.desc.seq,
         .first = proving->first,
+        .copies = proving->first && (programs->buckets || list->plan.desc.shards <= 1),
         .overlap = proving->options->overlap != 0,
         .target = proving->as_built ? NULL : proving->target,
         .after = proving->after,
@@ -216,8 +270,10 @@ static lap_status_t link_rank(lap_stage_programs_t *programs, const lap_stage_pr
     programs->all.programs[rank] = program->linked;
     program->linked = (lap_linked_t){.rank = rank};
     programs->all.list[rank] = &programs->all.programs[rank];
-    if (status == LAP_OK)
+    if (status == LAP_OK) {
         set_origins(program, &programs->all.programs[rank]);
+        expect_all(&linking, &programs->all.programs[rank]);
+    }
     return status;
 }
 

@@ -50,9 +50,8 @@ static lap_status_t add_sum(const lap_stage_linking_t *linking, lap_stage_progra
     return LAP_OK;
 }
 
-/* What follows the updates: weights of a shared optimizer are gathered, and copies are made. */
-static lap_status_t add_weights(const lap_stage_linking_t *linking, uint32_t rank,
-                                lap_stage_program_t *program)
+lap_status_t lap_stage_add_copies(const lap_stage_linking_t *linking, uint32_t rank,
+                                  lap_stage_program_t *program)
 {
     const lap_nn_list_t *list = lap_stage_list(linking, rank);
     const bool gathers = list->shards && linking->replicas;
@@ -81,8 +80,10 @@ lap_status_t lap_stage_add_step(const lap_stage_linking_t *linking, lap_stage_pr
         if (!after)
             LAP_TRY(add_sum(linking, program));
     }
+    const uint32_t first = program->linked.nfragments;
     for (uint32_t r = 0; r < linking->stages->ranks; r++)
         if (lap_stage_has(linking, r))
-            LAP_TRY(add_weights(linking, r, program));
+            LAP_TRY(lap_stage_add_copies(linking, r, program));
+    lap_nn_set_after_step(&program->linked, first);
     return LAP_OK;
 }

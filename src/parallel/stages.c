@@ -291,3 +291,12 @@ uint32_t lap_stages_slot(const lap_stages_t *stages, uint32_t stage, uint32_t mi
         slot += stages->rank_of[s] == stages->rank_of[stage] ? stages->slots[s] : 0;
     return slot;
 }
+
+uint32_t lap_stages_first(const lap_stages_t *stages, uint32_t stage, bool forward)
+{
+    uint32_t i = 0;
+    while (stages->order[i].action.stage != stage ||
+           (stages->order[i].action.work == LAP_PIPE_FORWARD) != forward)
+        i++;
+    return stages->order[i].action.micro;
+}

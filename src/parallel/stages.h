@@ -61,6 +61,9 @@ lap_status_t lap_stages_cut(const lap_stages_t *stages, uint32_t rank, lap_nn_cu
 /* The pair of two ranks, by its number. */
 uint32_t lap_stages_pair(const lap_stages_t *stages, uint32_t a, uint32_t b, bool tied);
 
+/* The micro-batch of which a stage does its first forward, or its first backward of either kind. */
+uint32_t lap_stages_first(const lap_stages_t *stages, uint32_t stage, bool forward);
+
 /* The slot of a list that a stage of its rank has a micro-batch in. */
 uint32_t lap_stages_slot(const lap_stages_t *stages, uint32_t stage, uint32_t micro);
 

@@ -157,7 +157,10 @@ lap_status_t lap_check_order(lap_check_t *check);
  */
 lap_status_t lap_check_signals(const lap_check_t *check);
 
-/* check_access.c: that accesses have an order, reads have been written, and results are whole. */
+/*
+ * check_access.c: that accesses have an order, and that of the list; reads have been written; results are whole, and
+ * nothing of the list is left out.
+ */
 lap_status_t lap_check_access(lap_check_t *check);
 
 #endif

@@ -11,7 +11,9 @@
  * and a read for reads that happen before it. That is few of them, however long a program is.
  *
  * In linked programs regions share memory: their bytes are those of the memory. What is read must have
- * been written for the same region, within its scope; a write for another region takes that away again.
+ * been written for the same region, within its scope; a write for another region takes that away again. Accesses
+ * of a region that conflict come in the order of the list that the program is made from, and nothing of that list
+ * is left out: so each read finds what the list says, also of memory that is updated in place.
  */
 #include "schedule/check_access.h"
 
@@ -35,6 +37,9 @@ static void locate(const lap_check_t *check, lap_access_played_t *access)
         return;
     }
     const lap_link_region_t *region = &linked->regions[access->region - LAP_PLACES];
+    const lap_fragment_t *fragment = &linked->fragments[access->call];
+    access->order = fragment->order;
+    access->phase = region->lasts ? fragment->phase : 0;
     access->range.place = (lap_place_t)(LAP_PLACES + region->memory);
     access->range.offset += region->base;
 }
@@ -234,6 +239,23 @@ static bool access_before(const lap_check_t *check, const lap_access_played_t *e
     return lap_check_arrived(check, earlier->node, later);
 }
 
+/* Whether the list that a program is made from has an access behind a later one. */
+static bool is_too_early(const lap_check_t *check, const lap_access_played_t *access,
+                         const lap_access_played_t *later)
+{
+    const int rank = access->range.rank;
+    const bool phase = access->phase > later->phase;
+    const bool order = access->phase == later->phase && later->order > 0;
+    if (!phase && !(order && access->order > later->order))
+        return false;
+    const lap_link_region_t *regions = check->programs[rank]->regions;
+    const lap_link_region_t *region = &regions[access->region - LAP_PLACES];
+    return region->scope != LAP_SCOPE_CALL &&
+           region->root == regions[later->region - LAP_PLACES].root &&
+           (phase || lap_check_fragment(check, access->call, rank)->iteration ==
+                         lap_check_fragment(check, later->call, rank)->iteration);
+}
+
 /* Two accesses to the same bytes of which one writes. */
 static lap_status_t check_pair(lap_access_list_t *list, const lap_access_played_t *a,
                                const lap_access_played_t *b)
@@ -248,6 +270,8 @@ static lap_status_t check_pair(lap_access_list_t *list, const lap_access_played_
     bool a_first = access_before(check, a, b->node, is_sent(check, b));
     if (!a_first && !access_before(check, b, a->node, is_sent(check, a)))
         return conflict(list, a, b, "no order between two accesses");
+    if (is_too_early(check, a, b))
+        return conflict(list, a, b, "not in the order of the list");
     return LAP_OK;
 }
 
@@ -306,7 +330,8 @@ static lap_status_t check_next(lap_access_list_t *list, row_t *row, uint32_t ind
                 lap_access_add_find(list, (uint32_t)p);
         }
         const bool stands =
-            own->write || (!other->write && lap_check_before(list->check, other->node, own->node));
+            own->write || (!other->write && !is_too_early(list->check, other, own) &&
+                           lap_check_before(list->check, other->node, own->node));
         if (stands && lap_access_has_all(own, other))
             lap_extents_set(&row->extents, p, 0);
     }
@@ -448,6 +473,49 @@ static lap_status_t check_result(const lap_access_list_t *list, const writes_t *
                      (unsigned)call, rank, written, lap_range_bytes(&whole), where);
 }
 
+/* How many fragments of a rank write each region; `seen`: the latest call that does, and 1. */
+static void count_writers(const lap_access_list_t *list, const writes_t *writes, int rank,
+                          uint32_t *counts, uint32_t *seen)
+{
+    const lap_check_t *check = list->check;
+    for (uint32_t call = 0; call < check->ncalls; call++)
+        for (uint32_t i = writes->first[(size_t)call * (size_t)check->size + (size_t)rank];
+             i != LAP_CHECK_NONE; i = writes->next[i]) {
+            const lap_access_played_t *access = &list->accesses[i];
+            const uint32_t region = access->region - LAP_PLACES;
+            if (access->symmetric || seen[region] == call + 1)
+                continue;
+            seen[region] = call + 1;
+            counts[region]++;
+        }
+}
+
+/* A program has all that its list has: each region is written as often. */
+static lap_status_t check_writers(const lap_access_list_t *list, const writes_t *writes, int rank)
+{
+    const lap_linked_t *linked = list->check->programs ? list->check->programs[rank] : NULL;
+    if (!linked || !linked->counted)
+        return LAP_OK;
+    uint32_t *counts = lap_alloc((size_t)linked->nregions + 1, sizeof(*counts));
+    uint32_t *seen = lap_alloc((size_t)linked->nregions + 1, sizeof(*seen));
+    lap_status_t status = LAP_OK;
+    if (!counts || !seen)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to check %u regions",
+                           (unsigned)linked->nregions);
+    else
+        count_writers(list, writes, rank, counts, seen);
+    for (uint32_t i = 0; i < linked->nregions && status == LAP_OK; i++)
+        if (linked->regions[i].scope != LAP_SCOPE_CALL && counts[i] != linked->regions[i].writers)
+            status = lap_error(LAP_ERR_CHECK,
+                               "a program that is not all of its list: %u fragments of rank %d "
+                               "write %s, expected %u",
+                               (unsigned)counts[i], rank, linked->regions[i].name,
+                               (unsigned)linked->regions[i].writers);
+    lap_free(counts);
+    lap_free(seen);
+    return status;
+}
+
 static lap_status_t check_results(const lap_access_list_t *list)
 {
     const lap_check_t *check = list->check;
@@ -461,6 +529,8 @@ static lap_status_t check_results(const lap_access_list_t *list)
                 if (!check->programs || results[i].rows > 0)
                     status = check_result(list, &writes, call, rank, &results[i]);
         }
+    for (int rank = 0; rank < check->size && status == LAP_OK; rank++)
+        status = check_writers(list, &writes, rank);
     lap_free(writes.first);
     lap_free(writes.next);
     return status;

@@ -11,6 +11,8 @@ typedef struct lap_access_played {
     bool write;
     bool symmetric;
     uint32_t region;   /* or place */
+    uint32_t order;    /* of its fragment, */
+    uint32_t phase;    /* ... if the region lasts; else 0 */
     lap_range_t range; /* normal; of a region: in its memory */
     size_t end;        /* one past the last byte */
     uint32_t played;   /* its place in the order of what happens */

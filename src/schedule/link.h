@@ -36,6 +36,8 @@ typedef struct lap_link_region {
     bool filled;        /* has contents before the program begins */
     uint32_t root; /* the region that it is part of: parts read what other parts wrote; or itself */
     lap_link_scope_t scope;
+    bool lasts;       /* all iterations use it: see phases of fragments */
+    uint32_t writers; /* of a program that is counted: the fragments that are to write it */
 } lap_link_region_t;
 
 /* What a place of a fragment is: a matrix in a region, which may have gaps between its rows. */
@@ -63,6 +65,12 @@ typedef struct lap_fragment {
     uint32_t origin;    /* what the caller made it from, by a number of the caller's */
     uint32_t buffer;    /* the symmetric buffer that it works in */
     uint32_t iteration; /* of what the program repeats: see lap_link_scope_t */
+    /*
+     * Its place in the list that the program is made from, and what it is for. What uses the same bytes of a region, and
+     * does not only read, comes in the order of the list within an iteration and a phase; 0: any place. Iterations may add to
+     * a region that lasts in any order; but no fragment uses that after one of a later phase.
+     */
+    uint32_t order, phase;
     /* Ranks of its group in the world: see lap_fragment_rank. */
     int base, stride;
     int neighbours; /* so many follow one another, and the next come `stride` on; 0: one */
@@ -100,6 +108,7 @@ typedef struct lap_linked {
     lap_fragment_t *fragments;
     uint32_t nfragments, fragments_room;
     lap_status_t status;           /* the first failure: nothing is added after it */
+    bool counted;                  /* regions say how many fragments are to write them */
     const lap_step_watch_t *watch; /* (optional) of a simulation of it */
 } lap_linked_t;
 
@@ -159,7 +168,8 @@ bool lap_link_counts(const lap_schedule_t *schedule, uint32_t step);
 /*
  * Proves the programs of all ranks of a world: see lap_schedule_check. A read of a region must find
  * what the program wrote there, within its scope, or what filled it before; and nothing that was
- * written since for another region in the same memory. `in_line`: and that they cannot deadlock
+ * written since for another region in the same memory. Regions are used in the order of the list that the
+ * program is made from, and, where that says so, written by as many fragments. `in_line`: and that they cannot deadlock
  * even if each rank runs its steps one after the other: see lap_schedule_check_in_line.
  */
 lap_status_t lap_linked_check(const lap_linked_t *const *programs, int size, bool in_line);

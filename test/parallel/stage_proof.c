@@ -2,8 +2,9 @@
 /*
  * Steps of pipelines are proved, for every schedule, on every target, with messages during computing or in
  * line with it. Then each wait, credit and signal of a message is taken out, and each link by which a message
- * waits for what it sends, or an action for what came, each kernel, and lifetimes of regions are cut short: the
- * proof must object each time. Gradients go to replicas
+ * waits for what it sends, or an action for what came, each kernel, also one that works in place, and lifetimes of
+ * regions are cut short: the proof must object each time. And so it must where a fragment is taken out of all ranks, or a
+ * bucket leaves too early. Gradients go to replicas
  * in the step, each bucket once, when the last backward that adds to it has run. The weights of a shared optimizer come
  * from them, each bucket once, before an action reads it, and most while the rank computes.
  */
@@ -12,6 +13,7 @@
 #include <string.h>
 
 #include "../nn/layout.h"
+#include "../nn/order.h"
 #include "parallel/stage_prove.h"
 #include "schedule/lower.h"
 #include "tap.h"
@@ -145,30 +147,14 @@ static void mutate_links(lap_stage_programs_t *programs, int rank, uint32_t f, t
     }
 }
 
-/* Whether a kernel makes something anew in private memory: if nobody does, there is that of another micro-batch. */
-static bool makes(const lap_linked_t *linked, const lap_fragment_t *fragment)
-{
-    bool made = false;
-    for (uint32_t i = 0; i < fragment->naccesses; i++) {
-        const lap_access_t *access = &fragment->accesses[i];
-        const uint32_t region = (uint32_t)access->range.place - LAP_PLACES;
-        made = made || (access->write && linked->regions[region].memory == LAP_NN_PRIVATE);
-        for (uint32_t j = 0; j < i && access->write; j++)
-            if (fragment->accesses[j].range.place == access->range.place)
-                return false; /* in place */
-    }
-    return made;
-}
-
-/* A kernel that does nothing: who reads what it makes would read that of the micro-batch before. */
+/* A kernel that does nothing: who reads what it makes would read what was there before. */
 static void mutate_kernel(lap_stage_programs_t *programs, int rank, uint32_t f, tally_t *tally)
 {
-    const lap_linked_t *linked = &programs->all.programs[rank];
     lap_fragment_t *fragment = &programs->all.programs[rank].fragments[f];
     const uint32_t naccesses = fragment->naccesses;
     const uint32_t nsteps = fragment->schedule.nsteps;
     if (nsteps != 1 || fragment->schedule.steps[0].kind != LAP_STEP_KERNEL ||
-        !makes(linked, fragment))
+        !order_writes(&programs->all.programs[rank], fragment))
         return;
     fragment->naccesses = 0;
     count(programs, rank, f, fragment->schedule.method, tally);
@@ -355,21 +341,10 @@ static void test_weights(void)
 
 /* ---- the step of the optimizer ---- */
 
-/* Kernels of the step whose results are not there before it. */
-static bool makes_rates(const lap_step_t *step)
-{
-    static const char *const names[] = {"sum_squares", "total", "clip"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (step->kind == LAP_STEP_KERNEL && strcmp(step->name, names[i]) == 0)
-            return true;
-    return false;
-}
-
 static void mutate_step(lap_stage_programs_t *programs, int rank, uint32_t f, tally_t *tally)
 {
     lap_fragment_t *fragment = &programs->all.programs[rank].fragments[f];
-    const uint32_t nlinks = fragment->nlinks, naccesses = fragment->naccesses;
-    const bool kernel = fragment->schedule.steps[0].kind == LAP_STEP_KERNEL;
+    const uint32_t nlinks = fragment->nlinks;
     for (uint32_t i = 0; i < nlinks; i++) {
         const lap_link_dep_t link = fragment->links[i];
         fragment->links[i] = fragment->links[--fragment->nlinks];
@@ -377,12 +352,8 @@ static void mutate_step(lap_stage_programs_t *programs, int rank, uint32_t f, ta
         fragment->links[fragment->nlinks++] = fragment->links[i];
         fragment->links[i] = link;
     }
-    if (makes_rates(&fragment->schedule.steps[0])) {
-        fragment->naccesses = 0;
-        count(programs, rank, f, "a kernel of the step", tally);
-        fragment->naccesses = naccesses;
-    }
-    if (!kernel)
+    mutate_kernel(programs, rank, f, tally);
+    if (fragment->schedule.steps[0].kind != LAP_STEP_KERNEL)
         mutate_steps(programs, rank, f, tally);
 }
 
@@ -440,6 +411,59 @@ static void test_step(void)
 
 /* ---- the order ---- */
 
+/*
+ * See nn/order.h: no bucket leaves, and no tied gradient is summed, before the last micro-batch has added to it, and no weight is
+ * read before the step has made it.
+ */
+static void mutate_order(size_t i, size_t shards)
+{
+    lap_nn_desc_t desc = describe((size_t)cases[i].pp * (cases[i].virtual_stages ? 2 : 1) *
+                                      (strcmp(cases[i].schedule, "zb-v") == 0 ? 2 : 1),
+                                  1);
+    lap_optimizer_desc_t optimizer = LAP_OPTIMIZER_DESC_INIT;
+    lap_pp_options_t options;
+    lap_stage_programs_t programs;
+    lap_stage_proving_t proving = proving_of(i, &desc, &options, lap_target_at(i % 2));
+    proving.optimizer = &optimizer;
+    proving.replication = (lap_nn_replication_t){.replicas = 2, .bucket = 1000};
+    desc.shards = shards;
+    desc.shard_bucket = shards ? 1000 : 0;
+    tap_success(lap_stage_programs_init(&programs, &proving), "%s is linked", cases[i].schedule);
+    order_mutate(&programs.all, true, 101, cases[i].schedule);
+    lap_stage_programs_clear(&programs);
+}
+
+/*
+ * In the first step with delayed FP8 scales nothing has a scale before: a cast of a later micro-batch that comes before
+ * the kernel that makes the scale is found.
+ */
+static void test_first(void)
+{
+    lap_nn_desc_t desc = describe(2, 0);
+    lap_pp_options_t options;
+    lap_stage_programs_t programs;
+    lap_stage_proving_t proving = proving_of(0, &desc, &options, lap_target_at(0));
+    order_tally_t tally = {0};
+    desc.fp8 = LAP_FP8_DELAYED;
+    proving.first = true;
+    tap_success(lap_stage_programs_init(&programs, &proving), "a first step is linked");
+    order_state_t state = order_begin(&programs.all);
+    for (int rank = 0; rank < programs.all.size; rank++) {
+        const lap_fragment_t *fragments = programs.all.programs[rank].fragments;
+        uint32_t begin = 0; /* its first action, after the scales of weights */
+        while (programs.programs[rank].items[begin].kind != LAP_STAGE_ENTRY ||
+               programs.programs[rank].items[begin].action.work == LAP_PIPE_WORKS)
+            begin++;
+        for (uint32_t f = begin + 1; f < programs.all.programs[rank].nfragments; f++)
+            if (order_is_kernel(&fragments[f], "cast") && fragments[f].iteration > 0)
+                order_try(&programs.all, state.ids, state.before, f, begin, &tally);
+    }
+    tap_ok(tally.wrong > 4 && tally.found == tally.wrong && tally.alarms == 0,
+           "%zu of %zu casts before there is a scale are found", tally.found, tally.wrong);
+    order_end(&programs.all, &state, "the first step");
+    lap_stage_programs_clear(&programs);
+}
+
 /* What is sent in line with computing leaves before the rank computes anything else. */
 static void test_order(void)
 {
@@ -481,6 +505,9 @@ int main(void)
     test_replicas();
     test_weights();
     test_step();
+    test_first();
+    mutate_order(0, 0);
+    mutate_order(6, 2);
     mutate(0);
     mutate(2);
     mutate(3);

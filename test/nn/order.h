@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mutants of the order of programs: a fragment is taken out of the programs of all ranks, or moved to an earlier place,
+ * and what is left is linked anew, so that it has no race. Whether the program is still right is found out in a simple
+ * way: its fragments are gone through in their order, each byte has who wrote it last, and each fragment must read
+ * what it read before. Gradients have the sum of all that was added to them. The proof must say the same.
+ */
+#ifndef LAP_TEST_NN_ORDER_H
+#define LAP_TEST_NN_ORDER_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "nn/program.h"
+#include "tap.h"
+
+typedef struct order_tally {
+    size_t wrong, found; /* mutants that are wrong, and those of them that the proof finds */
+    size_t right, alarms;
+} order_tally_t;
+
+/* ---- whether a program is right ---- */
+
+typedef struct order_play {
+    const lap_linked_t *linked;
+    const lap_fragment_t *fragment;
+    uint64_t **bytes; /* what each byte has, by memory; of scratch memory of calls: NULL */
+    size_t *sizes;
+    uint64_t id, read; /* of the fragment, and the sum of what it reads */
+    bool *updates;     /* regions that it reads and writes, */
+    bool *reads;       /* or reads, so far */
+} order_play_t;
+
+static inline uint64_t order_hash(uint64_t x)
+{
+    x = (x ^ x >> 31) * 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 29) * 0xbf58476d1ce4e5b9u;
+    return x ^ x >> 32;
+}
+
+static inline void order_find_updates(void *context, const lap_range_t *range, bool write)
+{
+    order_play_t *play = context;
+    if (range->place < LAP_PLACES)
+        return;
+    const uint32_t region = (uint32_t)range->place - LAP_PLACES;
+    play->reads[region] = play->reads[region] || !write;
+    play->updates[region] =
+        play->updates[region] ||
+        (write && play->reads[region] && play->linked->regions[region].memory == LAP_NN_LASTING &&
+         play->fragment->phase == LAP_NN_PHASE_LAYERS);
+}
+
+static inline void order_access(void *context, const lap_range_t *range, bool write)
+{
+    order_play_t *play = context;
+    if (range->place < LAP_PLACES)
+        return;
+    const uint32_t index = (uint32_t)range->place - LAP_PLACES;
+    const lap_link_region_t *region = &play->linked->regions[index];
+    if (region->scope == LAP_SCOPE_CALL)
+        return;
+    for (size_t row = 0; row < range->rows; row++)
+        for (size_t i = 0; i < range->row_bytes; i++) {
+            const size_t at = region->base + range->offset + row * range->stride + i;
+            uint64_t *byte = &play->bytes[region->memory][at];
+            if (write)
+                *byte = play->updates[index] ? *byte + order_hash(play->id) : order_hash(play->id);
+            else if (!play->updates[index])
+                play->read += order_hash(*byte + order_hash(at));
+        }
+}
+
+static inline void order_each(order_play_t *play, lap_each_access_t each)
+{
+    const lap_schedule_t *schedule = &play->fragment->schedule;
+    for (uint32_t s = 0; s < schedule->nsteps; s++) {
+        const lap_step_t *step = &schedule->steps[s];
+        lap_link_each(play->linked, play->fragment, s, LAP_NO_STEP, each, play);
+        for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++)
+            lap_link_each(play->linked, play->fragment, s, step->first + b, each, play);
+    }
+}
+
+static inline void *order_array(size_t count, size_t size)
+{
+    void *array = calloc(count + 1, size);
+    if (!array)
+        exit(1);
+    return array;
+}
+
+static inline uint32_t order_memories(order_play_t *play)
+{
+    const lap_linked_t *linked = play->linked;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < linked->nregions; i++)
+        count = linked->regions[i].memory >= count ? linked->regions[i].memory + 1 : count;
+    play->bytes = order_array(count, sizeof(*play->bytes));
+    play->sizes = order_array(count, sizeof(*play->sizes));
+    for (uint32_t i = 0; i < linked->nregions; i++) {
+        const lap_link_region_t *region = &linked->regions[i];
+        size_t *size = &play->sizes[region->memory];
+        if (region->scope != LAP_SCOPE_CALL && region->base + region->bytes > *size)
+            *size = region->base + region->bytes;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        play->bytes[i] = order_array(play->sizes[i], sizeof(uint64_t));
+    return count;
+}
+
+/* What each fragment reads, by its id, and then what memory that lasts, and the caller's, has in the end. */
+static inline void order_run(const lap_nn_list_t *list, const lap_linked_t *linked,
+                             const uint32_t *ids, uint64_t *reads)
+{
+    order_play_t play = {.linked = linked};
+    const uint32_t count = order_memories(&play);
+    play.updates = order_array(linked->nregions, sizeof(bool));
+    play.reads = order_array(linked->nregions, sizeof(bool));
+    for (uint32_t f = 0; f < linked->nfragments; f++) {
+        play.fragment = &linked->fragments[f];
+        play.id = ids[f] + 1;
+        play.read = 0;
+        memset(play.updates, 0, linked->nregions);
+        memset(play.reads, 0, linked->nregions);
+        order_each(&play, order_find_updates);
+        order_each(&play, order_access);
+        reads[ids[f]] = play.read;
+    }
+    uint64_t *end = &reads[linked->nfragments];
+    *end = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const bool ends = i != LAP_NN_PRIVATE && i < LAP_NN_MEMORIES + list->nregions;
+        for (size_t at = 0; ends && at < play.sizes[i]; at++)
+            *end += order_hash(play.bytes[i][at] + order_hash(at));
+        free(play.bytes[i]);
+    }
+    free(play.bytes);
+    free(play.sizes);
+    free(play.updates);
+    free(play.reads);
+}
+
+/* ---- mutants ---- */
+
+static inline lap_status_t order_relink(lap_linked_t *linked)
+{
+    for (uint32_t f = 0; f < linked->nfragments; f++)
+        linked->fragments[f].nlinks = 0;
+    return lap_link(linked);
+}
+
+/* Element `from` becomes element `to`. */
+static inline void order_rotate(void *array, size_t size, uint32_t from, uint32_t to)
+{
+    char *bytes = array, *moved = malloc(size);
+    if (!moved)
+        exit(1);
+    memcpy(moved, bytes + from * size, size);
+    if (from < to)
+        memmove(bytes + from * size, bytes + (from + 1) * size, (to - from) * size);
+    else
+        memmove(bytes + (to + 1) * size, bytes + to * size, (from - to) * size);
+    memcpy(bytes + to * size, moved, size);
+    free(moved);
+}
+
+static inline void order_move(const lap_nn_programs_t *programs, uint32_t *ids, uint32_t from,
+                              uint32_t to)
+{
+    order_rotate(ids, sizeof(*ids), from, to);
+    for (int rank = 0; rank < programs->size; rank++) {
+        lap_linked_t *linked = &programs->programs[rank];
+        order_rotate(linked->fragments, sizeof(lap_fragment_t), from, to);
+        if (order_relink(linked) != LAP_OK)
+            exit(1);
+    }
+}
+
+/* Whether all ranks read what they read before. */
+static inline bool order_is_right(const lap_nn_programs_t *programs, const uint32_t *ids,
+                                  uint64_t *const *before)
+{
+    bool right = true;
+    const uint32_t count = programs->programs[0].nfragments + 1;
+    uint64_t *reads = calloc(count, sizeof(*reads));
+    for (int rank = 0; rank < programs->size && right; rank++) {
+        order_run(&programs->lists[rank], &programs->programs[rank], ids, reads);
+        right = memcmp(reads, before[rank], count * sizeof(*reads)) == 0;
+    }
+    free(reads);
+    return right;
+}
+
+static inline bool order_objects(const lap_nn_programs_t *programs)
+{
+    return lap_linked_check(programs->list, programs->size, false) == LAP_ERR_CHECK;
+}
+
+typedef struct order_find {
+    const lap_linked_t *linked;
+    bool writes;
+} order_find_t;
+
+static inline void order_find_write(void *context, const lap_range_t *range, bool write)
+{
+    order_find_t *find = context;
+    find->writes =
+        find->writes || (write && range->place >= LAP_PLACES &&
+                         find->linked->regions[range->place - LAP_PLACES].scope != LAP_SCOPE_CALL);
+}
+
+/* Whether a fragment writes something: of a matrix without rows there is nothing. */
+static inline bool order_writes(const lap_linked_t *linked, const lap_fragment_t *fragment)
+{
+    order_find_t find = {linked, false};
+    for (uint32_t s = 0; s < fragment->schedule.nsteps; s++) {
+        const lap_step_t *step = &fragment->schedule.steps[s];
+        lap_link_each(linked, fragment, s, LAP_NO_STEP, order_find_write, &find);
+        for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++)
+            lap_link_each(linked, fragment, s, step->first + b, order_find_write, &find);
+    }
+    return find.writes;
+}
+
+/* Each fragment is taken out. */
+static inline void order_drop(const lap_nn_programs_t *programs, uint32_t *ids,
+                              order_tally_t *tally)
+{
+    const uint32_t last = programs->programs[0].nfragments - 1;
+    for (uint32_t f = 0; f <= last; f++) {
+        bool writes = false;
+        for (int rank = 0; rank < programs->size; rank++)
+            writes = writes || order_writes(&programs->programs[rank],
+                                            &programs->programs[rank].fragments[f]);
+        if (!writes)
+            continue;
+        order_move(programs, ids, f, last);
+        for (int rank = 0; rank < programs->size; rank++) {
+            programs->programs[rank].nfragments = last;
+            (void)order_relink(&programs->programs[rank]);
+        }
+        tally->wrong++;
+        const bool found = order_objects(programs);
+        tally->found += found;
+        for (int rank = 0; rank < programs->size; rank++)
+            programs->programs[rank].nfragments = last + 1;
+        if (!found)
+            tap_note("survived: fragment %u, %s, taken out", (unsigned)f,
+                     programs->programs[0].fragments[last].schedule.method);
+        order_move(programs, ids, last, f);
+    }
+}
+
+/* Fragment `from` comes before fragment `to`. */
+static inline void order_try(const lap_nn_programs_t *programs, uint32_t *ids,
+                             uint64_t *const *before, uint32_t from, uint32_t to,
+                             order_tally_t *tally)
+{
+    order_move(programs, ids, from, to);
+    const bool right = order_is_right(programs, ids, before), found = order_objects(programs);
+    tally->wrong += !right;
+    tally->found += !right && found;
+    tally->right += right;
+    tally->alarms += right && found;
+    if (found == right)
+        tap_note("%s: fragment %u, %s, before %u: %s", right ? "alarm" : "survived", (unsigned)from,
+                 programs->programs[0].fragments[to].schedule.method, (unsigned)to,
+                 right ? lap_last_error() : "");
+    order_move(programs, ids, to, from);
+}
+
+/* What all ranks read, by the numbers of fragments; order_end frees it. */
+typedef struct order_state {
+    uint32_t *ids;
+    uint64_t **before;
+} order_state_t;
+
+static inline order_state_t order_begin(const lap_nn_programs_t *programs)
+{
+    const uint32_t count = programs->programs[0].nfragments;
+    order_state_t state = {order_array(count, sizeof(uint32_t)),
+                           order_array((size_t)programs->size, sizeof(uint64_t *))};
+    for (uint32_t f = 0; f < count; f++)
+        state.ids[f] = f;
+    for (int rank = 0; rank < programs->size; rank++) {
+        state.before[rank] = order_array((size_t)count + 1, sizeof(uint64_t));
+        order_run(&programs->lists[rank], &programs->programs[rank], state.ids, state.before[rank]);
+    }
+    return state;
+}
+
+static inline void order_end(const lap_nn_programs_t *programs, order_state_t *state,
+                             const char *what)
+{
+    tap_ok(!order_objects(programs), "%s: as it was, it is proved", what);
+    for (int rank = 0; rank < programs->size; rank++)
+        free(state->before[rank]);
+    free(state->before);
+    free(state->ids);
+}
+
+/* Each fragment of late phases, or every one, is moved to earlier places: every `stride`-th. */
+static inline void order_mutate(const lap_nn_programs_t *programs, bool late, uint32_t stride,
+                                const char *what)
+{
+    const uint32_t count = programs->programs[0].nfragments;
+    order_tally_t dropped = {0}, moved = {0};
+    order_state_t state = order_begin(programs);
+    order_drop(programs, state.ids, &dropped);
+    for (uint32_t f = 1; f < count; f++) {
+        bool is_late = false;
+        for (int rank = 0; rank < programs->size; rank++)
+            is_late = is_late || programs->programs[rank].fragments[f].phase > LAP_NN_PHASE_LAYERS;
+        for (uint32_t to = f - 1; !late || is_late; to -= stride) {
+            order_try(programs, state.ids, state.before, f, to, &moved);
+            if (to < stride)
+                break;
+        }
+    }
+    tap_ok(dropped.wrong > 0 && dropped.found == dropped.wrong,
+           "%s: %zu fragments taken out are missed, of %zu", what, dropped.found, dropped.wrong);
+    tap_ok(moved.wrong > 0 && moved.right > 0 && moved.found == moved.wrong && moved.alarms == 0,
+           "%s: %zu of %zu fragments that come too early are found, of %zu that do not %zu", what,
+           moved.found, moved.wrong, moved.right, moved.alarms);
+    order_end(programs, &state, what);
+}
+
+static inline bool order_is_kernel(const lap_fragment_t *fragment, const char *name)
+{
+    return fragment->schedule.nsteps == 1 && fragment->schedule.steps[0].kind == LAP_STEP_KERNEL &&
+           strcmp(fragment->schedule.steps[0].name, name) == 0;
+}
+
+#endif

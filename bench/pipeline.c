@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pipelines with a paced clock: every GEMM of a layer lasts as long as it is told, so that forward, input
+ * Pipelines with a paced clock: every GEMM of a layer lasts as long as it is set, so that forward, input
  * gradient and weight gradient of a stage last as long as each other, whatever the machine does; messages,
  * credits and the order of things are those of any training. Ranks are threads. For each schedule: the time
  * of a step beside that of the simulation, and, with an emulated link, how much of the messages is hidden

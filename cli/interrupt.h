@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SIGINT and SIGTERM to a rank at work: the first asks it to stop where all ranks can, so that what
- * was measured until then is printed; the second ends it at once, and so does a grace that passes.
+ * SIGINT and SIGTERM to a rank at work. The first asks it to stop where all ranks can, so that what
+ * was measured until then is printed. The second ends it at once, and so does the end of a grace period.
  */
 #ifndef LAP_CLI_INTERRUPT_H
 #define LAP_CLI_INTERRUPT_H

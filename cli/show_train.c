@@ -100,7 +100,7 @@ static lap_status_t show_after(const request_t *request, const lap_pass_t *pass,
                         .ahead = request->train.overlap && request->train.param_overlap,
                         .starts = request->train.step_overlap},
         .optimizer = nn ? NULL : &request->train.optimizer,
-        .step_alone = !lap_train_steps(&request->train, false)};
+        .separate_step = !lap_train_steps(&request->train, false)};
     if (nn) {
         source = lap_nn_chosen(nn);
         linking.source = &source;

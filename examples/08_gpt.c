@@ -7,7 +7,6 @@
  * Run it with: lap run -n 2 08_gpt
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <lap/lap.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allocations of the library that fail when they are told to: `countdown` is the number of the next
+ * Allocations of the library that fail on request: `countdown` is the number of the next
  * one that does. For programs linked with --wrap for lap_alloc and lap_realloc.
  */
 #ifndef LAP_TEST_FAILING_ALLOC_H

@@ -37,8 +37,8 @@ static void name_file(char path[PATH_MAX], const char *dir, const char *name)
 /* ---- made ---- */
 
 /*
- * Gives a file all blocks that it will need, so that a disk without them is told before training has gone
- * on. A file system that cannot is told of the size only.
+ * Gives a file all blocks that it will need, so that a disk without them fails before training has gone
+ * on. A file system that cannot only gets the size.
  */
 static lap_status_t reserve(int fd, const char *path, uint64_t bytes)
 {

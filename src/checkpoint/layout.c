@@ -5,7 +5,6 @@
  * also where it is cut into the stages of a pipeline.
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "checkpoint/checkpoint.h"
 #include "core/status.h"

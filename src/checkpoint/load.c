@@ -5,7 +5,6 @@
  * damaged is left for the one before it; one of other layers is an error.
  */
 #include <dirent.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

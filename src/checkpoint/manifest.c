@@ -91,7 +91,7 @@ static bool take_sum(lap_json_t *json, uint64_t *sum_p)
     return true;
 }
 
-/* The key that comes next, which is known: files are written by us alone. */
+/* The key that comes next, which is known: only we write such files. */
 static bool take_key(lap_json_t *json, const char *key)
 {
     char text[24];

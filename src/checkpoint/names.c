@@ -12,7 +12,7 @@
 #include "nn/nn.h"
 
 typedef struct row {
-    const char *ours; /* behind "layer0.", if it is of a layer */
+    const char *ours; /* after "layer0.", if it is of a layer */
     bool of_layer, turned;
     const char *theirs[LAP_NN_PARTS]; /* with the number of the layer */
 } row_t;

@@ -285,7 +285,7 @@ static void describe_circle(const lap_world_t *world, const uint64_t *ranks, cha
 /*
  * Adds to what this rank says who waits for it: those that are blocked in a call which it has not
  * begun, as it knows best itself, and those that wait for them. Returns whether it is one of them,
- * and what to say of that. A rank that waits for this one cannot have gone on since it said so, nor
+ * and what to say of that. A rank that waits for this one cannot have gone on since its report, nor
  * can those that wait for it: see above. With the lock.
  */
 static bool list_waiters(lap_world_t *world, lap_blocked_words_t *words, lap_circle_t *circle)

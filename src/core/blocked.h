@@ -99,7 +99,7 @@ bool lap_await_is(const lap_world_t *world, const void *buffer, uint64_t number)
  */
 lap_status_t lap_blocked_look(const lap_blocked_t *mine);
 
-/* The call has ended: takes back what lap_blocked_look has said. Costs nothing if that was nothing. */
+/* The call has ended: takes back what lap_blocked_look has reported. Costs nothing if that was nothing. */
 void lap_blocked_end(lap_world_t *world);
 
 /*

@@ -26,8 +26,8 @@ typedef struct lap_board_slot {
 
 /*
  * In round n a rank writes its slot n mod 2, arrives, waits until all have arrived, and reads
- * all slots n mod 2. One wait per round is enough: the slot is written again in round n + 2,
- * after all have arrived in round n + 1, and a rank arrives there only when it has read what it
+ * all slots n mod 2. One wait per round is enough. The slot is written again in round n + 2,
+ * after all have arrived in round n + 1. A rank arrives there only when it has read what it
  * wanted of round n.
  */
 typedef struct lap_board_seat {

@@ -167,7 +167,7 @@ static lap_status_t host_listen(host_t *host)
 }
 
 /*
- * Takes away what host_enter_dir and host_listen made. What belongs to somebody else is left alone.
+ * Takes away what host_enter_dir and host_listen made. What belongs to somebody else stays.
  */
 static void host_leave_dir(host_t *host)
 {

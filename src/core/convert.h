@@ -4,7 +4,7 @@
  * Encoding rounds to nearest, ties to even; what is not a number stays so and becomes quiet. What
  * is too large becomes infinity in the 16-bit types. In the 8-bit ones that and infinity itself
  * become the largest number, which is the saturating mode of OCP. Decoding is exact. Subnormal
- * numbers are right also where the processor has been told to flush those of float to zero.
+ * numbers are right also where the processor is set to flush those of float to zero.
  */
 #ifndef LAP_CORE_CONVERT_H
 #define LAP_CORE_CONVERT_H

@@ -32,9 +32,9 @@
 typedef struct launcher {
     const char *name;
     const char *rank, *size;
-    const char *local_size; /* ranks on this host; NULL: not told */
-    const char *hosts;      /* NULL: not told */
-    const char *node;       /* which of them this one is; NULL: not told */
+    const char *local_size; /* ranks on this host; NULL: not known */
+    const char *hosts;      /* NULL: not known */
+    const char *node;       /* which of them this one is; NULL: not known */
     const char *identity[5];
 } launcher_t;
 

@@ -68,9 +68,9 @@ lap_status_t lap_environment_timeout(uint64_t *ns_p);
 lap_status_t lap_environment_spin(uint64_t *ns_p);
 
 /*
- * Where private directories go: XDG_RUNTIME_DIR, TMPDIR, or /tmp; the first that leaves `room`
- * bytes for a name and where nobody else can remove or rename what is ours: a directory of this
- * user or of root, and sticky if others may write to it. The text lives as long as the environment.
+ * Where private directories go: XDG_RUNTIME_DIR, TMPDIR, or /tmp. It is the first that leaves
+ * `room` bytes for a name and where nobody else can remove or rename what is ours: a directory of
+ * this user or of root, and sticky if others may write to it. The text lives as long as the environment.
  */
 lap_status_t lap_environment_base(size_t room, const char **base_p);
 

@@ -380,7 +380,7 @@ void lap_group_release(lap_group_t *group)
 {
     if (!group)
         return;
-    lap_group_t *kept = group->keeps_world ? group->world->group : NULL;
+    lap_group_t *world_group = group->keeps_world ? group->world->group : NULL;
     strike(group);
     if (group->channel)
         group->channel_free(group->channel);
@@ -397,7 +397,7 @@ void lap_group_release(lap_group_t *group)
     lap_free(group->ports);
     lap_free(group->members);
     lap_free(group);
-    let_go_of_world(kept);
+    let_go_of_world(world_group);
 }
 
 void lap_group_destroy(lap_group_t *group)

@@ -51,7 +51,7 @@ static size_t page_bytes(void)
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* The bytes of a region with its first page. False when that is more than can be said. */
+/* The bytes of a region with its first page. False when that overflows. */
 static bool region_extent(size_t bytes, size_t *extent_p)
 {
     const size_t page = page_bytes();

@@ -88,7 +88,8 @@ int lap_job_announce(const char *dir, int rank, lap_job_word_t word)
     return -1;
 }
 
-bool lap_job_announced(const char *dir, int rank, lap_job_word_t word)
+/* Whether a process of this user announces it. */
+static bool is_announced(const char *dir, int rank, lap_job_word_t word)
 {
     struct sockaddr_un address;
     struct ucred who;
@@ -98,11 +99,11 @@ bool lap_job_announced(const char *dir, int rank, lap_job_word_t word)
 
 lap_status_t lap_job_look(const char *dir, int self, int rank)
 {
-    if (lap_job_announced(dir, rank, LAP_JOB_ENDED))
+    if (is_announced(dir, rank, LAP_JOB_ENDED))
         return lap_error(LAP_ERR_PEER_LOST,
                          "rank %d has ended, with status 0, and has not come to the other ranks",
                          rank);
-    if (lap_job_announced(dir, rank, LAP_JOB_WIRED))
+    if (is_announced(dir, rank, LAP_JOB_WIRED))
         return lap_error(
             LAP_ERR_MISMATCH,
             "rank %d has a transport over MPI or TCP (mpi, tcp or hosts), rank %d has not: "

@@ -27,9 +27,6 @@ lap_status_t lap_job_take(const char *dir, int rank, int *fd_p);
 /* Announces it until the descriptor is closed or the process ends. -1: that is not possible. */
 int lap_job_announce(const char *dir, int rank, lap_job_word_t word);
 
-/* Whether a process of this user announces it. */
-bool lap_job_announced(const char *dir, int rank, lap_job_word_t word);
-
 /*
  * LAP_ERR_PEER_LOST or LAP_ERR_MISMATCH when `rank`, for which `self` waits in `dir`, is known not
  * to come.

@@ -142,7 +142,7 @@ lap_status_t lap_message_receive(int fd, lap_message_t *message_p, int *fds, int
                                  .msg_controllen = sizeof(control.bytes)};
         got = recvmsg(fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         /*
-         * A reset is reported once, before what the peer still said; only the end of file is final.
+         * A reset is reported once, before the peer's last messages; only the end of file is final.
          */
     } while (got < 0 && (errno == EINTR || errno == EAGAIN || errno == ECONNRESET));
     if (got < 0)

@@ -21,7 +21,7 @@ typedef enum lap_message_kind {
     LAP_MESSAGE_FAILURE,
 } lap_message_kind_t;
 
-/* Everything is said with this one message; the sockets keep message boundaries. */
+/* The only kind of message; the sockets keep message boundaries. */
 typedef struct lap_message {
     uint32_t magic, protocol;
     char version[LAP_MESSAGE_VERSION]; /* of the library; up to here it is always the same */

@@ -9,8 +9,8 @@
 
 /*
  * Reads a caller's struct, which begins with its `size_t size`, over `known`, which holds the
- * defaults: a shorter struct comes from an older caller and leaves the fields after its end as
- * they are; a longer one comes from a newer caller, who must leave the fields that we do not know
+ * defaults. A shorter struct comes from an older caller and leaves the fields after its end as
+ * they are. A longer one comes from a newer caller: its fields that we do not know must be
  * zero. known->size is known_bytes afterwards. `name` is that of the type without its _t, in
  * capitals, as in NAME_INIT.
  * Returns LAP_ERR_INVALID for a size that is none, LAP_ERR_UNSUPPORTED for an unknown field that is

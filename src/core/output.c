@@ -20,10 +20,10 @@ static lap_status_t refuse(const lap_output_t *output, int error)
 static bool replace_by_target(char place[PATH_MAX], const char *target)
 {
     char *slash = strrchr(place, '/');
-    const size_t kept = target[0] == '/' || !slash ? 0 : (size_t)(slash + 1 - place);
-    if (kept + strlen(target) >= PATH_MAX)
+    const size_t folder = target[0] == '/' || !slash ? 0 : (size_t)(slash + 1 - place);
+    if (folder + strlen(target) >= PATH_MAX)
         return false;
-    memcpy(place + kept, target, strlen(target) + 1);
+    memcpy(place + folder, target, strlen(target) + 1);
     return true;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that we write where the user says. They are written beside their place and put there when
+ * Files that we write where the user says. They are written in the same folder and renamed when
  * they are complete: what was there stays until then. A link at their place is followed if it is
  * this user's or root's; somebody else's would let him choose which of our files is overwritten.
  */

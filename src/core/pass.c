@@ -16,7 +16,6 @@
 
 #include "core/status.h"
 #include "util/alloc.h"
-#include "util/clock.h"
 
 #define NAP_MS 10 /* between two looks at whether all are still there */
 
@@ -72,7 +71,7 @@ typedef union control {
     char bytes[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))];
 } control_t;
 
-/* What the kernel is told of it: in the padding there would be room for a second descriptor. */
+/* The length that the kernel gets: in the padding there would be room for a second descriptor. */
 #define CONTROL_BYTES (CMSG_SPACE(sizeof(struct ucred)) + CMSG_LEN(sizeof(int)))
 
 /* False: not now. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How functions of the library fail: a status, and the sentence that tells why, kept per thread. */
+/* How functions of the library fail: a status, and for each thread the sentence that says why. */
 #ifndef LAP_CORE_STATUS_H
 #define LAP_CORE_STATUS_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Terms: named values that all ranks must have alike, such as the fields of a description or the
- * options of a command. They are kept as text, so that whatever differs can be told as it is.
+ * options of a command. They are stored as text, so that errors can quote them.
  */
 #ifndef LAP_CORE_TERMS_H
 #define LAP_CORE_TERMS_H

@@ -23,7 +23,7 @@
 #define LAP_WIRE_SMALL ((size_t)8 << 10)
 /*
  * More goes into several packets. Below the 64 KiB from which MPI over TCP asks the receiver before
- * it sends: the answer would have to wait behind whatever goes the other way.
+ * it sends: the answer would have to wait for whatever goes the other way.
  */
 #define LAP_WIRE_BODY ((size_t)60 << 10)
 

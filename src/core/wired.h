@@ -41,7 +41,7 @@ struct lap_wired {
     /* What lap_wired_make adds. */
     lap_wired_card_t *cards; /* of all ranks, and this one's last */
     lap_world_t *world;
-    lap_world_t *host; /* the ranks of this host alone, to meet; NULL: there is one */
+    lap_world_t *host; /* only the ranks of this host, to meet; NULL: there is one */
     bool gathered;     /* the cards are of all ranks, as they are now */
 };
 

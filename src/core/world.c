@@ -198,7 +198,7 @@ static lap_status_t wired_world_create(const lap_environment_t *environment,
     return lap_mpi_world_create(environment, settings, world_p);
 }
 
-/* Those that meet in the directory are told that this rank does not come there. */
+/* Leaves a note in the directory for ranks that meet there: this one does not come. */
 static lap_status_t wired_world_announce(const lap_environment_t *environment,
                                          const lap_settings_t *settings, lap_world_t **world_p)
 {

@@ -37,7 +37,7 @@ struct lap_world {
     uint64_t timeout_ns;
     uint64_t spin_most_ns;              /* how long a wait may spin where each rank has a core, */
     uint64_t spin_ns;                   /* and how long it does: 0 when there are fewer cores */
-    uint64_t step_spin_ns;              /* of steps; 0: they have no core beside GEMMs */
+    uint64_t step_spin_ns;              /* of steps; 0: GEMMs leave them no core */
     int local_size;                     /* ranks on this host, */
     int cores;                          /* and the cores that they share */
     char device_name[16];               /* which device the operators of this world use */
@@ -59,7 +59,7 @@ struct lap_world {
     lap_group_t *groups;        /* all that this rank is in */
     _Atomic(const void *) awaited; /* the buffer of the call that the caller waits for, */
     _Atomic uint64_t first_awaited, last_awaited; /* and their numbers: see blocked.h */
-    _Atomic bool is_blocked;                      /* this rank has said so */
+    _Atomic bool is_blocked;                      /* this rank has reported so */
     lap_circle_t circle; /* of ranks that are, this one among them; with calls_lock */
 };
 
@@ -72,7 +72,7 @@ struct lap_group {
     lap_board_t *board;
     uint64_t port;     /* with a wire: where packets for this rank's board come in, */
     uint64_t *ports;   /* and for the others'; NULL in a world without a wire */
-    bool ports_known;  /* the others have told theirs */
+    bool ports_known;  /* the others have sent theirs */
     uint32_t round;    /* collectives called so far on this rank */
     uint32_t nbuffers; /* symmetric buffers made so far, to tell them apart */
     uint64_t id;       /* the same on all its ranks, another one for each group of the world */
@@ -136,7 +136,7 @@ static inline void lap_leave(lap_world_t *world, const char *before)
  */
 void lap_group_fail(lap_group_t *group, lap_status_t status, const char *sentence);
 
-/* The same for what happened on this rank alone: its name comes before the sentence. */
+/* The same for a failure of this rank only: its name comes before the sentence. */
 void lap_group_fail_here(lap_group_t *group, lap_status_t status, const char *sentence);
 
 /* The failure on the board, if any: lap_group_look without a system call. */
@@ -155,7 +155,7 @@ const char *lap_group_name(const lap_group_t *group, int rank, char text[LAP_RAN
 /*
  * Ends what ranks do together, such as a set-up: every rank says how it went, and all learn it.
  * Collective. Returns `mine` with this thread's sentence unchanged when it is a failure; else, when
- * another rank failed, its status with a sentence that names the rank and repeats what it said;
+ * another rank failed, its status with a sentence that names the rank and repeats its own sentence;
  * else LAP_OK.
  */
 lap_status_t lap_group_agree(lap_group_t *group, lap_status_t mine);

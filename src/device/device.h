@@ -25,7 +25,7 @@ typedef struct lap_device_ops lap_device_ops_t;
 
 /* What a device is opened for. */
 typedef struct lap_device_options {
-    int threads;    /* of one GEMM; 0 leaves the library's setting alone */
+    int threads;    /* of one GEMM; 0 leaves the library's setting as it is */
     int rank, size; /* of this rank among those of its host, which may share devices; size 0: 1 */
     uint64_t timeout_ns; /* how long a wait on a stream of the device may last; 0: for ever */
 } lap_device_options_t;
@@ -290,16 +290,16 @@ struct lap_device_ops {
      * now, or found another call's. For any thread.
      */
     bool (*stall)(lap_stream_t *stream, lap_stall_t *stall_p);
-    /* For any thread: ends all waits of the device. Behind one that ended so nothing is raised. */
+    /* For any thread: ends all waits of the device. After one that ended so nothing is raised. */
     void (*let_go)(lap_device_t *device);
     /*
-     * Whether a wait has lasted longer than the device was told, with nobody to look, and has ended
+     * Whether a wait has lasted longer than the device's limit, with nobody to look, and has ended
      * all waits of the device by itself; which one. Nothing more is raised then until `release`.
      */
     bool (*gave_up)(lap_device_t *device, lap_stall_t *stall_p);
     /*
      * Ends all waits of the device; returns when its streams have run out and the event, if not
-     * NULL, has happened, and forgets stalls. What was issued behind the waits does run, on
+     * NULL, has happened, and forgets stalls. What was issued after the waits does run, on
      * whatever is there: before, the caller has broken the group, so that no peer takes what comes
      * for a result.
      */
@@ -334,9 +334,9 @@ struct lap_device_ops {
 
     /*
      * (where facts.graphs) What is issued to the streams between begin and end does not run but
-     * is kept: the first stream has all of it behind it when it has run. A graph that is there
+     * is captured: a launch has ended when its first stream has. A graph that is there
      * already (*graph_p) is changed in place where that is possible. The memory that was given must
-     * live as long as the graph. After a failure nothing is being kept any more.
+     * live as long as the graph. After a failure nothing is being captured any more.
      */
     lap_status_t (*graph_begin)(lap_stream_t *const *streams, size_t count);
     lap_status_t (*graph_end)(lap_stream_t *const *streams, size_t count, lap_graph_t **graph_p);

@@ -72,10 +72,10 @@ static bool again(const lap_nn_list_t *list, const lap_nn_shape_t *shape)
 
 /* A matrix that backward has as forward left it, or makes again in memory of its own. */
 static void add_two(lap_nn_list_t *list, const char *name, uint32_t b, lap_nn_extent_t extent,
-                    size_t cols, bool kept, uint32_t two[2])
+                    size_t cols, bool stored, uint32_t two[2])
 {
     two[IN_FORWARD] = two[IN_BACKWARD] = matrix(list, name, b, extent, cols);
-    if (!kept)
+    if (!stored)
         two[IN_BACKWARD] = matrix(list, name, b, extent, cols);
 }
 

@@ -166,7 +166,8 @@ uint32_t lap_nn_bucket_weights(const lap_nn_list_t *list, const lap_nn_bucket_t 
     return gathered->region;
 }
 
-bool lap_nn_bucket_has(const lap_nn_buckets_t *buckets, int which)
+/* Whether a bucket has a fragment of this kind. */
+static bool bucket_has(const lap_nn_buckets_t *buckets, int which)
 {
     const bool casts = buckets->wire != LAP_FLOAT32;
     return which == LAP_NN_BUCKET_CAST     ? casts
@@ -179,7 +180,7 @@ bool lap_nn_bucket_has(const lap_nn_buckets_t *buckets, int which)
 static bool is_of_gradients(const lap_nn_buckets_t *buckets, int which)
 {
     const bool weights = which == LAP_NN_BUCKET_PACK || which == LAP_NN_BUCKET_GATHER;
-    return lap_nn_bucket_has(buckets, which) && !(buckets->sharded && weights);
+    return bucket_has(buckets, which) && !(buckets->sharded && weights);
 }
 
 lap_op_desc_t lap_nn_bucket_desc(const lap_nn_buckets_t *buckets, size_t index, int which)

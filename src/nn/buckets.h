@@ -49,7 +49,7 @@ typedef struct lap_nn_buckets {
     size_t most, most_own; /* elements of the largest bucket, and of this replica's rows of one */
 } lap_nn_buckets_t;
 
-#define LAP_NN_BUCKET_ELEMENTS ((size_t)4 << 20) /* of a bucket, unless it is said */
+#define LAP_NN_BUCKET_ELEMENTS ((size_t)4 << 20) /* of a bucket, unless it is given */
 
 /*
  * Cuts the gradients of a list into buckets of about so many elements; 0: as above, or `by_layer` any number.
@@ -64,8 +64,8 @@ void lap_nn_buckets_clear(lap_nn_buckets_t *buckets);
 size_t lap_nn_bucket_rows(const lap_nn_buckets_t *buckets, size_t index);
 
 /*
- * Where replicas share the optimizer: the floats of all gradients that one of them has of a bucket, and how many;
- * of all buckets; and where those of a bucket begin in an array that has only its own.
+ * Where replicas share the optimizer: where the floats begin that a replica has of a bucket, and how many they are;
+ * how many it has of all buckets; and where those of a bucket begin in an array that has only its own.
  */
 size_t lap_nn_bucket_shard(const lap_nn_buckets_t *buckets, size_t index, int replica,
                            size_t *begin_p);
@@ -81,9 +81,6 @@ lap_nn_share_t lap_nn_own_share(const lap_nn_list_t *list, const lap_nn_weight_t
 /* ... and the weights of a bucket: bytes in their region. */
 uint32_t lap_nn_bucket_weights(const lap_nn_list_t *list, const lap_nn_bucket_t *bucket,
                                size_t *offset_p);
-
-/* Whether a bucket has a fragment of this kind. */
-bool lap_nn_bucket_has(const lap_nn_buckets_t *buckets, int which);
 
 /* The operator of a bucket, LAP_NN_BUCKET_SCATTER or _GATHER, without a buffer. */
 lap_op_desc_t lap_nn_bucket_desc(const lap_nn_buckets_t *buckets, size_t index, int which);
@@ -106,7 +103,7 @@ typedef struct lap_nn_replicas {
     void *context;
 } lap_nn_replicas_t;
 
-/* Gives a program the memory in which buckets travel, behind all regions of the list. */
+/* Gives a program the memory in which buckets travel, after all regions of the list. */
 void lap_nn_link_wire(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,
                       lap_linked_t *linked);
 

@@ -164,7 +164,7 @@ static uint32_t find_shards(lap_nn_list_t *list, uint32_t found, size_t count)
     return all;
 }
 
-/* Scales of `count` matrices, of which `narrow` are e4m3, from the magnitudes of this pass alone. */
+/* Scales of `count` matrices, of which `narrow` are e4m3, from the magnitudes of this pass only. */
 static void scale_now(lap_nn_list_t *list, uint32_t b, lap_nn_memory_t memory, uint32_t amax,
                       uint32_t scales, size_t count, size_t narrow, lap_nn_when_t when)
 {
@@ -228,7 +228,7 @@ void lap_nn_list_renew(lap_nn_list_t *list)
     list->nrenew = list->nentries - list->renew;
 }
 
-/* The history of a chunk lies behind those of the chunks before. */
+/* The history of a chunk lies after those of the chunks before. */
 static size_t history_begin(const lap_nn_list_t *list, const lap_nn_renewal_t *renewal)
 {
     return list->plan.desc.amax_history * (renewal->first - list->nfp8_weights);

@@ -418,13 +418,13 @@ static void use(lap_nn_list_t *list, uint32_t region, uint32_t entry)
         return;
     lap_nn_region_t *root = &list->regions[lap_nn_region_root(list, region, &offset)];
     const bool stage = lap_nn_list_is_stage(list);
-    const bool kept = !stage && root->first < list->parts[LAP_NN_LOSS_PART] &&
-                      entry >= list->parts[LAP_NN_BACKWARD];
+    const bool saved = !stage && root->first < list->parts[LAP_NN_LOSS_PART] &&
+                       entry >= list->parts[LAP_NN_BACKWARD];
     if (root->first == LAP_NN_NONE)
         root->first = entry;
     else if (stage)
         root->outlives = root->outlives || action_of(list, root->first) != action_of(list, entry);
-    root->last = kept ? list->parts[LAP_NN_LOOK_GRADIENTS] : entry;
+    root->last = saved ? list->parts[LAP_NN_LOOK_GRADIENTS] : entry;
 }
 
 /* Actions come in any order: what outlives one of them has its memory for itself. */
@@ -580,7 +580,7 @@ lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, in
 }
 
 static lap_status_t count_bytes(const lap_nn_plan_t *given, int rank,
-                                const lap_nn_kernels_t *kernels, size_t layers, double kept,
+                                const lap_nn_kernels_t *kernels, size_t layers, double state,
                                 double *bytes_p)
 {
     lap_nn_plan_t plan = *given;
@@ -592,20 +592,20 @@ static lap_status_t count_bytes(const lap_nn_plan_t *given, int rank,
     for (int i = 0; i < LAP_NN_MEMORIES; i++)
         *bytes_p += (double)list.bytes[i];
     if (status == LAP_OK)
-        *bytes_p += kept * (double)lap_nn_optimized(&list);
+        *bytes_p += state * (double)lap_nn_optimized(&list);
     lap_nn_list_clear(&list);
     return status;
 }
 
 lap_status_t lap_nn_list_bytes(const lap_nn_plan_t *plan, int rank, const lap_nn_kernels_t *kernels,
-                               double kept, double *bytes_p)
+                               double state, double *bytes_p)
 {
     const size_t layers = plan->desc.layers;
     double two, three;
     if (layers <= 3 || plan->cut.nchunks > 0)
-        return count_bytes(plan, rank, kernels, layers, kept, bytes_p);
-    LAP_TRY(count_bytes(plan, rank, kernels, 2, kept, &two));
-    LAP_TRY(count_bytes(plan, rank, kernels, 3, kept, &three));
+        return count_bytes(plan, rank, kernels, layers, state, bytes_p);
+    LAP_TRY(count_bytes(plan, rank, kernels, 2, state, &two));
+    LAP_TRY(count_bytes(plan, rank, kernels, 3, state, &three));
     *bytes_p = two + (double)(layers - 2) * (three - two);
     return LAP_OK;
 }

@@ -92,7 +92,7 @@ typedef struct lap_nn_entry {
     /*
      * operator: its call; ready, squares: the parameter; look, add, activate, convert: a number among
      * those; scale: how many of the first ones are e4m3; update: whether weights decay; attention to a
-     * block: the group whose keys it has, and behind the last for those of all; reorder, pack:
+     * block: the group whose keys it has, and after the last for those of all; reorder, pack:
      * 1 for back; dropout, attend: where in the model, see mask.h
      */
     uint32_t index;
@@ -263,11 +263,11 @@ lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, in
 void lap_nn_list_clear(lap_nn_list_t *list);
 
 /*
- * The bytes that layers take on a rank, and, of each weight, what else is `kept`. Of many layers no
- * list is made: each of them needs as much as the third.
+ * The bytes that layers take on a rank, with `state` bytes of the optimizer for each weight. Of many layers
+ * no list is made: each of them needs as much as the third.
  */
 lap_status_t lap_nn_list_bytes(const lap_nn_plan_t *plan, int rank, const lap_nn_kernels_t *kernels,
-                               double kept, double *bytes_p);
+                               double state, double *bytes_p);
 
 /* Whether the gradient of a parameter is complete only when backward ends, whatever layer it is of. */
 bool lap_nn_is_late(const lap_nn_list_t *list, const lap_nn_weight_t *weight);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The masks of dropout. An element is kept or not as a pure function of the seed, the place in the model, the
- * number of its sequence among all that are trained on, and its row and column: masks do not depend on how ranks share
- * the work, and backward and recomputation make the same ones. Plain C that is C++ as well.
+ * The masks of dropout. Whether an element is dropped is a pure function of the seed, the place in the model, the
+ * number of its sequence among all that are trained on, and its row and column. So masks do not depend on how ranks
+ * share the work, and backward and recomputation make the same ones. Plain C that is C++ as well.
  */
 #ifndef LAP_NN_MASK_H
 #define LAP_NN_MASK_H

@@ -336,7 +336,7 @@ static lap_status_t issue_entropy(lap_nn_t *nn, lap_stream_t *stream, const lap_
         .scale = nn->tokens.entropy + nn->micro,
         .sum = nn->loss + nn->micro,
     };
-    /* What is behind these columns is 0, in logits and in their gradients. */
+    /* The columns after these are 0, in logits and in their gradients. */
     entropy.cols = lap_nn_vocab_share(plan, nn->list.rank, &entropy.first);
     return stats ? nn->kernels->logit_stats(stream, &entropy)
                  : nn->kernels->cross_entropy(stream, &entropy);

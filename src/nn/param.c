@@ -97,7 +97,7 @@ static lap_nn_weight_t *add_norm(lap_nn_list_t *list, const lap_nn_shape_t *shap
     return weight;
 }
 
-/* A matrix of the rows of the vocabulary that this rank has; of the head: with zeros behind them. */
+/* A matrix of the rows of the vocabulary that this rank has; of the head: with zeros after them. */
 static lap_nn_weight_t *add_vocab(lap_nn_list_t *list, const lap_nn_shape_t *shape,
                                   const char *part, bool of_head)
 {

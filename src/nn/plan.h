@@ -101,7 +101,7 @@ size_t lap_nn_logits_share(const lap_nn_plan_t *plan, int rank);
 /* The floats of norms' gradients that ranks hold in part, with padding, of so many blocks; 0: none. */
 size_t lap_nn_plan_sums(const lap_nn_plan_t *plan, size_t nblocks);
 
-/* Whether backward finds the whole input of a column-parallel GEMM kept by forward. */
+/* Whether forward stores the whole input of a column-parallel GEMM for backward. */
 bool lap_nn_plan_keeps_input(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape);
 
 /* The operator of a GEMM of a block, without a buffer. */

@@ -16,9 +16,9 @@ typedef struct lap_nn_prediction {
     double seconds[2][2];
     bool step; /* given: [][1] ends with the step of the optimizer that the layers have */
     /*
-     * Given: room for when `rank` is at each fragment of a pass, and what all ranks do is added to a
-     * timeline, on rank 0 of the group, which alone writes them; of [0][0], or of the last pass of a
-     * step, [0][1], if `last`. NULL: not asked for.
+     * Given by the caller, NULL: not asked for. `spans` gets when `rank` runs each fragment of a pass;
+     * `timeline` gets what all ranks do. Only rank 0 of the group writes them. The pass is [0][0], or with
+     * `last` the last one of a step, [0][1].
      */
     lap_fragment_span_t *spans;
     int rank;

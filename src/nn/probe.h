@@ -44,7 +44,7 @@ void lap_probe_clear(lap_probe_t *probe);
  */
 lap_status_t lap_probe_measure(lap_probe_t *probe);
 
-/* The same of kernels and epilogues alone. */
+/* The same of kernels and epilogues only. */
 lap_status_t lap_probe_kernels(lap_probe_t *probe);
 
 /* ---- for the files of the probe ---- */
@@ -67,9 +67,9 @@ lap_status_t lap_probe_agree(const lap_probe_t *probe, lap_status_t status);
 lap_status_t lap_probe_most(const lap_probe_t *probe, double *number);
 
 /*
- * The seconds of `run`, which runs what is timed and waits for it: on hosts the best of any rank,
- * since what disturbs one is no part of its cost; on other devices the middle of the rounds, of the
- * slowest rank. `status` is what has failed so far. Collective.
+ * The seconds of `run`, which runs what is timed and waits for it. On hosts it is the best of any
+ * rank, since disturbances are no part of the cost. On other devices it is the median of the rounds,
+ * of the slowest rank. `status` is what has failed so far. Collective.
  */
 typedef lap_status_t (*lap_probe_run_t)(lap_probe_t *probe, void *what);
 lap_status_t lap_probe_time(lap_probe_t *probe, lap_probe_run_t run, void *what,

@@ -44,7 +44,7 @@ static bool is_measured(const lap_step_t *step)
 }
 
 /* The step as it is issued, but nobody waits for it, nor it for anybody. */
-static lap_step_t alone(lap_schedule_t *schedule, uint32_t index)
+static lap_step_t step_by_itself(lap_schedule_t *schedule, uint32_t index)
 {
     lap_step_t step = schedule->steps[index];
     step.ndeps = 0;
@@ -59,7 +59,7 @@ static lap_step_t alone(lap_schedule_t *schedule, uint32_t index)
 /* In its own stream, or in both lanes in turn. */
 static lap_status_t repeat(lap_schedule_t *schedule, uint32_t index, uint32_t repeats, bool lanes)
 {
-    lap_step_t step = alone(schedule, index);
+    lap_step_t step = step_by_itself(schedule, index);
     lap_free(schedule->steps);
     schedule->steps = NULL;
     schedule->nsteps = schedule->steps_room = 0;

@@ -451,7 +451,7 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
     const size_t size = (size_t)place * (size_t)replicas;
     *programs =
         (lap_nn_programs_t){.size = (int)size,
-                            .step_alone = linking->step_alone,
+                            .separate_step = linking->separate_step,
                             .starts = linking->replication.starts && linking->replication.ahead,
                             .late = linking->replication.late};
     programs->lists = lap_alloc(size, sizeof(*programs->lists));
@@ -516,12 +516,13 @@ static int run_of(const lap_nn_programs_t *programs, const lap_nn_list_t *list, 
 {
     size_t index;
     int which;
-    const bool alone = programs->step_alone, bucket = lap_nn_bucket_of(origin, &index, &which);
+    const bool separate = programs->separate_step,
+               bucket = lap_nn_bucket_of(origin, &index, &which);
     const bool weights =
         bucket && list->shards && (which == LAP_NN_BUCKET_PACK || which == LAP_NN_BUCKET_GATHER);
     if (stepped)
-        return list->shards && !programs->starts ? RUN_GATHER : alone ? RUN_STEP : RUN_PASS;
-    return alone && programs->late && bucket && !weights ? RUN_SYNC : RUN_PASS;
+        return list->shards && !programs->starts ? RUN_GATHER : separate ? RUN_STEP : RUN_PASS;
+    return separate && programs->late && bucket && !weights ? RUN_SYNC : RUN_PASS;
 }
 
 static bool is_in_background(const lap_linked_t *linked, uint32_t f)
@@ -545,9 +546,9 @@ static size_t count_launches(const lap_nn_programs_t *programs, int rank)
         const lap_fragment_t *fragment = &linked->fragments[f];
         const uint32_t origin = fragment->origin;
         const bool step = origin >= list->parts[LAP_NN_STEP] && origin < LAP_NN_BUCKET_ORIGIN;
-        const int run = !step                  ? run_of(programs, list, origin, stepped)
-                        : programs->step_alone ? RUN_STEP
-                                               : RUN_PASS;
+        const int run = !step                     ? run_of(programs, list, origin, stepped)
+                        : programs->separate_step ? RUN_STEP
+                                                  : RUN_PASS;
         stepped = stepped || step;
         first = run == before ? first : f;
         turns[run] +=

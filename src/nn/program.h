@@ -30,13 +30,13 @@ lap_nn_replication_t lap_nn_replication(const struct lap_nn *nn);
 size_t lap_nn_step_rows(const lap_nn_list_t *list, uint32_t step, size_t seq);
 
 /*
- * Which of a part's entries a pass has: those that look for magnitudes, those of the first pass; and
- * whether gradients go to replicas as they are completed, or come from them where they share the
- * optimizer: the weights, in LAP_NN_REFRESH, or as a forward needs them.
+ * Which of a part's entries a pass has: those that look for magnitudes, those of the first pass. And
+ * whether gradients go to replicas as they are completed. Where replicas share the optimizer, weights
+ * come from them, in LAP_NN_REFRESH or as a forward needs them.
  */
 typedef struct lap_nn_mode {
     bool looks, first;
-    bool more; /* a micro-batch behind the first of a step: delayed FP8 scales stay as they are */
+    bool more; /* a micro-batch after the first of a step: delayed FP8 scales stay as they are */
     const lap_nn_replicas_t *replicas; /* NULL: they do not */
     bool sends, gathers; /* of a program of several parts: which of the two `replicas` is for */
     bool starts;         /* ... and that its step begins to gather, */
@@ -139,9 +139,9 @@ lap_status_t lap_nn_link_step_start(const lap_nn_list_t *list, const lap_nn_sour
  */
 typedef struct lap_nn_programs {
     int size;
-    bool step_alone; /* see lap_nn_linking_t, */
-    bool starts;     /* ... */
-    bool late;       /* and lap_nn_replication_t */
+    bool separate_step; /* see lap_nn_linking_t, */
+    bool starts;        /* ... */
+    bool late;          /* and lap_nn_replication_t */
     lap_nn_list_t *lists;
     lap_linked_t *programs;
     const lap_linked_t **list; /* to be checked */
@@ -169,7 +169,7 @@ typedef struct lap_nn_linking {
     const lap_nn_source_t *source; /* of schedules; NULL: those that the plan describes */
     lap_nn_replication_t replication;
     const lap_optimizer_desc_t *optimizer; /* NULL: there is no step */
-    bool step_alone; /* the host is between backward and the step: only counted as such */
+    bool separate_step; /* the host comes between backward and the step: only counts launches so */
 } lap_nn_linking_t;
 
 /* ---- expect.c ---- */

@@ -8,7 +8,6 @@
 #include "nn/program.h"
 #include "overlap/op.h"
 #include "schedule/flight.h"
-#include "util/alloc.h"
 
 /* ---- binding ---- */
 

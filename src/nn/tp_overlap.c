@@ -65,8 +65,8 @@ const lap_field_t lap_tp_fields[LAP_TP_FIELDS + 1] = {
 typedef enum role {
     GATHERS, /* AG+GEMM */
     REDUCES, /* GEMM+RS */
-    EITHER,  /* a gather beside it, or GEMM+RS */
-    BULK_RS, /* a reduction beside it, unless its dgrad reduces */
+    EITHER,  /* a gather at the same time, or GEMM+RS */
+    BULK_RS, /* a reduction at the same time, unless its dgrad reduces */
     NOTHING,
 } role_t;
 
@@ -343,7 +343,7 @@ lap_status_t lap_tp_overlap_describe(const lap_tp_overlap_t *overlap, lap_tp_gem
     return LAP_OK;
 }
 
-/* ---- what a file said in vain ---- */
+/* ---- fields of a file that have no effect ---- */
 
 /* The fields of a rule that its operator uses, or whose value is what the device does anyway. */
 unsigned lap_tp_overlap_used(const lap_tp_overlap_t *overlap, lap_tp_gemm_t gemm,

@@ -13,7 +13,7 @@
 
 /*
  * All fields but the method, in their order, which is that of the bits of `given`: ints with bounds.
- * The row behind the last has no name.
+ * The row after the last has no name.
  */
 extern const lap_field_t lap_tp_fields[LAP_TP_FIELDS + 1];
 
@@ -34,7 +34,7 @@ lap_tp_rule_t lap_tp_rule_default(lap_tp_gemm_t gemm, lap_tp_method_t method, in
  */
 lap_status_t lap_tp_rule_check(lap_tp_gemm_t gemm, const lap_tp_rule_t *rule, int tp);
 
-/* The wgrad of a dgrad that may reduce, so that it has nothing left to do beside wgrad. */
+/* The wgrad of a dgrad that may reduce, so that nothing is left to do at the same time as wgrad. */
 static inline bool lap_tp_is_paired_wgrad(lap_tp_gemm_t gemm)
 {
     return gemm == LAP_QKV_WGRAD || gemm == LAP_FC1_WGRAD;

@@ -277,7 +277,7 @@ static lap_status_t read_field(reader_t *reader, const char *where, draft_t *dra
     return read_value(reader, &lap_tp_fields[field], where, &draft->values[field]);
 }
 
-/* Puts a sentence of the rules, which know no files, behind the line that it is about. */
+/* Puts a sentence of the rules, which know no files, after the line that it is about. */
 static lap_status_t at_line(const reader_t *reader, size_t line, lap_status_t status)
 {
     char sentence[LAP_ERROR_TEXT];
@@ -381,7 +381,7 @@ static lap_status_t read_rule(reader_t *reader, lap_tp_gemm_t gemm)
         draft.method = LAP_TP_SERIAL;
     } else if (reader->type == YAML_ALIAS_EVENT) {
         draft = reader->alias->draft;
-        draft.lines[LAP_TP_FIELDS] = line_of(reader); /* what does not fit this GEMM is told here */
+        draft.lines[LAP_TP_FIELDS] = line_of(reader); /* reported for what does not fit this GEMM */
     } else if (reader->type == YAML_MAPPING_START_EVENT) {
         LAP_TRY(read_fields(reader, where, &draft));
     } else {
@@ -414,7 +414,7 @@ static lap_status_t read_rules(lap_yaml_reader_t *yaml)
     return LAP_OK;
 }
 
-/* A dgrad that reduces leaves nothing to do beside its wgrad. */
+/* A dgrad that reduces leaves nothing to do at the same time as its wgrad. */
 static lap_status_t check_pairs(reader_t *reader)
 {
     for (int gemm = LAP_QKV_DGRAD; gemm < LAP_TP_GEMMS; gemm++) {

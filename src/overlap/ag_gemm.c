@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The builders of AG+GEMM: d = gather(a) b^T; and of all-gathers that stand alone or beside a GEMM
- * which they have nothing to do with: y = gather(x). What is gathered, where, and for whom is in
+ * The builders of AG+GEMM: d = gather(a) b^T; and of all-gathers by themselves or at the same
+ * time as a GEMM that they do not depend on: y = gather(x). What is gathered, where, and for whom is in
  * gather.h; `fused` is in ag_fused.c.
  */
 #include "overlap/gather.h"
 #include "overlap/partial.h"
-#include "transport/transport.h"
 
 static void add_put(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int peer,
                     lap_range_t src, int first, int count)

@@ -56,7 +56,7 @@ lap_status_t lap_auto_list(const lap_op_desc_t *given, int size, unsigned can, s
 {
     lap_knob_view_t view = {given, lap_builders(given->kind), size, can};
     *forecast_p = (lap_forecast_t){.count = 0};
-    /* In line with a GEMM that was begun before, a collective behind it would make no sense. */
+    /* On the stream of a GEMM that was begun before, a collective would begin only after it. */
     if (!lap_kind_multiplies(given->kind))
         view.builder++;
     for (; view.builder->name; view.builder++) {
@@ -76,7 +76,7 @@ lap_status_t lap_auto_list(const lap_op_desc_t *given, int size, unsigned can, s
     return LAP_OK;
 }
 
-/* Adds cuBLASMp behind the others, where that was asked for and can do it: for calls of the capacity. */
+/* Adds cuBLASMp after the others, where that was asked for and can do it: for calls of the capacity. */
 static lap_status_t add_foreign(const lap_op_desc_t *given, int size, unsigned can,
                                 lap_forecast_t *forecast)
 {

@@ -67,8 +67,8 @@ lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap
                              const lap_target_t *target, lap_auto_t *auto_p);
 
 /*
- * Calls what a model has chosen for the capacity in turns with serial, which takes its place, for all
- * rows, where it is not beaten by more than noise (lap_trial_run): the model does not know which
+ * Calls the choice of a model for the capacity in turns with serial. Serial takes its place, for all
+ * rows, unless it is beaten by more than noise (lap_trial_run): the model does not know which
  * thread the system lets run first, nor what is in a cache. Where serial takes longer than 20 ms, or
  * there is no memory for it, the choice stays as it is. Collective; all ranks end with the same.
  */

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The builders of a GEMM alone, and of a reduce-scatter alone or beside a GEMM that it has nothing
- * to do with: y = rows m_r of the sum over ranks of x. The rows of x go to their owners, who add
+ * The builders of a local GEMM, and of a reduce-scatter by itself or at the same time as a GEMM
+ * that it does not depend on: y = rows m_r of the sum over ranks of x. The rows of x go to their owners, who add
  * them up in rank order, as the partial results of GEMM+RS do (see partial.h); here they are there
  * from the beginning.
  */
 #include "overlap/partial.h"
-#include "transport/transport.h"
 
 static void begin_schedule(const lap_problem_t *p, lap_schedule_t *s)
 {
@@ -96,12 +95,7 @@ const lap_builder_t lap_external_rs_builders[] = {
     {NULL, NULL, 0, 0, NULL},
 };
 
-static void build_alone(const lap_problem_t *p, lap_schedule_t *s)
-{
-    lap_add_local_gemm(p, s);
-}
-
 const lap_builder_t lap_gemm_builders[] = {
-    {"serial", "one GEMM, and nothing to send", 0, 0, build_alone},
+    {"serial", "one GEMM, and nothing to send", 0, 0, lap_add_local_gemm},
     {NULL, NULL, 0, 0, NULL},
 };

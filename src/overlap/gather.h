@@ -5,8 +5,8 @@
  * builders.
  *
  * Shard c of what is gathered is [m_c, k], the rows of rank c. In symmetric memory the gathered
- * matrix is [m, k], packed, each shard at its row, and after it, when it is FP8, the scale of each
- * shard; `fused` gathers nothing and keeps only the rank's own shard, and its scale, there. d is
+ * matrix is [m, k], packed, each shard at its row. With FP8 the scale of each shard follows it.
+ * `fused` gathers nothing: only the rank's own shard, and its scale, are there. d is
  * [m, n_r]; an all-gather without a product of its own is one for a rank without output features.
  *
  * A rank receives only what it or a rank further down the ring can use: an empty shard is not sent,

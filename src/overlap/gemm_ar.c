@@ -197,7 +197,7 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
     lap_columns_t all = lap_all_columns(p);
     begin_schedule(p, s, sums_begin(p) + result_bytes(p), p->capacity);
     if (p->size == 1 || p->m == 0) {
-        lap_add_alone(p, s);
+        lap_add_single_rank(p, s);
         return;
     }
     add_credits(p, s, LAP_STREAM_COMPUTE, 1);
@@ -209,7 +209,7 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
     add_arrivals(p, s, LAP_STREAM_COMPUTE, 1, 0, all);
 }
 
-/* Sends the sums of split `i`, and copies those of the others, behind the GEMMs. */
+/* Sends the sums of split `i`, and copies those of the others, after the GEMMs. */
 static void add_gather(const lap_problem_t *p, lap_schedule_t *s, size_t i, uint32_t sum)
 {
     lap_columns_t columns = lap_split_columns(p, i);
@@ -222,7 +222,7 @@ static void build_pipeline(const lap_problem_t *p, lap_schedule_t *s)
     uint32_t sum = 0;
     begin_schedule(p, s, sums_begin(p) + result_bytes(p), p->capacity);
     if (p->size == 1 || p->m == 0) {
-        lap_add_alone(p, s);
+        lap_add_single_rank(p, s);
         return;
     }
     add_credits(p, s, LAP_STREAM_SEND, p->desc.num_splits);
@@ -282,7 +282,7 @@ static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
     size_t bytes = whole_slots_bytes(p);
     begin_schedule(p, s, lap_is_scaled(p) ? lap_scales_end(bytes, p->size) : bytes, p->capacity);
     if (p->size == 1 || p->m == 0) {
-        lap_add_alone(p, s);
+        lap_add_single_rank(p, s);
         return;
     }
     if (has_epilogue(p))
@@ -359,7 +359,7 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
     size_t most = lap_shard(p->capacity, p->size, 0, NULL), rows = lap_rows_of(p, p->rank);
     begin_schedule(p, s, sums_begin(p) + most * sum_bytes(p, all), most);
     if (p->size == 1 || p->m == 0) {
-        lap_add_alone(p, s);
+        lap_add_single_rank(p, s);
         return;
     }
     lap_range_t own = lap_range_packed(LAP_SCRATCH, p->rank, 0, rows, lap_columns_bytes(p, all));

@@ -73,7 +73,7 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
     lap_columns_t all = lap_all_columns(p);
     begin_schedule(p, s, p->capacity);
     if (p->size == 1 || p->m == 0) {
-        lap_add_alone(p, s);
+        lap_add_single_rank(p, s);
         return;
     }
     add_credits(p, s, LAP_STREAM_COMPUTE, 1);
@@ -90,7 +90,7 @@ static void build_ring(const lap_problem_t *p, lap_schedule_t *s)
     lap_columns_t all = lap_all_columns(p);
     begin_schedule(p, s, p->capacity);
     if (p->size == 1) {
-        lap_add_alone(p, s);
+        lap_add_single_rank(p, s);
         return;
     }
     add_credits(p, s, LAP_STREAM_SEND, 1);
@@ -132,7 +132,7 @@ static void build_pipeline(const lap_problem_t *p, lap_schedule_t *s)
 {
     begin_schedule(p, s, p->capacity);
     if (p->size == 1 || p->m == 0) {
-        lap_add_alone(p, s);
+        lap_add_single_rank(p, s);
         return;
     }
     add_credits(p, s, LAP_STREAM_SEND, p->desc.num_splits);
@@ -229,7 +229,7 @@ static bool begin_open(const lap_problem_t *p, lap_schedule_t *s)
         s->symmetric_bytes = lap_is_scaled(p) ? lap_scales_end(open_bytes(p), 1) : open_bytes(p);
     if (p->size > 1 && p->m > 0)
         return true;
-    lap_add_alone(p, s);
+    lap_add_single_rank(p, s);
     return false;
 }
 
@@ -250,7 +250,7 @@ static void build_pull(const lap_problem_t *p, lap_schedule_t *s)
             add_open_sum(p, s, i - 1, last);
     }
     add_open_sum(p, s, p->desc.num_splits - 1, gemm);
-    /* What was read may be written again when all who read it have said so. */
+    /* What was read may be written again when all who read it have signalled that. */
     for (int j = 1; j < p->size && s->output.rows > 0; j++)
         lap_add_raise(s, LAP_STREAM_RECEIVE, lap_peer_at(p, -j), lap_signal_done(p->size, p->rank),
                       0);
@@ -337,7 +337,7 @@ static uint32_t await_credits(const lap_problem_t *p, lap_schedule_t *s, int fir
 /*
  * The same with a GEMM for the rows of each owner, side by side with others. Some of the own rows
  * come first, while the credits of the peers are on their way; the others last: their time hides
- * the last transfer. The first owner's GEMM waits for the credit of that owner alone, and so begins
+ * the last transfer. The first owner's GEMM waits only for the credit of that owner, and so begins
  * before the second one's: if both began at once the lanes could swap, and the own rows would come
  * before those of the last owner. Returns the GEMM of the rows that come first, LAP_NO_STEP if there
  * are none.
@@ -373,7 +373,7 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
     lap_columns_t all = lap_all_columns(p);
     begin_schedule(p, s, lap_shard(p->capacity, p->size, p->rank, NULL));
     if (p->size == 1 || p->m == 0) {
-        lap_add_alone(p, s);
+        lap_add_single_rank(p, s);
         return;
     }
     const bool whole = p->lanes && p->desc.block_rows >= lap_rows_of(p, 0) && !lap_is_scaled(p);
@@ -392,7 +392,7 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
     }
     if (own.rows == 0)
         return;
-    /* Where GEMMs are side by side the wait is beside the last of them: the sum follows it at once. */
+    /* Where GEMMs run side by side the wait is on the stream of the last of them: the sum follows at once. */
     const uint16_t receive = whole ? LAP_STREAM_RECEIVE : LAP_STREAM_COMPUTE;
     const uint32_t wait = await_parts(p, s, receive, blocks);
     const uint32_t sum = add_sum(p, s, LAP_STREAM_COMPUTE, all, own);

@@ -164,7 +164,7 @@ static lap_status_t prepare_gemms(lap_op_t *op, lap_program_t *program, const la
  */
 static lap_status_t prepare(lap_op_t *op)
 {
-    op->target.device.graphs = op->target.device.graphs && !op->buffer->in_person;
+    op->target.device.graphs = op->target.device.graphs && !op->buffer->no_graphs;
     lap_op_entry_t *entry;
     lap_device_t *device = op->engine->device;
     void *scale;

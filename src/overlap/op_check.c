@@ -6,7 +6,6 @@
 #include "core/status.h"
 #include "overlap/overlap.h"
 #include "schedule/lower.h"
-#include "util/alloc.h"
 
 /* Builds the schedules of all ranks for one call. */
 static lap_status_t build_call(const lap_op_desc_t *desc, size_t rows, unsigned can, size_t call,

@@ -165,13 +165,13 @@ static lap_dtype_t given_or(lap_dtype_t given, lap_dtype_t otherwise)
     return given == LAP_DTYPE_DEFAULT ? otherwise : given;
 }
 
-/* What sums are rounded to when nothing is said: FP8 has too few bits for them. */
+/* The type of results when none is given: FP8 has too few bits for sums. */
 static lap_dtype_t result_type(lap_dtype_t dtype)
 {
     return lap_dtype_is_fp8(dtype) ? LAP_BFLOAT16 : dtype;
 }
 
-/* Types that a kind has no use for must be left alone, or be what the others make them. */
+/* Types that a kind has no use for must be unset, or be what the others make them. */
 static lap_status_t check_fixed(const lap_op_desc_t *desc, const char *name, lap_dtype_t dtype,
                                 lap_dtype_t expected)
 {
@@ -189,7 +189,7 @@ static lap_status_t check_not_fp8(const lap_op_desc_t *desc, const char *name, l
                      name, lap_dtype_name(dtype), lap_op_kind_name(desc->kind));
 }
 
-/* Types that were not said follow from the others. */
+/* Types that were not given follow from the others. */
 static void fill_types(lap_op_desc_t *desc)
 {
     const bool moves_input = desc->kind == LAP_AG_GEMM || lap_kind_moves(desc->kind);

@@ -54,7 +54,7 @@ static inline bool lap_builder_is_foreign(const lap_builder_t *builder)
 lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **builder_p,
                               const lap_op_desc_t *desc, int size, unsigned can);
 
-/* Whether the GEMM of a kind, if it has one, is the rank's alone; and whether it moves an x. */
+/* Whether the GEMM of a kind, if it has one, is local, with no communication; and whether it moves an x. */
 static inline bool lap_kind_is_local(lap_op_kind_t kind)
 {
     return kind >= LAP_GEMM && kind <= LAP_BULK_RS;

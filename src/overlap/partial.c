@@ -113,7 +113,7 @@ lap_range_t lap_slot(const lap_problem_t *p, int owner, int source, lap_columns_
                             rows, lap_columns_bytes(p, columns));
 }
 
-/* The slots alone. */
+/* The slots, without the rest. */
 static size_t data_bytes(const lap_problem_t *p)
 {
     return (size_t)(p->size - 1) * lap_shard(p->capacity, p->size, 0, NULL) *
@@ -145,7 +145,7 @@ uint32_t lap_add_partial(const lap_problem_t *p, lap_schedule_t *s, uint16_t str
     return gemm;
 }
 
-void lap_add_alone(const lap_problem_t *p, lap_schedule_t *s)
+void lap_add_single_rank(const lap_problem_t *p, lap_schedule_t *s)
 {
     if (p->m == 0)
         return;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What builders have in common: parts of the weight, scales, GEMMs that are the rank's alone, and
+ * What builders have in common: parts of the weight, scales, local GEMMs, and
  * partial results, which GEMM+RS and GEMM+AR send. a is [m, k_r] and b is [n, k_r], the rank's part
  * of k, so that a b^T is a partial result [m, n]; of the sum over ranks, rank c owns rows m_c. Some
  * methods cut n into splits; in scratch memory each split of the partial result is a packed [m,
- * columns] of its own. A reduce-scatter beside a GEMM has x, [m, cols], for its partial result.
+ * columns] of its own. A reduce-scatter that runs with a GEMM has x, [m, cols], for its partial result.
  */
 #ifndef LAP_OVERLAP_PARTIAL_H
 #define LAP_OVERLAP_PARTIAL_H
@@ -49,9 +49,9 @@ lap_range_t lap_partial_weight(const lap_problem_t *p, lap_columns_t columns);
 
 /*
  * Where the part of `source` arrives in the symmetric memory of `owner`: one slot [m_owner,
- * columns], packed, for each other rank; with several splits all slots of the first one, then those
- * of the second; then, when they are FP8, a scale for each rank. lap_slots_bytes is what all of it
- * takes at most.
+ * columns], packed, for each other rank. With several splits all slots of the first one come first,
+ * then those of the second. With FP8 a scale for each rank follows. lap_slots_bytes is what all of
+ * it takes at most.
  */
 lap_range_t lap_slot(const lap_problem_t *p, int owner, int source, lap_columns_t columns);
 size_t lap_slots_bytes(const lap_problem_t *p);
@@ -81,7 +81,7 @@ uint32_t lap_add_partial(const lap_problem_t *p, lap_schedule_t *s, uint16_t str
 /*
  * A group of one has nothing to send: the GEMM writes the result. Nothing when there are no rows.
  */
-void lap_add_alone(const lap_problem_t *p, lap_schedule_t *s);
+void lap_add_single_rank(const lap_problem_t *p, lap_schedule_t *s);
 
 /*
  * What must come before the GEMM that writes into the slots of its peers: their credits, if the
@@ -90,9 +90,9 @@ void lap_add_alone(const lap_problem_t *p, lap_schedule_t *s);
 void lap_add_scales(const lap_problem_t *p, lap_schedule_t *s);
 
 /*
- * Adds the blocks of `owner` to the GEMM step that was added last: straight into its slot, each
- * block with its signal, the first one after its credit unless lap_add_scales has waited for that;
- * or, if they are this rank's own, to `own`.
+ * Adds the blocks of `owner` to the GEMM step that was added last. They go straight into its slot,
+ * each with its signal, the first one after its credit unless lap_add_scales has waited for that. If
+ * they are this rank's own, they go to `own`.
  */
 void lap_add_partial_blocks(const lap_problem_t *p, lap_schedule_t *s, int owner, lap_range_t own);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The trial of methods: each becomes an operator and is called as a user would call it. The first
- * call finds kernels, the second is kept as a graph where the device has such; what follows is
+ * call finds kernels, the second becomes a graph where the device has such; what follows is
  * timed. What other work at the same time would change is not known here.
  */
 #include "overlap/trial.h"
@@ -202,8 +202,8 @@ static lap_status_t make_field(lap_trial_t *trial, const lap_forecast_t *forecas
 }
 
 /*
- * All in turn, each round with another one first, so that what disturbs one disturbs all; who is
- * far behind falls out. How many calls and rounds there are follows from serial, the first.
+ * All in turn, each round with another one first, so that what disturbs one disturbs all; those
+ * that are far slower are dropped. How many calls and rounds there are follows from serial, the first.
  */
 static lap_status_t run_field(lap_trial_t *trial, field_t *field)
 {

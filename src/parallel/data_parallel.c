@@ -201,7 +201,7 @@ static lap_status_t choose_bucket(lap_dp_t *dp)
     return LAP_OK;
 }
 
-/* Local: all that needs no other rank, and can fail on one alone. */
+/* Local: all that needs no other rank, and can fail on a single one. */
 static lap_status_t plan(lap_dp_t *dp, const lap_dp_options_t *given)
 {
     LAP_TRY(read_options(given, &dp->options));

@@ -61,8 +61,8 @@ static lap_status_t check_table(const lap_pipeline_t *pipeline, const lap_pp_opt
     return LAP_OK;
 }
 
-lap_status_t lap_stage_table(const lap_pp_options_t *options, int nranks,
-                             lap_pipeline_t *pipeline_p)
+static lap_status_t make_table(const lap_pp_options_t *options, int nranks,
+                               lap_pipeline_t *pipeline_p)
 {
     const bool interleaved = strcmp(options->schedule, "interleaved") == 0;
     const uint32_t chunks = options->virtual_stages ? (uint32_t)options->virtual_stages
@@ -84,7 +84,7 @@ lap_status_t lap_stage_plan(const lap_nn_desc_t *desc, int nranks, const lap_pp_
 {
     lap_pipeline_t pipeline;
     *stages = (lap_stages_t){.ranks = 0};
-    lap_status_t status = lap_stage_table(options, nranks, &pipeline);
+    lap_status_t status = make_table(options, nranks, &pipeline);
     if (status == LAP_OK)
         status = lap_stages_init(stages, &pipeline, desc->layers, options->layers_per_stage,
                                  options->nlayers_per_stage, desc->tied != 0);

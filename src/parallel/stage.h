@@ -7,10 +7,8 @@
 
 #include "parallel/stages.h"
 
-/* The options with their defaults; the table that they ask for, read or built. Clear the table. */
+/* The options with their defaults. */
 lap_status_t lap_stage_options(const lap_pp_options_t *given, lap_pp_options_t *options_p);
-lap_status_t lap_stage_table(const lap_pp_options_t *options, int nranks,
-                             lap_pipeline_t *pipeline_p);
 
 /* The stages of a model, from its description. The caller clears them, also after a failure. */
 lap_status_t lap_stage_plan(const lap_nn_desc_t *desc, int nranks, const lap_pp_options_t *options,

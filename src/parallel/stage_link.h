@@ -3,10 +3,10 @@
  * The program of a rank of a pipeline for a whole step: the actions of its row of the table, each the
  * entries of a slot of its list, and the messages to and from other ranks. Pure.
  *
- * A message is a call of two ranks with a buffer for each way: the receiver raises a credit when its
- * buffer is free, the sender puts a matrix there, and the receiver copies it into the slot. Which of them
- * runs when follows from ranges: messages have streams of their own, each way, and run at the same time as
- * computing; unless `overlap` is on, what is sent is in line with it.
+ * A message is a call of two ranks with a buffer for each direction. The receiver raises a credit when its
+ * buffer is free, the sender puts a matrix there, and the receiver copies it into the slot. The order
+ * follows from ranges. Messages have streams of their own, one set for each direction, and run at the
+ * same time as computing. Without `overlap` a message is sent on the compute stream.
  */
 #ifndef LAP_PARALLEL_STAGE_LINK_H
 #define LAP_PARALLEL_STAGE_LINK_H
@@ -46,7 +46,7 @@ typedef struct lap_stage_program {
     uint32_t nmessages; /* between all ranks */
 } lap_stage_program_t;
 
-/* The symmetric buffers of a pair in a program, behind those of layers: see nn/context.h. */
+/* The symmetric buffers of a pair in a program, after those of layers: see nn/context.h. */
 #define LAP_STAGE_BUFFERS 2u
 static inline uint32_t lap_stage_buffer(uint32_t pair, bool upstream)
 {

@@ -156,7 +156,7 @@ static lap_status_t make_buckets(lap_stage_programs_t *programs, const lap_stage
     return LAP_OK;
 }
 
-/* Origins of entries become their numbers, those of others come behind. */
+/* Origins of entries become their numbers, those of others come after. */
 static void set_origins(const lap_stage_program_t *program, lap_linked_t *linked)
 {
     for (uint32_t f = 0; f < linked->nfragments; f++) {

@@ -10,7 +10,7 @@
 /*
  * Rank p of the pipeline, d of the replicas, c of the context and t of those that share its layers is rank
  * ((p * dp + d) * cp + c) * tp + t: each group is a slice. The origin of a fragment is the number of its
- * entry, or behind all entries (LAP_NN_BUCKET_ORIGIN) that of its item.
+ * entry, or after all entries (LAP_NN_BUCKET_ORIGIN) that of its item.
  */
 typedef struct lap_stage_programs {
     lap_nn_programs_t all;

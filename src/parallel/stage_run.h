@@ -40,7 +40,7 @@ struct lap_pp {
     bool sending;      /* ... to replicas, or tied gradients: in the background */
     uint64_t begin_ns; /* of the latest step */
     uint32_t failures_before;
-    lap_status_t cause;         /* of a step that has failed, as its groups are told */
+    lap_status_t cause;         /* of a step that has failed, as its groups report it */
     size_t *counted;            /* targets of each micro-batch of the latest step */
     bool stepped;               /* there was one */
     lap_clock_offset_t *clocks; /* of the ranks of the pipeline, at the latest traced step */

@@ -220,11 +220,11 @@ static lap_status_t add_tied(const lap_pp_t *pp, uint64_t computed, lap_stage_co
         if (status != LAP_OK)
             continue;
         const uint64_t begin = trace->begin > computed ? trace->begin : computed;
-        const double alone = trace->end > begin ? (double)(trace->end - begin) * 1e-9 : 0;
+        const double exposed = trace->end > begin ? (double)(trace->end - begin) * 1e-9 : 0;
         const double flight = (double)view.flight_ns * 1e-9;
         cost->total += flight;
-        cost->wire += alone < flight ? alone : flight;
-        cost->core += alone < flight ? 0 : alone - flight;
+        cost->wire += exposed < flight ? exposed : flight;
+        cost->core += exposed < flight ? 0 : exposed - flight;
         cost->bytes += lap_trace_bytes(trace);
         lap_trace_view_clear(&view);
     }

@@ -24,7 +24,7 @@ lap_status_t lap_plan_buckets_init(lap_plan_buckets_t *buckets, const lap_machin
         .cores = LAP_PLAN_TWO,
         .rank_cores = 1,
         .gemm_cores = 1,
-        .moves_alone = true,
+        .copy_engines = true,
     };
     for (int r = 0; r < LAP_PLAN_TWO; r++) {
         buckets->programs[r].rank = r;

@@ -3,7 +3,6 @@
 #include "plan/machine.h"
 
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

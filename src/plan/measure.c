@@ -14,7 +14,6 @@
 #include "device/cuda/cuda_info.h"
 #include "nn/kernels.h"
 #include "schedule/calibrate.h"
-#include "util/alloc.h"
 #include "util/clock.h"
 
 #define ROUNDS 3

@@ -8,9 +8,9 @@
 #include "plan/machine.h"
 
 /*
- * Measures GEMMs, attention, kernels (of a host: those of a GPU are as fast as its memory), memory,
- * copies between ranks and signals, while all ranks of a world do the same: a rank is what a GPU is
- * to the planner. The wires between hosts are taken to be those inside one where all ranks are on
+ * Measures GEMMs, attention, memory, copies between ranks and signals, and on hosts kernels: those of
+ * a GPU are as fast as its memory. All ranks of a world do the same at the same time: a rank is what a
+ * GPU is to the planner. The wires between hosts are taken to be those inside one where all ranks are on
  * one. Collective; takes seconds. Writes *machine_p on success, but for the name. Returns as
  * lap_calibrate.
  */
@@ -18,7 +18,7 @@ lap_status_t lap_machine_measure(lap_world_t *world, lap_machine_t *machine_p);
 
 /* ---- measure_kernels.c ---- */
 
-/* The rates of kernels and epilogues alone. Collective. */
+/* The rates of kernels and epilogues only. Collective. */
 lap_status_t lap_machine_measure_kernels(lap_group_t *group, lap_machine_t *machine);
 
 #endif

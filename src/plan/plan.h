@@ -119,8 +119,8 @@ typedef struct lap_plan_result {
 lap_status_t lap_plan_step(const lap_plan_config_t *config, const lap_machine_t *machine,
                            const lap_plan_layer_t *layer, lap_plan_result_t *result_p);
 
-/* The same without what replicas tell each other, which takes longer to plan than all else. */
-lap_status_t lap_plan_step_alone(const lap_plan_config_t *config, const lap_machine_t *machine,
+/* The same without the communication between replicas, which takes longer to plan than all else. */
+lap_status_t lap_plan_step_local(const lap_plan_config_t *config, const lap_machine_t *machine,
                                  const lap_plan_layer_t *layer, lap_plan_result_t *result_p);
 
 /* Whether its sizes are such as anybody has; and whether the machine multiplies its type. */

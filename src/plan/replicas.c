@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What replicas have to tell each other in a step, and the optimizer: a program of the last backward,
- * the step and the first forward of a rank, with buckets of gradients and of weights beside them.
+ * The communication between replicas in a step, and the optimizer: a program of the last backward,
+ * the step and the first forward of a rank, with buckets of gradients and of weights in the background.
  */
 #include <math.h>
 
@@ -180,13 +180,13 @@ static lap_status_t add_stage(around_t *around, size_t stage, int pass, double f
     const lap_plan_layer_t *layer = state->layer;
     const double before = stage == 0 ? layer->embedding_weights : 0;
     const double layers = (double)state->layers[stage] * layer->weights;
-    const double behind = lap_plan_stage_weights(state, stage) - before - layers;
+    const double after = lap_plan_stage_weights(state, stage) - before - layers;
     const bool forward = pass == LAP_PLAN_FORWARD;
     const bool ends[2] = {stage == 0, stage + 1 == state->nstages};
     if (ends[forward ? 0 : 1])
         LAP_TRY(forward ? add_part(around, pass, layer->embedding[pass].seconds, first, before)
                         : add_part(around, pass, layer->head[pass].seconds, first + before + layers,
-                                   behind));
+                                   after));
     for (size_t i = 0; i < state->layers[stage]; i++) {
         const size_t index = forward ? i : state->layers[stage] - 1 - i;
         LAP_TRY(add_layer(around, pass, first + before + (double)index * layer->weights));
@@ -194,7 +194,7 @@ static lap_status_t add_stage(around_t *around, size_t stage, int pass, double f
     if (!ends[forward ? 1 : 0])
         return LAP_OK;
     return forward
-               ? add_part(around, pass, layer->head[pass].seconds, first + before + layers, behind)
+               ? add_part(around, pass, layer->head[pass].seconds, first + before + layers, after)
                : add_part(around, pass, layer->embedding[pass].seconds, first, before);
 }
 

@@ -123,7 +123,7 @@ static lap_status_t try_it(search_t *search, const lap_plan_config_t *config)
         return LAP_OK;
     }
     /* Replicas add time, and no memory: what cannot be among the best needs none of it. */
-    LAP_TRY(lap_plan_step_alone(config, search->machine, layer, &choice.result));
+    LAP_TRY(lap_plan_step_local(config, search->machine, layer, &choice.result));
     const bool full = found->count == found->most;
     if (choice.result.fits &&
         !(full && choice.result.seconds > found->best[found->count - 1].result.seconds))

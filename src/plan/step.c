@@ -399,7 +399,7 @@ lap_status_t lap_plan_step(const lap_plan_config_t *config, const lap_machine_t 
     return plan_step(config, machine, layer, true, result_p);
 }
 
-lap_status_t lap_plan_step_alone(const lap_plan_config_t *config, const lap_machine_t *machine,
+lap_status_t lap_plan_step_local(const lap_plan_config_t *config, const lap_machine_t *machine,
                                  const lap_plan_layer_t *layer, lap_plan_result_t *result_p)
 {
     return plan_step(config, machine, layer, false, result_p);

@@ -2,7 +2,7 @@
 /*
  * Calibration: short measurements that all ranks of a group make at the same moment, so that what
  * they take from each other is in the figures, and whose best figures the group keeps. Streams of
- * their own leave calls in flight alone. It measures once: a machine that is busy with something
+ * their own do not disturb calls in flight. It measures once: a machine that is busy with something
  * else at that moment stays slow in the model.
  */
 #include "schedule/calibrate.h"
@@ -553,7 +553,7 @@ static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const ti
     if (device->ops->transport) {
         cost.cores = (double)LAP_STREAMS * group->size;
         cost.rank_cores = 1;
-        cost.moves_alone = true;
+        cost.copy_engines = true;
     }
     /*
      * With more ranks than cores the best figure is that of a rank which had a core to itself while

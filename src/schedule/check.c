@@ -9,7 +9,6 @@
 #include "schedule/check.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "core/status.h"
 #include "util/alloc.h"

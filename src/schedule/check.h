@@ -8,9 +8,9 @@
  * blocks that a GEMM runs in any order and that raise a signal. The clock of a node holds, for each
  * thread, the last tick that happened before it.
  *
- * Linked programs are checked in the same way: a fragment is a call. But there only the first call
- * has a begin, streams go on from one to the next, and the end of a call, which nobody waits for, is
- * where all its waits are over; where the rank's symmetric memory is its own again is a node, too.
+ * Linked programs are checked in the same way: a fragment is a call. But only the first call has a
+ * begin: streams go on from one to the next. A call ends, with nobody waiting for it, where all its
+ * waits are over. The point where the rank's symmetric memory is its own again is a node, too.
  */
 #ifndef LAP_SCHEDULE_CHECK_H
 #define LAP_SCHEDULE_CHECK_H

@@ -426,7 +426,7 @@ static lap_status_t list_writes(const lap_access_list_t *list, writes_t *writes)
     return LAP_OK;
 }
 
-/* No other write of the call has bytes in common with one to a result; those that begin behind it follow. */
+/* No other write of the call has bytes in common with one to a result; those that begin after it follow. */
 static lap_status_t check_once(const lap_access_list_t *list, const writes_t *writes,
                                uint32_t index)
 {

@@ -241,7 +241,7 @@ static bool conflict(const lap_range_t *x, const lap_range_t *y)
 
 /*
  * Steps that go together are puts and copies, which then have no order: none writes what another
- * one writes or reads. A sum is alone with the signals behind it.
+ * one writes or reads. A sum has only the signals after it with it.
  */
 static lap_status_t check_together(const form_t *form)
 {

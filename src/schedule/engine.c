@@ -198,12 +198,12 @@ static lap_status_t record_compute(lap_engine_t *engine, unsigned streams)
 lap_status_t lap_engine_take(lap_engine_t *engine, unsigned streams)
 {
     const lap_device_ops_t *ops = engine->device->ops;
-    const unsigned behind = engine->awaits_compute & streams,
+    const unsigned awaits_compute = engine->awaits_compute & streams,
                    awaits_enqueued = engine->awaits_enqueued & streams;
-    LAP_TRY(record_compute(engine, behind));
+    LAP_TRY(record_compute(engine, awaits_compute));
     for (int s = 0; s < LAP_STREAMS; s++) {
         const lap_stream_set_t set = set_of(s);
-        if (behind >> s & 1)
+        if (awaits_compute >> s & 1)
             LAP_TRY(ops->stream_wait_event(engine->streams[s],
                                            engine->joins[lap_stream_of(set, LAP_STREAM_COMPUTE)]));
         if (awaits_enqueued >> s & 1)

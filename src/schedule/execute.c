@@ -2,7 +2,7 @@
 /*
  * Running linked programs. Fragments that follow one another without the host are a segment: issued
  * step by step the first time, and then launched as a graph. Graphs of one program are launched on one
- * stream, which has all of each behind it; so links lead from one segment to another only where no
+ * stream, which ends after all of each; so links lead from one segment to another only where no
  * graph is launched. A program whose foreground waits for its background is one graph, of both.
  */
 #include "schedule/execute.h"
@@ -33,7 +33,7 @@ struct lap_exec {
     bool timed;       /* kernels are */
     uint64_t issues;  /* since it was bound */
     bool launches;    /* what is being issued goes as graphs */
-    unsigned joined;  /* bits: sets that have been put behind all before the program */
+    unsigned joined;  /* bits: sets that are ordered after all before the program */
     uint32_t first;   /* links to fragments before this one are not needed */
     lap_event_t *ends[LAP_STREAMS];
     unsigned ended; /* bits: of `ends`, those recorded by the latest issue */
@@ -331,7 +331,7 @@ static lap_status_t get_graph(lap_exec_t *exec, uint32_t first, uint32_t end)
     for (uint32_t f = first; f < end; f++)
         traced = traced || (exec->parts[f].program && exec->parts[f].binding.traced);
     exec->uncaptured = status == LAP_ERR_UNSUPPORTED && traced;
-    if (exec->uncaptured) /* the rest goes step by step, behind the graphs so far */
+    if (exec->uncaptured) /* the rest goes step by step, after the graphs so far */
         exec->launches = false;
     else
         LAP_TRY(status);
@@ -394,7 +394,7 @@ lap_status_t lap_exec_issue(lap_exec_t *exec, uint32_t first, uint32_t end)
     return LAP_OK;
 }
 
-/* Of a set that is launched as graphs, the first stream has all behind it; so it has of one graph. */
+/* Of a set that is launched as graphs, the first stream ends after all of it; so it does of one graph. */
 static unsigned last_streams(const lap_exec_t *exec, lap_stream_set_t set)
 {
     const unsigned all = graph_bits(exec, set);

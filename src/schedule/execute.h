@@ -40,7 +40,7 @@ const lap_span_t *lap_exec_kernel_span(const lap_exec_t *exec, uint32_t fragment
 /* After bindings, or what kernels are given, have changed: nothing of the program is in flight. */
 lap_status_t lap_exec_rebound(lap_exec_t *exec);
 
-/* Begins to issue the program, behind all that the engine was given before. */
+/* Begins to issue the program, after all that the engine was given before. */
 lap_status_t lap_exec_begin(lap_exec_t *exec);
 
 /* Issues fragments [first, end), which follow those issued before. Does not block. */

@@ -23,7 +23,7 @@ void lap_extents_clear(lap_extents_t *extents);
 /* The extent at a place of the list is there, and ends so; 0: it is there no more. */
 void lap_extents_set(lap_extents_t *extents, size_t place, size_t end);
 
-/* The first place from `from` on whose extent ends behind `begin`; SIZE_MAX: none. */
+/* The first place from `from` on whose extent ends after `begin`; SIZE_MAX: none. */
 size_t lap_extents_next(const lap_extents_t *extents, size_t from, size_t begin);
 
 #endif

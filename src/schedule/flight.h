@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What calls, passes and steps have in common while they are in flight: on each buffer that they use
- * the group must be whole before, is registered with the engine meanwhile, and is broken for all
- * ranks after a failure.
+ * What calls, passes and steps have in common while they are in flight. Of each buffer that they use
+ * the group must be whole before. It is registered with the engine meanwhile. A failure breaks it for
+ * all ranks.
  */
 #ifndef LAP_SCHEDULE_FLIGHT_H
 #define LAP_SCHEDULE_FLIGHT_H
@@ -14,7 +14,7 @@ typedef struct lap_flight {
     lap_engine_t *engine;
     lap_group_t *group;
     const char *what;   /* "a backward of layers", "ag_gemm" */
-    const char *method; /* by which, behind that; NULL: it has none */
+    const char *method; /* by which, printed after that; NULL: it has none */
 } lap_flight_t;
 
 /* Whether a group is whole; `when` goes before what is done: "was in", "was about to begin". */

@@ -3,8 +3,8 @@
  * The guard of an engine whose streams wait for signals by themselves, in calls for which nobody may
  * be waiting in the library: the caller waits for a stream of its own, by means of the driver. The
  * guard is a thread that watches over them. When a wait is in vain it breaks the groups of all
- * operators in flight, so that no peer takes what comes for a result, and lets all waits of the device go; whoever
- * next asks the engine is told.
+ * operators in flight, so that no peer takes what comes for a result. Then it cancels all waits of the device. The next
+ * call that asks the engine gets the failure.
  *
  * The operators in flight, the streams and the reasons of waits are changed only between hold and
  * go, and the device is released so.

@@ -446,7 +446,7 @@ static lap_status_t issue_marked(issue_t *issue, uint32_t index)
     return status;
 }
 
-/* Where calls are counted by streams, the first one ends with all of a call behind it. */
+/* Where calls are counted by streams, the first one ends after all of a call. */
 static lap_status_t end_call(const issue_t *issue)
 {
     const lap_program_t *program = issue->program;

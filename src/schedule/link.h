@@ -6,9 +6,9 @@
  * Nobody orders them by hand: the order is that of each stream, and where that is not enough links
  * follow from the ranges that steps read and write.
  *
- * On a symmetric buffer fragments follow the rule of schedule.h: a step that uses this rank's
- * symmetric memory, or lets a peer use it, runs after all steps of the fragment before it on that
- * buffer that use that memory, or that wait for a peer that does. Where streams count the signals of
+ * On a symmetric buffer fragments follow the rule of schedule.h. Take a step that uses this rank's
+ * symmetric memory, or lets a peer use it. It runs after all steps of the buffer's previous fragment
+ * that use that memory, or that wait for a peer that does. Where streams count the signals of
  * a buffer, those of a fragment come after the CONSUME of the fragment before it.
  *
  * All ranks of a world have the same number of fragments; fragment i of all ranks is one call of the
@@ -94,7 +94,7 @@ typedef struct lap_step_times {
     double sent, came;        /* what it raised with bytes was on its way; both 0: nothing was */
 } lap_step_times_t;
 
-/* Is told of each of them as it ends; block: index in the schedule's blocks, or LAP_NO_STEP. */
+/* Called with each of them as it ends; block: index in the schedule's blocks, or LAP_NO_STEP. */
 typedef struct lap_step_watch {
     void (*step)(void *context, int rank, uint32_t fragment, uint32_t step, uint32_t block,
                  const lap_step_times_t *times);
@@ -151,7 +151,7 @@ void lap_link_each(const lap_linked_t *linked, const lap_fragment_t *fragment, u
                    uint32_t block, lap_each_access_t each, void *context);
 
 /*
- * The first of a fragment's accesses, or links, that is of a step or of one behind it: they are in
+ * The first of a fragment's accesses, or links, that is of a step or of one after it: they are in
  * the order of steps, and each begins with the number of its step.
  */
 uint32_t lap_link_first(const void *items, uint32_t count, size_t size, uint32_t step);

@@ -31,10 +31,10 @@ lap_status_t lap_lower(lap_schedule_t *schedules, size_t count, const lap_target
                        const char *after);
 
 /*
- * Proves schedules that were lowered for a target, schedules[call * size + rank]: as
- * lap_schedule_check; where streams may share queues, as lap_schedule_check_in_line, and that each
- * wait depends on all that is sent before it in the list: then the steps of a rank can run one at a
- * time in any order that their dependencies allow.
+ * Proves schedules that were lowered for a target, schedules[call * size + rank], as
+ * lap_schedule_check does. Where streams may share queues also as lap_schedule_check_in_line, and that
+ * each wait depends on all that is sent before it in the list. Then the steps of a rank can run one
+ * at a time in any order that their dependencies allow.
  */
 lap_status_t lap_lowered_check(const lap_schedule_t *const *schedules, uint32_t ncalls, int size,
                                const lap_target_t *target);

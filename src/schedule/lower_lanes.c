@@ -43,7 +43,7 @@ static void choose_lanes(lap_schedule_t *schedule, uint32_t first, uint32_t end)
 }
 
 /*
- * What a step, or a stream, had behind it before steps moved to the second lane, in terms of where
+ * Which steps a step, or a stream, came after before steps moved to the second lane, in terms of where
  * they are now.
  */
 typedef struct meant {

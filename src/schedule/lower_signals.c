@@ -80,7 +80,7 @@ static void add_consume(lap_schedule_t *schedule)
 
 /* ---- which GEMMs are in flight ---- */
 
-/* Whether a step may run while a GEMM does: neither has the other behind it. */
+/* Whether a step may run while a GEMM does: neither comes after the other. */
 static bool may_overlap(const lap_pasts_t *pasts, uint32_t step, uint32_t gemm)
 {
     const uint32_t first = step < gemm ? step : gemm, second = step < gemm ? gemm : step;

@@ -9,7 +9,7 @@
 #include "schedule/lower.h"
 #include "schedule/past.h"
 
-/* The first stream of which a step has something to send before a wait, and not behind it. */
+/* The first stream of which a step has something to send before a wait, and does not come after it. */
 static int missing_stream(const lap_past_t *past, const lap_past_t *sent)
 {
     int s = 0;

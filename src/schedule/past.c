@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A walk along a schedule that knows what each step has behind it. */
+/* A walk along a schedule that knows which steps are over when each step begins. */
 #include "schedule/past.h"
 
 #include "core/status.h"
@@ -21,7 +21,7 @@ void lap_pasts_clear(lap_pasts_t *pasts)
     lap_free(pasts->ends);
 }
 
-/* The latest step that is needed and not behind yet; LAP_NO_STEP: there is none. */
+/* The latest step that is needed and not over yet; LAP_NO_STEP: there is none. */
 static uint32_t latest_needed(const lap_past_t *past, const lap_past_t *needs)
 {
     uint32_t latest = LAP_NO_STEP;
@@ -31,7 +31,7 @@ static uint32_t latest_needed(const lap_past_t *past, const lap_past_t *needs)
     return latest;
 }
 
-/* The latest one first: what it has behind it is listed before it, and need not be added. */
+/* The latest one first: the steps that it comes after are listed before it, and need not be added. */
 void lap_pasts_take(lap_pasts_t *pasts, uint32_t index, const lap_past_t *needs)
 {
     const lap_step_t *step = &pasts->schedule->steps[index];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What steps of a schedule have behind them, for passes that add or prune dependencies. */
+/* Which steps of a schedule are over when a step begins, for passes that add or prune dependencies. */
 #ifndef LAP_SCHEDULE_PAST_H
 #define LAP_SCHEDULE_PAST_H
 

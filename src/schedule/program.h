@@ -23,7 +23,7 @@ struct lap_program {
     lap_gemm_context_t *gemms;  /* per step; only those of GEMM steps are used */
     lap_wait_reason_t *reasons; /* per step */
     lap_event_t **events;       /* per step: recorded after it; NULL when nobody waits for that */
-    lap_event_t *ends[LAP_STREAMS]; /* recorded when a stream has all of a call behind it */
+    lap_event_t *ends[LAP_STREAMS]; /* recorded when a stream has ended its part of a call */
     const void **sources;           /* per range: the operands of reductions, and their scales */
     size_t *source_strides;
     lap_finish_t *finishes;      /* per step: what becomes of its results */
@@ -73,8 +73,7 @@ void lap_program_forget_times(lap_program_t *program);
 /* After a call was issued: the next one counts the signals of the buffer from here. */
 void lap_program_count_signals(const lap_program_t *program, lap_buffer_t *buffer);
 
-/* The set of streams that the program uses, and those of them, as bits. */
-lap_stream_set_t lap_program_set(const lap_program_t *program);
+/* The streams that the program uses, as bits. */
 unsigned lap_program_stream_bits(const lap_program_t *program);
 
 #endif

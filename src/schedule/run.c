@@ -213,7 +213,7 @@ size_t lap_program_streams(const lap_program_t *program, lap_stream_t **streams,
     return count;
 }
 
-lap_stream_set_t lap_program_set(const lap_program_t *program)
+static lap_stream_set_t set_of(const lap_program_t *program)
 {
     return program->schedule.set;
 }
@@ -328,10 +328,10 @@ void lap_program_count_signals(const lap_program_t *program, lap_buffer_t *buffe
         buffer->consumed[s] += program->schedule.raised[s];
 }
 
-/* A call in the background begins behind all in the foreground. */
+/* A call in the background begins after all in the foreground. */
 static lap_status_t join_before(const lap_program_t *program, const lap_buffer_t *buffer)
 {
-    const lap_stream_set_t set = lap_program_set(program);
+    const lap_stream_set_t set = set_of(program);
     if (set == LAP_FOREGROUND && !(buffer && buffer->in_flight > 0))
         return LAP_OK;
     return lap_engine_join(program->engine, set);
@@ -392,7 +392,7 @@ static lap_status_t fork_streams(const lap_engine_t *engine, void *caller,
     return LAP_OK;
 }
 
-/* All of a call is behind its first stream when that has ended: see end_call in issue.c. */
+/* The first stream of a call ends after all others: see end_call in issue.c. */
 static lap_status_t enqueue(lap_program_t *program, const lap_binding_t *binding, void *caller)
 {
     lap_engine_t *engine = program->engine;
@@ -405,12 +405,12 @@ static lap_status_t enqueue(lap_program_t *program, const lap_binding_t *binding
     bool launched;
     LAP_TRY(choose_graph(program, binding, &launched));
     if (binding->buffer->in_flight > 0)
-        LAP_TRY(lap_engine_join(engine, lap_program_set(program)));
+        LAP_TRY(lap_engine_join(engine, set_of(program)));
     LAP_TRY(take_streams(program, launched));
     lap_program_announce(program, binding, false);
     LAP_TRY(fork_streams(engine, caller, streams, launched ? 1 : count));
     LAP_TRY(launched ? launch(program) : lap_program_issue_steps(program, binding));
-    lap_event_t *end = engine->enqueued_end[lap_program_set(program)];
+    lap_event_t *end = engine->enqueued_end[set_of(program)];
     LAP_TRY(ops->event_record(end, streams[0]));
     lap_engine_enqueued(engine, first);
     lap_program_count_signals(program, binding->buffer);
@@ -439,7 +439,7 @@ static lap_status_t enqueue_captured(lap_program_t *program, const lap_binding_t
     engine->capturing = true;
     LAP_TRY(fork_streams(engine, caller, streams, count));
     LAP_TRY(lap_program_issue_steps(program, binding));
-    lap_event_t *end = engine->captured_end[lap_program_set(program)];
+    lap_event_t *end = engine->captured_end[set_of(program)];
     LAP_TRY(ops->event_record(end, streams[0]));
     return ops->caller_wait_event(caller, end);
 }

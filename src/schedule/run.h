@@ -33,7 +33,7 @@ typedef struct lap_guard lap_guard_t; /* see guard.h */
 struct lap_engine {
     lap_device_t *device;
     lap_stream_t *streams[LAP_STREAMS];  /* NULL: there is none of this kind, or none yet */
-    lap_event_t *joins[LAP_STREAMS];     /* order all streams behind one another, */
+    lap_event_t *joins[LAP_STREAMS];     /* order all streams after one another, */
     lap_event_t *call_ends[LAP_STREAMS]; /* and those of one call, within it */
     /* Bits of streams: what is not ordered yet is ordered when the stream is given something. */
     unsigned used;            /* given something since the last join of its set; not of COMPUTE */
@@ -52,7 +52,7 @@ struct lap_engine {
     lap_status_t status; /* of the latest failure */
     char text[LAP_ERROR_TEXT];
     lap_guard_t *guard; /* NULL: nothing is to be guarded yet, or nobody can: */
-    bool unguarded;     /* that has been said */
+    bool unguarded;     /* and a warning has been printed */
 };
 
 /* The engine of a world, made when first asked for; it ends with the world. */
@@ -65,9 +65,9 @@ lap_status_t lap_engine_need_set(lap_engine_t *engine, lap_stream_set_t set);
 lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event);
 
 /*
- * Whatever is issued from now on to any stream of a set runs after all that was issued so far to any
- * of that set, and what is in another set than the foreground after all in the foreground, too: on
- * COMPUTE at once, on the others once they are taken. Nothing in the foreground waits for other sets.
+ * All that is issued from now on to a stream of a set runs after all that was issued to the set so far.
+ * In sets other than the foreground it also runs after all in the foreground. COMPUTE is ordered at
+ * once, the others when they are taken. Nothing in the foreground waits for other sets.
  */
 lap_status_t lap_engine_join(lap_engine_t *engine, lap_stream_set_t set);
 
@@ -78,7 +78,7 @@ void lap_engine_enqueued(lap_engine_t *engine, int stream);
 lap_status_t lap_engine_calls_begin(const lap_engine_t *engine);
 void lap_engine_calls_end(const lap_engine_t *engine);
 
-/* Before something is issued to these streams (bits), of any set; to COMPUTE alone, a join is enough. */
+/* Before something is issued to these streams (bits), of any set; to COMPUTE only, a join is enough. */
 lap_status_t lap_engine_take(lap_engine_t *engine, unsigned streams);
 
 /* Before a graph with work of these streams is launched on the first of them; sets other than its have been joined. */
@@ -110,7 +110,7 @@ lap_status_t lap_engine_check_free(lap_engine_t *engine);
 lap_status_t lap_engine_settle(lap_engine_t *engine);
 
 /*
- * Waits until a caller's stream has all behind it that it was given, and watches meanwhile. Returns
+ * Waits until a caller's stream has ended all that it was given, and watches meanwhile. Returns
  * what calls in flight failed of.
  */
 lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *caller);
@@ -177,7 +177,7 @@ typedef struct lap_binding {
     float sent_scale; /* what the place LAP_SCALE holds, where the device has a slot to set it, */
     bool sets_scale;  /* and it is not the caller's */
     const float *a_scale_ptr, *b_scale_ptr; /* of a and b; NULL: their scales are in `scale` */
-    lap_tensor_t bias, aux, bias_grad;      /* aux.data NULL: not kept */
+    lap_tensor_t bias, aux, bias_grad;      /* aux.data NULL: not stored */
     int copy_sms, spare_sms;                /* as in lap_copy_t and lap_gemm_t */
     lap_buffer_t *buffer;
     lap_foreign_t *foreign; /* what a KERNEL step of an operator is; NULL: it has none */
@@ -201,7 +201,7 @@ lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *bind
 
 /*
  * The same in the order of a caller's stream, between caller_begin and caller_end of the device:
- * the stream has all of it behind it when it goes on, and nobody waits for it. The program may be
+ * the stream goes on after all of it has ended, and nobody waits for it. The program may be
  * issued so again at once. LAP_ERR_BUSY: nothing was issued.
  */
 lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *binding,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Making a schedule: the adders that builders use, and steps and ranges in words. A failure is kept
+ * Making a schedule: the adders that builders use, and steps and ranges in words. A failure is stored
  * in the schedule, so that a builder reads as a list of steps. What the steps mean to one another
  * is left to check.c.
  */

@@ -21,7 +21,7 @@
 
 #include "core/signal.h"
 
-/* Memory that steps read and write. All but LAP_SYMMETRIC belong to the rank alone. */
+/* Memory that steps read and write. All but LAP_SYMMETRIC are private to the rank. */
 typedef enum lap_place {
     LAP_INPUT = 0, /* a */
     LAP_WEIGHT,    /* b */
@@ -127,7 +127,7 @@ typedef struct lap_step {
     bool no_gemm_in_flight;       /* put, raise, wait: no GEMM of the call runs meanwhile */
     bool together;                /* put, copy, reduce: a device may do it at once with what follows
                                      on its stream: puts and copies that are so, too, which then
-                                     have no order, and the signals behind them */
+                                     have no order, and the signals after them */
     bool scaled;                  /* reduce: `count` more ranges follow, the scale of each */
     lap_dtype_t from, to;         /* reduce: types of the ranges and of dst */
     size_t bytes;                 /* raise */
@@ -178,9 +178,9 @@ typedef struct lap_schedule {
 } lap_schedule_t;
 
 /*
- * Signal words of a rank in a group of `size`. Each other rank raises four of them: for data that
- * it has put here, to let this rank write into its memory (credit), when its own memory is open to
- * be read in place, and when it is done with reading this rank's. Families of their own, because a
+ * Signal words of a rank in a group of `size`. Each other rank raises four of them. Data: it has
+ * put data here. Credit: this rank may write into its memory. Open: its memory may be read in place.
+ * Done: it has read this rank's. They are separate, because a
  * word must not be raised in a later call before the waits for it in an earlier one are over,
  * whatever the two calls are.
  */
@@ -328,9 +328,9 @@ void lap_range_describe(const lap_range_t *range, char *text, size_t bytes);
 lap_status_t lap_schedule_check(const lap_schedule_t *const *schedules, uint32_t ncalls, int size);
 
 /*
- * Proves that they cannot deadlock even if each rank runs its steps one after the other, as they
- * are listed, whatever their streams: so devices whose streams share queues, where a wait may hold
- * up what was issued after it, cannot deadlock either if they issue them in that order.
+ * Proves that they cannot deadlock even if each rank runs its steps one after the other, as they are
+ * listed, whatever their streams. Where streams share queues, a wait may hold up what was issued
+ * after it. Devices with such streams cannot deadlock either if they issue steps in that order.
  * LAP_ERR_CHECK as above.
  */
 lap_status_t lap_schedule_check_in_line(const lap_schedule_t *const *schedules, uint32_t ncalls,

@@ -390,7 +390,7 @@ static void try_start(simulation_t *sim, int rank, lane_t *lane)
     const lap_cost_t *cost = costs->cost;
     const lap_schedule_t *schedule = schedule_of(sim, rank, lane->fragment);
     const lap_step_t *step = &schedule->steps[lane->step];
-    const double mover = cost->moves_alone ? 0 : 1;
+    const double mover = cost->copy_engines ? 0 : 1;
     if (!deps_ended(sim, rank, lane))
         return;
     switch (step->kind) {
@@ -461,7 +461,7 @@ static lap_status_t end_task(simulation_t *sim, int rank, lane_t *lane)
     return LAP_OK;
 }
 
-/* The same, and who watches is told. */
+/* The same, and calls the function that watches. */
 static lap_status_t finish(simulation_t *sim, int rank, lane_t *lane)
 {
     const lap_step_watch_t *watch = sim->programs[rank]->watch;

@@ -40,7 +40,7 @@ typedef struct lap_cost {
     double cores;        /* that all ranks share, */
     double rank_cores;   /* and that a rank has for itself, such as its part of a GPU: 1; 0: none */
     double gemm_cores;   /* that one GEMM keeps busy */
-    bool moves_alone;    /* copies and signals need no core: engines of their own do them */
+    bool copy_engines;   /* do copies and signals, which then need no core */
     lap_link_t link;     /* out of each rank, a network or an emulated one; both 0: none */
 } lap_cost_t;
 

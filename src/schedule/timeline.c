@@ -2,7 +2,6 @@
 /* Timelines: filling and gathering them. What is made of them is up to the command. */
 #include "schedule/timeline.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -9,7 +9,7 @@
 typedef struct lap_watcher {
     const lap_engine_t *engine;
     bool (*stall)(lap_stream_t *stream, lap_stall_t *stall_p); /* one of the device's */
-    bool in_flight_only; /* waits in calls of others are left alone: their memory may be gone */
+    bool in_flight_only; /* waits in calls of others are not looked at: their memory may be gone */
     uint32_t numbers[LAP_STREAMS];    /* of the wait that each stream was in, */
     bool waits[LAP_STREAMS];          /* if it was in one, */
     lap_deadline_t ends[LAP_STREAMS]; /* and how long that may last */

@@ -25,7 +25,7 @@ struct lap_buffer {
     lap_region_t *regions;   /* size of the group; regions[r] is rank r's memory */
     char **data;             /* data[r]: the bytes of rank r; NULL: cannot be addressed */
     lap_bank_t **banks;      /* banks[r]: the signal words of rank r; NULL: as above */
-    lap_call_note_t **notes; /* notes[r]: LAP_CALL_NOTES of rank r, or what it last told of them */
+    lap_call_note_t **notes; /* notes[r]: LAP_CALL_NOTES of rank r, or its latest report of them */
     lap_call_place_t place;  /* where they are looked for */
     uint32_t *consumed;      /* per word of this rank: raises that earlier calls used up */
     uint32_t calls;          /* calls begun on this buffer, */
@@ -39,7 +39,7 @@ struct lap_buffer {
     size_t keepers;          /* operators that were made on it and are still there */
     bool is_destroyed;       /* by its owner: it goes with the last of them */
     bool broken;             /* a call failed half-way: its signals can no longer be counted on */
-    bool in_person;          /* what is issued must be issued anew in every call: no graphs */
+    bool no_graphs;          /* every call must be issued step by step */
     lap_link_t link;
     struct lap_pacer *pacer; /* of the link */
     void *backend;           /* the transport's own */
@@ -151,13 +151,13 @@ typedef struct lap_transport_ops {
     unsigned can;        /* LAP_CAN_... */
     const char *device;  /* whose memory it reaches, and no other; NULL: that of hosts */
     unsigned (*group_can)(const lap_group_t *group); /* (optional) more LAP_CAN_..., of a group */
-    /* (where there is LAP_CAN_FOREIGN) Collective; leaves nothing behind on failure. */
+    /* (where there is LAP_CAN_FOREIGN) Collective; a failure leaves nothing allocated. */
     lap_status_t (*foreign_create)(lap_group_t *group, const lap_foreign_shape_t *shape,
                                    lap_foreign_t **foreign_p);
 
     /*
-     * Fills regions, data, banks and notes. Collective over buffer->group; leaves nothing behind on
-     * failure.
+     * Fills regions, data, banks and notes. Collective over buffer->group; a failure
+     * leaves nothing allocated.
      */
     lap_status_t (*buffer_create)(lap_buffer_t *buffer);
     void (*buffer_destroy)(lap_buffer_t *buffer);
@@ -182,8 +182,8 @@ typedef struct lap_transport_ops {
                          const lap_wait_t *wait);
 
     /*
-     * (of a device whose facts say that it counts_signals) When the stream has all signals of a call
-     * behind it: word i was raised raised[i] times in it.
+     * (of a device whose facts say that it counts_signals) Comes after all signals of a call on
+     * the stream: word i was raised raised[i] times in it.
      */
     lap_status_t (*end_signals)(lap_buffer_t *buffer, const lap_device_ops_t *device,
                                 lap_stream_t *stream, const uint32_t *raised, size_t nsignals);
@@ -208,7 +208,7 @@ static inline unsigned lap_buffer_can(const lap_buffer_t *buffer)
 /* Whether ranks of a group are on several hosts. */
 bool lap_transport_spans(const lap_group_t *group);
 
-/* The name of the transport that fits a group: what its world was told, or where its ranks are. */
+/* The name of the transport that fits a group: the one given to its world, or by where its ranks are. */
 const char *lap_transport_default(const lap_group_t *group);
 
 /* The transport of a name. LAP_ERR_INVALID names the transports there are. */
@@ -230,7 +230,7 @@ void lap_buffer_watch_init(lap_buffer_watch_t *watch, lap_buffer_t *buffer, int 
 
 /*
  * Turns a failed wait into its status and sentence (rank, operation, step, signal, how far it had
- * come), and breaks the group, so that every other rank is told too.
+ * come), and breaks the group, so that every other rank fails with the same sentence.
  */
 lap_status_t lap_buffer_wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait,
                                     lap_status_t status);

@@ -7,7 +7,7 @@
 
 #include "util/clock.h"
 
-/* Longer than a thread that wants to run is kept from it by load; shorter than any timeout of use. */
+/* Longer than load keeps a thread from running; shorter than any useful timeout. */
 #define GAP_NS 500000000u
 
 lap_deadline_t lap_deadline_after(uint64_t ns)

@@ -6,10 +6,8 @@
  */
 #include <lap/checkpoint.h>
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "checkpoint/folder.h"
 #include "nn/memory.h"

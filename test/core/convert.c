@@ -274,7 +274,7 @@ static void test_float32(void)
     tap_ok(memcmp(values, copy, sizeof(copy)) == 0, "or copied");
 }
 
-/* What a program is given: the same conversions, with its mistakes told. */
+/* What a program is given: the same conversions, with its mistakes reported. */
 static void test_public(void)
 {
     const float values[4] = {0.3f, -1e9f, 65504.0f, 1e-9f};

@@ -208,7 +208,7 @@ static bool base_is(size_t room, const char *expected)
 static void test_base(void)
 {
     clearenv();
-    tap_ok(base_is(40, "/tmp"), "/tmp when nothing is said");
+    tap_ok(base_is(40, "/tmp"), "/tmp when nothing is printed");
     setenv("XDG_RUNTIME_DIR", "/var/tmp", 1);
     tap_ok(base_is(40, "/var/tmp"), "XDG_RUNTIME_DIR");
     tap_ok(base_is(100, "/tmp"), "unless the path becomes too long");

@@ -99,10 +99,10 @@ static void splits(lap_world_t *world, void *arg)
     tap_success(lap_group_split(back, lap_group_rank(back) / 2, 0, &one), "a split of a split");
     tap_ok(gather_right(one, 50, 4), "works too (rank %d)", rank);
 
-    lap_group_t *kept = half;
-    tap_failure(lap_group_split(all, rank == 2 ? -5 : 0, 0, &kept), LAP_ERR_INVALID, "rank 2", "-5",
-                NULL);
-    tap_ok(kept == half, "nothing is written on failure");
+    lap_group_t *unchanged = half;
+    tap_failure(lap_group_split(all, rank == 2 ? -5 : 0, 0, &unchanged), LAP_ERR_INVALID, "rank 2",
+                "-5", NULL);
+    tap_ok(unchanged == half, "nothing is written on failure");
     tap_ok(gather_right(all, 8, 5), "the group goes on after a refused split");
     lap_group_destroy(one);
     lap_group_destroy(none);
@@ -206,10 +206,10 @@ static void failing(lap_world_t *world, void *arg)
     tap_success(lap_group_barrier(group), "all are there");
     if (lap_world_rank(world) == 1) {
         usleep(50000); /* by now the others most likely wait; if not, they are told all the same */
-        lap_group_fail(group, LAP_ERR_CHECK, "a story");
-        lap_group_fail(group, LAP_ERR_BUSY, "a later story");
+        lap_group_fail(group, LAP_ERR_CHECK, "a sentence");
+        lap_group_fail(group, LAP_ERR_BUSY, "a later sentence");
     }
-    tap_failure(lap_group_barrier(group), LAP_ERR_CHECK, "a story", NULL);
+    tap_failure(lap_group_barrier(group), LAP_ERR_CHECK, "a sentence", NULL);
 }
 
 static void test_arguments(void)

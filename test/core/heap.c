@@ -4,7 +4,6 @@
  * are too large.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -99,7 +98,7 @@ static void test_sizes(lap_world_t *world)
     for (size_t i = 0; i < sizeof(absurd) / sizeof(absurd[0]); i++)
         tap_failure(lap_region_create(world, absurd[i], 1, &region), LAP_ERR_NO_MEMORY, "asked",
                     "available", NULL);
-    tap_ok(heap_bytes(world) == before, "a refused request leaves nothing behind");
+    tap_ok(heap_bytes(world) == before, "a refused request leaves nothing");
     if (tap_success(lap_region_create(world, (size_t)70 << 20, 1, &region), "70 MiB")) {
         tap_ok(is_zero((char *)region.data + ((size_t)69 << 20), 1 << 20), "zero at the end");
         tap_ok(before < 0 || heap_bytes(world) >= before + (70LL << 20), "really reserved");

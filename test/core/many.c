@@ -4,7 +4,6 @@
  * other's pids and memory, and run operators. When one of them is killed, every other one names it.
  */
 #include <errno.h>
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

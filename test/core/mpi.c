@@ -84,7 +84,7 @@ static void check_mistakes(MPI_Comm comm)
     tap_failure(lap_world_create_mpi(comm, NULL, NULL), LAP_ERR_INVALID, "world_p", NULL);
     tap_failure(lap_world_create_mpi(MPI_COMM_NULL, NULL, &world), LAP_ERR_INVALID, "MPI_COMM_NULL",
                 NULL);
-    /* One rank's mistake is told to all. */
+    /* One rank's mistake is reported to all. */
     options.timeout_s = rank == size - 1 ? -1 : 0;
     tap_failure(lap_world_create_mpi(comm, &options, &world), LAP_ERR_INVALID, "timeout_s", "-1",
                 NULL);

@@ -2,10 +2,9 @@
 /*
  * lap_world_create_with when memory runs out on one rank: before the ranks meet it calls nothing of
  * the caller's, so that it is never in the barrier while the others gather; afterwards it calls
- * both. Linked with --wrap, so that allocations fail when they are told to.
+ * both. Linked with --wrap, so that allocations fail on request.
  */
 #include "tap.h"
-#include "util/alloc.h"
 
 void *__real_lap_alloc(size_t count, size_t bytes);
 void *__wrap_lap_alloc(size_t count, size_t bytes);

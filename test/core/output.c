@@ -40,7 +40,7 @@ static void test_late(const char *path)
     tap_ok(access(path, F_OK) != 0, "there is no such file");
 }
 
-/* What goes wrong at the end is told. */
+/* What goes wrong at the end is reported. */
 static void test_end(const char *path)
 {
     lap_output_t output;

@@ -3,7 +3,6 @@
  * Descriptors passed between the ranks of a world of processes, started by `lap run`; while another
  * process, of another user where that can be, sends to the same sockets.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

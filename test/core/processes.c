@@ -324,7 +324,7 @@ static void without_some(void)
     const int rank = my_rank;
     if (rank == 1 || rank == 3)
         return;
-    usleep(rank == 0 ? 200000 : 0); /* the guest's time is up before the host's */
+    usleep(rank == 0 ? 200000 : 0); /* rank 1's time is up before rank 0's */
     not_met(LAP_ERR_TIMEOUT, "have not come", ": 1, 3");
     snprintf(shared->sentences[rank], sizeof(shared->sentences[rank]), "%s", lap_last_error());
 }
@@ -449,7 +449,7 @@ static void silent_and_alone(void)
     }
 }
 
-/* Says hello as a guest does, and is killed. */
+/* Says hello as a rank does, and is killed. */
 static void greet_and_die(void)
 {
     const int heap = STDOUT_FILENO; /* any descriptor will do */
@@ -710,8 +710,8 @@ static void test_stranger(void)
     }
     meeting_dir(dir, sizeof(dir), "case");
     mkdir(dir, 0700);
-    const pid_t stranger = start_stranger(dir), guest = start_rank(1, 2, dir, "5", met_a_stranger);
-    tap_ok(ended_well(guest), "a guest asks who rank 0 is");
+    const pid_t stranger = start_stranger(dir), joiner = start_rank(1, 2, dir, "5", met_a_stranger);
+    tap_ok(ended_well(joiner), "a rank asks who rank 0 is");
     kill(stranger, SIGKILL);
     ended_well(stranger);
     char path[112];
@@ -739,7 +739,7 @@ static void test_kept_files(void)
     tap_ok(rename(path, other) == 0, "and stays");
     pid_t pids[2] = {start_rank(0, 2, dir, "20", good), start_rank(1, 2, dir, "20", good)};
     const bool well = ended_well(pids[0]);
-    tap_ok(ended_well(pids[1]) && well, "beside another file ranks meet");
+    tap_ok(ended_well(pids[1]) && well, "next to another file ranks meet");
     tap_ok(access(path, F_OK) != 0 && unlink(other) == 0, "that stays, the socket goes");
     pids[0] = start_rank(0, 2, dir, "20", good);
     pids[1] = start_rank(1, 2, dir, "20", good);
@@ -768,7 +768,7 @@ int main(void)
     run_case("ranks that never come", 0, 5, "3", -1, without_some);
     tap_ok(shared->sentences[0][0] && strcmp(shared->sentences[0], shared->sentences[2]) == 0 &&
                strcmp(shared->sentences[0], shared->sentences[4]) == 0,
-           "all tell the same story: %s", shared->sentences[0]);
+           "all give the same sentence: %s", shared->sentences[0]);
     run_case("a rank that never comes, and one that does not wait for it", 0, 4, "20", -1,
              without_patience);
     run_case("a host that never comes", 1, 3, "1", -1, without_host);

@@ -84,7 +84,7 @@ static size_t try_cast(uint64_t seed, const problem_t *p)
 /* Rows that are whole vectors and rows that are not, shorter and longer than what is taken at once. */
 static void test_types(void)
 {
-    static const size_t shapes[][4] = {/* rows, cols, and the gaps behind rows */
+    static const size_t shapes[][4] = {/* rows, cols, and the gaps after rows */
                                        {1, 1, 0, 0},  {3, 64, 0, 0},   {5, 40, 8, 16},
                                        {4, 33, 2, 5}, {2, 2500, 0, 0}, {3, 4160, 16, 8},
                                        {70, 7, 1, 0}, {0, 5, 1, 1},    {5, 0, 3, 3}};

@@ -83,16 +83,16 @@ static inline size_t stride_of(const matrix_t *x)
     return x->stride * lap_dtype_size(x->dtype);
 }
 
-/* Nothing was written between the rows and behind the last one. */
+/* Nothing was written between the rows and after the last one. */
 static inline bool gaps_kept(const matrix_t *x)
 {
     const size_t size = lap_dtype_size(x->dtype), gap = (x->stride - x->cols) * size;
-    bool kept = true;
+    bool unchanged = true;
     for (size_t i = 0; i < x->rows; i++) {
         const size_t at = (i * x->stride + x->cols) * size;
-        kept = kept && memcmp(x->data + at, x->before + at, gap) == 0;
+        unchanged = unchanged && memcmp(x->data + at, x->before + at, gap) == 0;
     }
-    return kept && memcmp(x->data + x->bytes - size, x->before + x->bytes - size, size) == 0;
+    return unchanged && memcmp(x->data + x->bytes - size, x->before + x->bytes - size, size) == 0;
 }
 
 /* ---- results ---- */

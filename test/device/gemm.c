@@ -17,7 +17,7 @@
 #include "tap.h"
 #include "util/clock.h"
 
-#define GUARD (-80.0f) /* between rows and behind the last one; all types have it */
+#define GUARD (-80.0f) /* between rows and after the last one; all types have it */
 
 static lap_dtype_t dtype; /* of the products made now */
 
@@ -154,7 +154,7 @@ static double worst(const product_t *p)
         }
         for (size_t j = p->n; j < p->ldd; j++)
             if (tap_wrong(got(p, i * p->ldd + j) != GUARD,
-                          "%s, %zu x %zu x %zu: something was written behind row %zu",
+                          "%s, %zu x %zu x %zu: something was written after row %zu",
                           lap_dtype_name(p->dtype), p->m, p->n, p->k, i))
                 return INFINITY;
     }

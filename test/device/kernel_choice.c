@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which kernel a GEMM gets on a GPU, over the fake driver, whose GEMMs take what they are told to:
+ * Which kernel a GEMM gets on a GPU, over the fake driver, whose GEMMs take the time that is set:
  * of two that are about as fast, on Hopper the one that takes less power, elsewhere the one that
  * cuBLASLt proposes first; and always the one that is faster by more than a trifle. What fails on a
- * GPU is told, and not taken for a GPU that is busy or full.
+ * GPU is reported, and not taken for a GPU that is busy or full.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #define K 256u
 #define TIMES 32
 
-static char told[] = "kernel_choice.XXXXXX"; /* where the fake tells of GEMMs */
+static char log_path[] = "kernel_choice.XXXXXX"; /* where the fake tells of GEMMs */
 
 static void set_times(int wide_s, int tall_s)
 {
@@ -31,7 +31,7 @@ static const char *read_tile(void)
 {
     static char tile[TIMES];
     char more[TIMES];
-    FILE *file = fopen(told, "r");
+    FILE *file = fopen(log_path, "r");
     const int found = file ? fscanf(file, "%31s %31s", tile, more) : 0;
     if (file)
         (void)fclose(file);
@@ -58,7 +58,7 @@ static const char *choose(size_t n, int wide_s, int tall_s)
                              .nblocks = 1};
     set_times(wide_s, tall_s);
     const bool prepared = ops->gemm_prepare(stream, &gemm, true) == LAP_OK;
-    const bool cleared = truncate(told, 0) == 0;
+    const bool cleared = truncate(log_path, 0) == 0;
     const bool done = prepared && cleared && ops->gemm(stream, &gemm) == LAP_OK &&
                       ops->stream_synchronize(stream) == LAP_OK;
     free_shared(device, a);
@@ -115,12 +115,12 @@ static void test_all(void)
 
 int main(void)
 {
-    const int file = mkstemp(told);
+    const int file = mkstemp(log_path);
     if (file < 0)
         return 1;
     (void)close(file);
-    (void)setenv("FAKE_GEMMS", told, 1);
+    (void)setenv("FAKE_GEMMS", log_path, 1);
     const int result = test_devices("cuda", test_all);
-    (void)unlink(told);
+    (void)unlink(log_path);
     return result;
 }

@@ -2,7 +2,6 @@
 /*
  * Streams and events of every device: order, growth, failures and how they spread, copies and sums.
  */
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>

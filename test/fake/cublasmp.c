@@ -62,9 +62,9 @@ typedef struct matmul {
     uint64_t attributes[ATTRIBUTES];
 } matmul_t;
 
-/* In a workspace, before the data: how far this rank is, and how often it was told by others. */
+/* In a workspace, before the data: how far this rank is, and how often others have signalled it. */
 typedef struct head {
-    uint32_t told; /* by this rank, barriers */
+    uint32_t reached; /* barriers of this rank */
     _Atomic uint32_t came;
 } head_t;
 
@@ -223,7 +223,7 @@ static int32_t dtype_of(int type)
 static void meet(const job_t *job)
 {
     head_t *own = (head_t *)(void *)job->workspaces[job->rank];
-    const uint32_t target = ++own->told * (uint32_t)job->size;
+    const uint32_t target = ++own->reached * (uint32_t)job->size;
     for (int r = 0; r < job->size; r++)
         atomic_fetch_add(&((head_t *)(void *)job->workspaces[r])->came, 1);
     while ((int32_t)(atomic_load(&own->came) - target) < 0)

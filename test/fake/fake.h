@@ -19,7 +19,7 @@
  *   FAKE_NO_IPC        1: memory has no handle for other processes; 2: they cannot open it
  *   FAKE_GRAPHS        a file to which each graph that is made adds how many kernels it has of
  *                      lap_wait, lap_raise, lap_stamp, and others, how often it sets memory, how
- *                      much comes behind its lap_advance, and how much may run beside that
+ *                      much comes after its lap_advance, and how much may run at the same time as that
  *   FAKE_LAUNCHES      a file to which each launch of a graph adds a line
  *   FAKE_EXIT_UNMAPS=1 pinned memory that is left goes at exit, a while before the process does
  *   FAKE_FAILS         a call that always fails, such as cuGraphAddKernelNode, with

@@ -32,10 +32,10 @@ typedef struct edge {
     struct edge *next;
 } edge_t;
 
-/* What was kept. The driver's graph has it, its executable form, each launch, and events. */
+/* What was captured. The driver's graph has it, its executable form, each launch, and events. */
 typedef struct graph {
     atomic_int users;
-    atomic_bool ended; /* nothing more is kept in it */
+    atomic_bool ended; /* nothing more is captured in it */
     op_t *first, *last;
     int marks;
     op_t *added;   /* a kernel that no stream was given; NULL: none */

@@ -225,11 +225,11 @@ static void check_lanes(const char *kernel, uint32_t n)
 static void run_wait(void *args)
 {
     const lap_cuda_waits_t *waits = args;
-    bool told = false;
+    bool reported = false;
     check_lanes("lap_wait", waits->n);
     write_time(waits->times.before);
     for (uint32_t i = 0; i < waits->n; i++) {
-        if (!await_signals(waits, &waits->at[i], &told))
+        if (!await_signals(waits, &waits->at[i], &reported))
             return;
         write_time(waits->times.after[i]);
     }
@@ -243,7 +243,7 @@ static void run_wait(void *args)
             continue;
         return;
     }
-    if (told)
+    if (reported)
         __atomic_store_n(&waits->slot->state, LAP_CUDA_RUNS, __ATOMIC_RELEASE);
 }
 
@@ -421,7 +421,7 @@ static void run_cast(void *args)
         *amax = lap_float_of_bits(most);
 }
 
-/* What is not aligned as the kernel is told would be an error on a GPU. */
+/* What is not aligned as the arguments say would be an error on a GPU. */
 static void run_copy(void *args)
 {
     const lap_cuda_copy_t *c = args;

@@ -4,7 +4,6 @@
  * read or write in pieces that its memory does not allow is left undone.
  */
 #include <math.h>
-#include <stdlib.h>
 
 #include "core/convert.h"
 #include "fake.h"

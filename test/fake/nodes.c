@@ -2,7 +2,7 @@
 /*
  * Graphs of the fake driver as nodes: how they depend on one another follows from the streams that
  * were captured. They can be changed in the ways that are used: a node is taken out after those
- * before and behind it have been joined, and one kernel is added that waits for nothing.
+ * before and after it have been joined, and one kernel is added that waits for nothing.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,7 +69,7 @@ static bool has(const nodes_t *nodes, const op_t *op)
     return i < nodes->count;
 }
 
-static nodes_t behind(const graph_t *graph, const op_t *op)
+static nodes_t after(const graph_t *graph, const op_t *op)
 {
     nodes_t nodes = {.count = 0};
     for (op_t *other = graph->first; other; other = other->next) {
@@ -157,7 +157,7 @@ static CUresult get_before(CUgraphNode node, CUgraphNode *nodes_p, size_t *count
 static CUresult get_behind(CUgraphNode node, CUgraphNode *nodes_p, size_t *count_p)
 {
     const op_t *op = (op_t *)node;
-    const nodes_t nodes = behind(op->graph, op);
+    const nodes_t nodes = after(op->graph, op);
     return give(&nodes, nodes_p, count_p);
 }
 
@@ -253,7 +253,7 @@ static CUresult destroy(CUgraphNode node)
 {
     op_t *gone = (op_t *)node;
     graph_t *graph = gone->graph;
-    const nodes_t first = before(graph, gone), second = behind(graph, gone);
+    const nodes_t first = before(graph, gone), second = after(graph, gone);
     for (size_t i = 0; i < first.count; i++)
         for (size_t j = 0; j < second.count; j++)
             if (!has_edge(graph, first.at[i], second.at[j])) {

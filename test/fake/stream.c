@@ -12,7 +12,7 @@
 typedef struct event {
     CUcontext context;
     record_t *latest;
-    struct graph *graph; /* the latest record was kept in this one, as number `mark` */
+    struct graph *graph; /* the latest record was captured in this one, as number `mark` */
     int mark;
 } event_t;
 
@@ -29,7 +29,7 @@ typedef struct stream {
     CUcontext context;
     bool is_default; /* of its context */
     queue_t *queue;
-    graph_t *kept; /* what is issued goes there */
+    graph_t *capture; /* what is issued goes there */
     CUstreamCaptureMode mode;
     struct stream *next;
 } stream_t;
@@ -236,7 +236,7 @@ static op_t *new_op(int kind, size_t bytes)
 static CUresult issue(stream_t *stream, op_t *op)
 {
     queue_t *queue = stream->queue;
-    graph_t *graph = stream->kept;
+    graph_t *graph = stream->capture;
     if (graph) {
         op->branch = stream;
         op->graph = graph;
@@ -317,7 +317,7 @@ static CUresult cu_green_stream_create(CUstream *stream_p, CUgreenCtx context, u
     return CUDA_SUCCESS;
 }
 
-/* NULL is the default stream of the current context, made when it is first used, and kept. */
+/* NULL is the default stream of the current context, made when it is first used, and stored. */
 static stream_t *stream_of(CUstream handle)
 {
     CUcontext context = fake_context();
@@ -375,7 +375,7 @@ static CUresult cu_stream_synchronize(CUstream handle)
     const stream_t *stream = stream_of(handle);
     if (!stream)
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (stream->kept || fake_forbids())
+    if (stream->capture || fake_forbids())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (fake_fate() == CUDA_SUCCESS)
         settle(stream->queue);
@@ -387,7 +387,7 @@ static CUresult cu_stream_query(CUstream handle)
     const stream_t *stream = stream_of(handle);
     if (!stream)
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (stream->kept || fake_forbids())
+    if (stream->capture || fake_forbids())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (fake_failure("cuStreamQuery now")) /* from when the variable is set, not from the start */
         return (CUresult)fake_failure("cuStreamQuery now");
@@ -459,10 +459,10 @@ static CUresult cu_event_record(CUevent handle, CUstream to)
         return CUDA_ERROR_INVALID_HANDLE;
     op_t *op = new_op(RECORD, 0);
     drop_graph(event->graph);
-    event->graph = stream->kept;
-    if (stream->kept) {
-        atomic_fetch_add(&stream->kept->users, 1);
-        op->mark = event->mark = stream->kept->marks++;
+    event->graph = stream->capture;
+    if (stream->capture) {
+        atomic_fetch_add(&stream->capture->users, 1);
+        op->mark = event->mark = stream->capture->marks++;
     } else {
         drop_record(event->latest);
         event->latest = calloc(1, sizeof(record_t));
@@ -481,12 +481,12 @@ static CUresult cu_stream_wait_event(CUstream of, CUevent handle, unsigned flags
         return CUDA_ERROR_INVALID_CONTEXT;
     if (event->graph && atomic_load(&event->graph->ended))
         return CUDA_ERROR_CAPTURED_EVENT;
-    if (stream->kept && !event->graph)
+    if (stream->capture && !event->graph)
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-    if (stream->kept && stream->kept != event->graph)
+    if (stream->capture && stream->capture != event->graph)
         return CUDA_ERROR_STREAM_CAPTURE_MERGE;
     op_t *op = new_op(AWAIT, 0);
-    stream->kept = event->graph; /* it takes part from here on */
+    stream->capture = event->graph; /* it takes part from here on */
     op->mark = event->mark;
     op->record = event->graph ? NULL : use_record(event->latest);
     return issue(stream, op);
@@ -524,17 +524,17 @@ static CUresult cu_begin_capture(CUstream handle, CUstreamCaptureMode mode)
     stream_t *stream = (stream_t *)handle;
     if (!stream) /* the default stream */
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    if (stream->kept)
+    if (stream->capture)
         return CUDA_ERROR_ILLEGAL_STATE;
-    stream->kept = calloc(1, sizeof(graph_t));
-    atomic_store(&stream->kept->users, 1);
+    stream->capture = calloc(1, sizeof(graph_t));
+    atomic_store(&stream->capture->users, 1);
     stream->mode = mode;
     atomic_fetch_add(&strict, mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
     strict_here += mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     return CUDA_SUCCESS;
 }
 
-/* Whether the first stream has everything of that branch behind it. */
+/* Whether the first stream comes after everything of that branch. */
 static bool is_joined(const graph_t *graph, const stream_t *branch)
 {
     const op_t *last = NULL;
@@ -547,7 +547,7 @@ static bool is_joined(const graph_t *graph, const stream_t *branch)
 static CUresult cu_end_capture(CUstream handle, CUgraph *graph_p)
 {
     const stream_t *stream = (stream_t *)handle;
-    graph_t *graph = stream->kept;
+    graph_t *graph = stream->capture;
     CUresult result = CUDA_SUCCESS;
     if (!graph)
         return CUDA_ERROR_ILLEGAL_STATE;
@@ -556,11 +556,11 @@ static CUresult cu_end_capture(CUstream handle, CUgraph *graph_p)
     atomic_store(&graph->ended, true);
     pthread_mutex_lock(&lock);
     for (stream_t *other = streams; other; other = other->next) {
-        if (other->kept != graph)
+        if (other->capture != graph)
             continue;
         if (other != stream && !is_joined(graph, other))
             result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
-        other->kept = NULL;
+        other->capture = NULL;
     }
     pthread_mutex_unlock(&lock);
     if (result != CUDA_SUCCESS) {
@@ -576,7 +576,7 @@ static CUresult cu_is_capturing(CUstream handle, CUstreamCaptureStatus *status_p
     const stream_t *stream = stream_of(handle);
     if (!stream)
         return CUDA_ERROR_INVALID_CONTEXT;
-    *status_p = stream->kept ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    *status_p = stream->capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
 }
 
@@ -623,7 +623,7 @@ static CUresult cu_graph_exec_destroy(CUgraphExec handle)
 static CUresult cu_graph_launch(CUgraphExec handle, CUstream of)
 {
     stream_t *stream = stream_of(of);
-    if (!stream || stream->kept) /* a graph within a graph is not known here */
+    if (!stream || stream->capture) /* a graph within a graph is not known here */
         return stream ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_INVALID_CONTEXT;
     if (fake_fate() != CUDA_SUCCESS)
         return fake_fate();

@@ -7,7 +7,7 @@
 #include "device/cuda/cuda_kernels.h"
 #include "graph.h"
 
-/* Whether a stream of a graph has reached what is behind an op, or, backward, what is before it. */
+/* Whether a stream of a graph has reached what is after an op, or, backward, what is before it. */
 typedef struct {
     const struct stream *branch;
     bool related;
@@ -25,7 +25,7 @@ static bool *relation_of(relation_t *relations, const struct stream *branch)
     return &relations[i].related;
 }
 
-/* How much comes behind ops[i], step 1, or before it, step -1. */
+/* How much comes after ops[i], step 1, or before it, step -1. */
 static int count_related(op_t *const *ops, int count, int i, int step, int marks)
 {
     relation_t branches[RELATIONS] = {{NULL, false}};
@@ -59,7 +59,7 @@ static bool counts_calls(const op_t *op)
     return op->work == fake_kernel("lap_advance")->work;
 }
 
-/* How much of a graph comes behind the kernel that counts the call, and how much is beside it. */
+/* How much of a graph comes after the kernel that counts the call, and how much may run at the same time. */
 static void relate(const graph_t *graph, int *behind_p, int *beside_p)
 {
     int count = 0, at = -1, work = 0;
@@ -83,7 +83,7 @@ void fake_tell_graph(const graph_t *graph)
 {
     static const char *const names[] = {"lap_wait", "lap_raise", "lap_stamp"};
     enum { NAMES = sizeof(names) / sizeof(names[0]) };
-    int sets = 0, behind = 0, beside = 0;
+    int sets = 0, after = 0, parallel = 0;
     const char *path = getenv("FAKE_GRAPHS");
     FILE *file = path ? fopen(path, "ae") : NULL;
     int counts[NAMES + 1] = {0};
@@ -97,9 +97,9 @@ void fake_tell_graph(const graph_t *graph)
         sets += op->kind == WORK && op->work == fake_memset;
     }
     counts[NAMES] += graph->added != NULL;
-    relate(graph, &behind, &beside);
+    relate(graph, &after, &parallel);
     fprintf(file, "%d %d %d %d %d %d %d\n", counts[0], counts[1], counts[2], counts[NAMES], sets,
-            behind, beside);
+            after, parallel);
     fclose(file);
 }
 

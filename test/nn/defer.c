@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Passes that are deferred (lap_nn_defer): forward, loss, backward and step as one program make the same bits as one
- * by one, with replicas too; what is given in between, or read, is what was given, or is there; and mistakes are told.
+ * by one, with replicas too; what is given in between, or read, is what was given, or is there; and mistakes are reported.
  * They run on the device that LAP_DEVICE names.
  */
 #include <lap/data_parallel.h>

@@ -89,18 +89,18 @@ static double loss_of(lap_nn_t *nn, uint64_t first)
 }
 
 /* The loss with all weights of this rank a step away in a random direction. */
-static double loss_at(lap_nn_t *nn, const float *kept, double step)
+static double loss_at(lap_nn_t *nn, const float *saved, double step)
 {
     size_t count;
     float *masters = lap_nn_masters(nn, &count);
     for (size_t i = 0; i < count; i++)
-        masters[i] = (float)((double)kept[i] + (tap_random(3, i) & 1 ? step : -step));
+        masters[i] = (float)((double)saved[i] + (tap_random(3, i) & 1 ? step : -step));
     return lap_nn_refresh(nn) == LAP_OK ? loss_of(nn, FIRST) : NAN;
 }
 
-static double slope(lap_nn_t *nn, const float *kept, double step)
+static double slope(lap_nn_t *nn, const float *saved, double step)
 {
-    return (loss_at(nn, kept, step) - loss_at(nn, kept, -step)) / (2 * step);
+    return (loss_at(nn, saved, step) - loss_at(nn, saved, -step)) / (2 * step);
 }
 
 /* One rank alone: whatever is masked in forward must be in backward. */
@@ -112,21 +112,21 @@ static void check_slope(lap_nn_t *nn, const char *what)
     if (!tap_success(lap_model_backward(nn), "%s: backward", what) || lap_nn_wait(nn) != LAP_OK)
         return;
     const float *grads = lap_nn_gradients(nn, &count);
-    float *kept = malloc(count * sizeof(*kept));
-    memcpy(kept, lap_nn_masters(nn, &count), count * sizeof(*kept));
+    float *saved = malloc(count * sizeof(*saved));
+    memcpy(saved, lap_nn_masters(nn, &count), count * sizeof(*saved));
     for (size_t i = 0; i < count; i++) {
         product += (double)grads[i] * (tap_random(3, i) & 1 ? 1 : -1);
         squares += (double)grads[i] * (double)grads[i];
     }
-    const double wide = slope(nn, kept, 0x1p-9), narrow = slope(nn, kept, 0x1p-10);
+    const double wide = slope(nn, saved, 0x1p-9), narrow = slope(nn, saved, 0x1p-10);
     const double estimate = (4 * narrow - wide) / 3;
-    (void)loss_at(nn, kept, 0);
+    (void)loss_at(nn, saved, 0);
     const double bound = 2e-3 * sqrt(squares) + 1e-4;
     tap_ok(fabs(product - estimate) <= bound, "%s: the derivative is %.6g, measured %.6g", what,
            product, estimate);
     tap_ok(loss_of(nn, FIRST) == before && loss_of(nn, FIRST + BATCH) != before,
            "... the same sequences have the same masks, others have others");
-    free(kept);
+    free(saved);
 }
 
 /* What the first rank alone found, by kind of recomputation; then others compare. */

@@ -13,7 +13,6 @@
  * delayed at random: kernels that do not wait for them, or that they do not wait for, show.
  */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -97,24 +97,24 @@ static void set_masters(state_t *state)
         tap_ok(false, "weights are set");
 }
 
-static double loss_at(state_t *state, const variable_t *v, const float *kept, double step)
+static double loss_at(state_t *state, const variable_t *v, const float *saved, double step)
 {
     for (size_t i = 0; i < v->count; i++)
-        v->values[i] = (float)((double)kept[i] + step * direction(v, i));
+        v->values[i] = (float)((double)saved[i] + step * direction(v, i));
     set_masters(state);
     return loss(state);
 }
 
-static double slope(state_t *state, const variable_t *v, const float *kept, double step)
+static double slope(state_t *state, const variable_t *v, const float *saved, double step)
 {
-    return (loss_at(state, v, kept, step) - loss_at(state, v, kept, -step)) / (2 * step);
+    return (loss_at(state, v, saved, step) - loss_at(state, v, saved, -step)) / (2 * step);
 }
 
 static void check_variable(state_t *state, const variable_t *v, const char *example)
 {
-    float *kept = malloc(v->count * sizeof(float) + 1);
+    float *saved = malloc(v->count * sizeof(float) + 1);
     double product = 0, squares = 0;
-    memcpy(kept, v->values, v->count * sizeof(float));
+    memcpy(saved, v->values, v->count * sizeof(float));
     for (size_t i = 0; i < v->count; i++) {
         product += (double)v->grad[i] * direction(v, i);
         squares += (double)v->grad[i] * (double)v->grad[i];
@@ -123,16 +123,16 @@ static void check_variable(state_t *state, const variable_t *v, const char *exam
     const double share = v->replicated ? 1.0 / ranks : 1;
     product = sum_over_ranks(state->group, product * share);
     squares = sum_over_ranks(state->group, squares * share);
-    const double wide = slope(state, v, kept, STEP), narrow = slope(state, v, kept, STEP / 2);
+    const double wide = slope(state, v, saved, STEP), narrow = slope(state, v, saved, STEP / 2);
     const double estimate = (4 * narrow - wide) / 3;
-    memcpy(v->values, kept, v->count * sizeof(float));
+    memcpy(v->values, saved, v->count * sizeof(float));
     set_masters(state);
     /* The directional derivative is of the size of the gradient's norm. */
     const double bound = 4e-4 * sqrt(squares) + 1e-5;
     tap_ok(fabs(product - estimate) <= bound,
            "%s, %s: the derivative is %.7g, measured %.7g, may be off by %.1g (is %.1g)", example,
            v->name, product, estimate, bound, fabs(product - estimate));
-    free(kept);
+    free(saved);
 }
 
 static void fill(float *values, const lap_nn_part_t *part, uint64_t seed)

@@ -2,8 +2,6 @@
 /* Dynamic loss scaling: when the scale grows and falls, step by step, as Megatron's does. */
 #include "nn/loss_scale.h"
 
-#include <string.h>
-
 #include "tap.h"
 
 /* Steps as letters, + for one that is made and - for one that is not; the scale after each. */

@@ -16,7 +16,7 @@
 #define UNIT 0x1p-24
 
 typedef struct shape {
-    size_t rows, cols, gap, shift; /* gap behind rows, and elements before the first */
+    size_t rows, cols, gap, shift; /* gap after rows, and elements before the first */
 } shape_t;
 
 /* What is in memory of the device, and the same as numbers, packed. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What passes promise besides their numbers: weights that do not depend on the number of ranks,
- * gradients that add up, scaled losses, fewer tokens than the capacity, who is told of gradients
+ * gradients that add up, scaled losses, fewer tokens than the capacity, who is called for gradients
  * and when, traces, and that all calls on the one buffer are safe together.
  * They are those of the device that LAP_DEVICE names.
  */
@@ -350,55 +350,56 @@ static void check_prefix(lap_world_t *world, void *arg)
     close_state(&part);
 }
 
-/* ---- who is told ---- */
+/* ---- callbacks of gradients ---- */
 
-typedef struct told {
+typedef struct completed {
     size_t order[64], count;
     size_t fail_at; /* SIZE_MAX: never */
-} told_t;
+} completed_t;
 
 static lap_status_t on_gradient(void *context, size_t index)
 {
-    told_t *told = context;
-    if (index == told->fail_at)
+    completed_t *completed = context;
+    if (index == completed->fail_at)
         return LAP_ERR_INTERNAL;
-    told->order[told->count++] = index;
+    completed->order[completed->count++] = index;
     return LAP_OK;
 }
 
 static void check_told(lap_world_t *world, void *arg)
 {
     state_t state;
-    told_t told = {.fail_at = SIZE_MAX};
+    completed_t completed = {.fail_at = SIZE_MAX};
     bool falls = true, seen[64] = {false};
     size_t last = SIZE_MAX, different = 0;
     if (!open_state(world, arg, SEQ, &state))
         return;
-    lap_nn_on_gradient(state.nn, on_gradient, &told);
+    lap_nn_on_gradient(state.nn, on_gradient, &completed);
     lap_nn_accumulate(state.nn, 1);
     (void)step(&state);
-    tap_ok(told.count == 0,
-           "no gradient is complete after a backward that is not the last: %zu are", told.count);
+    tap_ok(completed.count == 0,
+           "no gradient is complete after a backward that is not the last: %zu are",
+           completed.count);
     lap_nn_accumulate(state.nn, 0);
     (void)step(&state);
     (void)lap_group_barrier(lap_world_group(world)); /* all have, before the first fails */
-    for (size_t i = 0; i < told.count; i++) {
-        const lap_nn_param_t *param = lap_nn_param(state.nn, told.order[i]);
-        different += !seen[told.order[i]];
-        seen[told.order[i]] = true;
+    for (size_t i = 0; i < completed.count; i++) {
+        const lap_nn_param_t *param = lap_nn_param(state.nn, completed.order[i]);
+        different += !seen[completed.order[i]];
+        seen[completed.order[i]] = true;
         if (param->all_cols == 1)
             continue;
-        falls &= told.order[i] < last;
-        last = told.order[i];
+        falls &= completed.order[i] < last;
+        last = completed.order[i];
     }
-    tap_ok(told.count == lap_nn_params(state.nn) && different == told.count,
-           "every gradient is told of once");
+    tap_ok(completed.count == lap_nn_params(state.nn) && different == completed.count,
+           "every gradient is reported once");
     tap_ok(falls, "those of matrices in reverse order");
-    told.fail_at = last;
+    completed.fail_at = last;
     lap_status_t status = lap_nn_forward(state.nn, SEQ, &state.x, &state.y);
     if (status == LAP_OK)
         status = lap_nn_backward(state.nn, &state.dy, &state.dx);
-    tap_ok(status == LAP_ERR_INTERNAL, "who is told may fail, and backward does");
+    tap_ok(status == LAP_ERR_INTERNAL, "the callback may fail, and backward does");
     close_state(&state);
 }
 

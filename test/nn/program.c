@@ -6,9 +6,8 @@
  * nothing, and linking adds no link that is not needed. Lowering may leave a dependency that others
  * imply, and linking one to what was sent from scratch memory; then that is shown. Each kernel is taken out,
  * too, also one that works in place. Fragments are taken out of all ranks, and moved to earlier places: order.h. Of a forward that gathers its weights each
- * gather is moved behind all readers: they would read those of the step before.
+ * gather is moved after all readers: they would read those of the step before.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -370,7 +369,7 @@ static bool is_of_weights(const lap_linked_t *linked, uint32_t f, int fragment)
     return lap_nn_bucket_of(linked->fragments[f].origin, &index, &which) && which == fragment;
 }
 
-/* Each gather of weights, with what packs them, is moved behind all that reads them. */
+/* Each gather of weights, with what packs them, is moved after all that reads them. */
 static void gather_late(const lap_nn_desc_t *desc, variant_t variant, const lap_target_t *target)
 {
     const lap_nn_linking_t linking = linking_of(target, variant);
@@ -459,10 +458,10 @@ static void try_replicas(const lap_target_t *target, tally_t *sums)
             optimizer.clip_norm = 1;
         }
         replication.ahead = true;
-        (void)prove(&desc, 1 + way % 2, PASS_FIRST, target, "weights gathered behind forward");
+        (void)prove(&desc, 1 + way % 2, PASS_FIRST, target, "weights gathered after forward");
         desc.fp8 = way / 2 ? LAP_FP8_DELAYED : LAP_FP8_CURRENT;
         desc.fp8_params = way % 2;
-        (void)prove(&desc, 1 + way % 2, PASS_FIRST, target, "FP8 weights gathered behind forward");
+        (void)prove(&desc, 1 + way % 2, PASS_FIRST, target, "FP8 weights gathered after forward");
         desc.fp8 = LAP_FP8_NONE;
         desc.fp8_params = 0;
         for (int type = 0; way == 0 && type < 2; type++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rules from YAML files: the layouts that are in use load as they are, and every mistake is told
+ * Rules from YAML files: the layouts that are in use load as they are, and every mistake is reported
  * with its file and line.
  */
 #include <fcntl.h>

@@ -4,7 +4,6 @@
  * changed.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "data.h"

@@ -19,10 +19,10 @@ static void *keep_result(const lap_op_args_t *args, size_t *bytes_p)
 {
     const lap_tensor_t *tensor = args->d.data ? &args->d : &args->y;
     const size_t bytes = tensor->rows * tensor->stride * lap_dtype_size(tensor->dtype);
-    void *kept = malloc(bytes + 1);
-    memcpy(kept, tensor->data, bytes);
+    void *saved = malloc(bytes + 1);
+    memcpy(saved, tensor->data, bytes);
     *bytes_p = bytes;
-    return kept;
+    return saved;
 }
 
 /* Runs a call on one device; NULL when it fails or is not right. */

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Kills, stops or ends a rank in the middle of every method: the others must return the right error in time, able to
-# take everything down, and nothing may be left behind. Usage: faults.sh LAP FAULTS kill|stop|exit [DEVICE METHOD...]
+# take everything down, and nothing may be left. Usage: faults.sh LAP FAULTS kill|stop|exit [DEVICE METHOD...]
 # On `cuda` the ranks share a GPU; all that ran on it must be gone afterwards, and the GPU be of use.
 set -u
 lap=$1 faults=$2 fault=$3 device=${4:-cpu}

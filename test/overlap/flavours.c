@@ -369,7 +369,7 @@ static double run_pair(lap_group_t *group, const test_method_t *const methods[2]
     return worst;
 }
 
-/* An all-gather behind every kind of call that has begun, and any two kinds side by side. */
+/* An all-gather during every kind of call that has begun, and any two kinds side by side. */
 static void test_in_flight(lap_group_t *group)
 {
     double external = 0, worst = 0;
@@ -382,8 +382,8 @@ static void test_in_flight(lap_group_t *group)
             continue;
         for (int j = 0; j < TEST_METHODS; j++) {
             const test_method_t *const pair[2] = {&test_methods[i], &test_methods[j]};
-            const bool behind = !test_multiplies(pair[1]->kind) && (i + j) % 2 == 0;
-            if (!suits(pair[1], plain, group) || (!behind && (i + 5 * j) % 13 != 0))
+            const bool during = !test_multiplies(pair[1]->kind) && (i + j) % 2 == 0;
+            if (!suits(pair[1], plain, group) || (!during && (i + 5 * j) % 13 != 0))
                 continue;
             const test_flavour_t *const of[2] = {f, plain};
             const double error =
@@ -391,11 +391,11 @@ static void test_in_flight(lap_group_t *group)
             if (error > 1)
                 tap_note("%s, then %s", test_label(pair[0], f, texts[0], sizeof(texts[0])),
                          test_label(pair[1], plain, texts[1], sizeof(texts[1])));
-            external = fmax(external, behind ? error : 0);
+            external = fmax(external, during ? error : 0);
             worst = fmax(worst, error);
         }
     }
-    tap_ok(external <= 1, "a collective behind a call that has begun, on its buffer or another");
+    tap_ok(external <= 1, "a collective during a call that has begun, on its buffer or another");
     tap_ok(worst <= 1, "two calls in flight on one buffer or two, ended in either order");
 }
 
@@ -413,7 +413,7 @@ static lap_op_t *background_op(lap_group_t *group, lap_buffer_t *buffer,
 }
 
 /*
- * Calls in the background go on beside those that are not, begun in turns and ended in another
+ * Calls in the background go on with those that are not, begun in turns and ended in another
  * order: first all that are in the foreground.
  */
 static void test_background(lap_group_t *group)
@@ -451,7 +451,7 @@ static void test_background(lap_group_t *group)
             test_call_clear(&calls[at]);
         }
     }
-    tap_ok(worst <= 1, "calls in the background beside those that are not");
+    tap_ok(worst <= 1, "calls in the background with those that are not");
     lap_op_desc_t desc = test_describe(&methods[0], &flavours[11], &shape);
     desc.buffer = buffers[1];
     tap_failure(lap_op_create(group, &desc, &wrong), LAP_ERR_INVALID, "background is 0, expected 1",

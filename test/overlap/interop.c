@@ -6,7 +6,6 @@
  * streams of its own.
  */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -184,7 +183,7 @@ static bool capture(const trial_t *trial, CUstream stream, CUgraphExec *exec_p)
     test_call_t call = make_call(trial, 0, true);
     const lap_op_args_t args = test_call_args_at(&call, caller_pointer(bench->work));
     /* The strictest mode, but that it would forbid much to the other ranks if they are threads. */
-    const bool in_turn = lap_op_buffer(trial->op)->in_person;
+    const bool in_turn = lap_op_buffer(trial->op)->no_graphs;
     CALLER_DO(&bench->caller,
               cuStreamBeginCapture(stream, in_turn ? CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
                                                    : CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -333,12 +332,12 @@ static void try_beside_capture(bench_t *bench, const test_flavour_t *flavour, la
     test_call_t call = make_call(&trial, 2, true);
     test_call_upload(&call, caller_pointer(bench->got[0]));
     if (trial.op)
-        enqueue(bench, trial.op, &call, bench->got[0], caller->streams[1], "beside a capture");
-    synchronize(bench, caller->streams[1], "beside a capture");
+        enqueue(bench, trial.op, &call, bench->got[0], caller->streams[1], "during a capture");
+    synchronize(bench, caller->streams[1], "during a capture");
     const double later = error_of(&call, bench->got[0]);
     lap_op_destroy(trial.op);
     CALLER_DO(caller, cuStreamEndCapture(caller->streams[0], &graph));
-    tap_ok(error == 0 && later == 0, "calls beside a capture are right: %g, %g", error, later);
+    tap_ok(error == 0 && later == 0, "calls during a capture are right: %g, %g", error, later);
     tap_ok(graph != NULL, "the capture is none the worse");
     CALLER_DO(caller, cuGraphDestroy(graph));
 }

@@ -7,7 +7,6 @@
  * misuse [DEVICE [processes]]: two ranks on that device, threads or the processes of the world that
  * the environment describes.
  */
-#include <math.h>
 #include <string.h>
 
 #include <lap/lap_cuda.h>

@@ -69,7 +69,7 @@ if "${mpirun[@]}" --version 2>&1 | grep -qE 'Open MPI|OpenRTE'; then
 else
     echo "# this mpirun cannot let the other ranks be"
 fi
-ls -A "$base" | grep -v '^ompi\.' | sed 's/^/# left behind: /' | grep . # Open MPI may leave its own
+ls -A "$base" | grep -v '^ompi\.' | sed 's/^/# left: /' | grep . # Open MPI may leave its own
 [ $? = 1 ]
 report $? "nothing of ours is left in the temporary directory"
 echo "1..$count"

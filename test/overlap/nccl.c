@@ -72,7 +72,7 @@ static void test_graphs(lap_group_t *group, bool far)
     const lap_op_desc_t desc = describe(LAP_AG_GEMM, "ring");
     if (!tap_success(lap_op_create(group, &desc, &op), "an operator"))
         return;
-    tap_ok(op->target.device.graphs == !far && op->buffer->in_person == far, "calls are %s",
+    tap_ok(op->target.device.graphs == !far && op->buffer->no_graphs == far, "calls are %s",
            far ? "issued anew" : "graphs");
     for (int i = 0; i < 4; i++)
         tap_success(call(group, op, &desc, M - (size_t)i % 2), "call %d", i);

@@ -75,7 +75,7 @@ int main(void)
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
     options.device = "cuda";
     if (!capability) {
-        puts("1..0 # SKIP only a fake GPU is as old as it is told");
+        puts("1..0 # SKIP only a fake GPU is as old as it is set");
         return 77;
     }
     tap_ranks(2, &options, strcmp(capability, "75") == 0 ? old_for_all : old_for_fp8, NULL);

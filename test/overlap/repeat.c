@@ -26,10 +26,10 @@ static size_t bytes_of(const lap_tensor_t *tensor)
 }
 
 /*
- * Compares the results with those that are kept, or keeps them if none are, and writes NaN over
+ * Compares the results with those that are saved, or saves them if none are, and writes NaN over
  * them, so that the next call must write them all. Returns whether they are the same.
  */
-static bool compare(lap_op_args_t *args, void **kept)
+static bool compare(lap_op_args_t *args, void **saved)
 {
     lap_tensor_t *tensors[RESULTS];
     bool same = true;
@@ -38,11 +38,11 @@ static bool compare(lap_op_args_t *args, void **kept)
         const size_t bytes = bytes_of(tensors[i]);
         if (bytes == 0)
             continue;
-        if (kept[i]) {
-            same = same && memcmp(kept[i], tensors[i]->data, bytes) == 0;
+        if (saved[i]) {
+            same = same && memcmp(saved[i], tensors[i]->data, bytes) == 0;
         } else {
-            kept[i] = malloc(bytes);
-            memcpy(kept[i], tensors[i]->data, bytes);
+            saved[i] = malloc(bytes);
+            memcpy(saved[i], tensors[i]->data, bytes);
         }
         for (size_t row = 0; row < tensors[i]->rows; row++)
             for (size_t col = 0; col < tensors[i]->cols; col++)
@@ -54,7 +54,7 @@ static bool compare(lap_op_args_t *args, void **kept)
 /* How many of the calls gave other bits than the first one, which must be right. */
 static int count_other_bits(lap_op_t *op, test_call_t call)
 {
-    void *kept[RESULTS] = {NULL};
+    void *saved[RESULTS] = {NULL};
     int others = 0;
     test_call_init(&call);
     for (int i = 0; i < CALLS; i++) {
@@ -63,11 +63,11 @@ static int count_other_bits(lap_op_t *op, test_call_t call)
             others++;
         if (!ran)
             break;
-        others += !compare(&call.args, kept);
+        others += !compare(&call.args, saved);
     }
     test_call_clear(&call);
     for (int i = 0; i < RESULTS; i++)
-        free(kept[i]);
+        free(saved[i]);
     return others;
 }
 

@@ -32,7 +32,7 @@ static lap_program_t *program_of(const trial_t *trial)
 /* Whether the latest call was a graph, wherever there are graphs. */
 static bool was_graph(const trial_t *trial)
 {
-    const bool can = trial->op->engine->device->ops->facts.graphs && !trial->op->buffer->in_person;
+    const bool can = trial->op->engine->device->ops->facts.graphs && !trial->op->buffer->no_graphs;
     return !can || (program_of(trial)->captured && program_of(trial)->graph);
 }
 
@@ -126,7 +126,7 @@ static bool has_waited(const lap_trace_t *trace, uint64_t then)
 static void call_late(trial_t *trial, lap_trace_t *trace, lap_group_t *group)
 {
     if (lap_group_size(group) != 2 || !trial->op->engine->device->ops->waits_by_itself ||
-        trial->op->buffer->in_person || trial->failed)
+        trial->op->buffer->no_graphs || trial->failed)
         return;
     bool waited = true;
     lap_status_t status = LAP_OK;

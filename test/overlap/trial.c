@@ -13,7 +13,6 @@
 #include "overlap/op.h"
 #include "overlap/trial.h"
 #include "tap.h"
-#include "util/clock.h"
 
 #define US 1e-6
 
@@ -307,7 +306,7 @@ static void test_late_failure(lap_world_t *world)
 
 /* ---- what a model picked ---- */
 
-/* A choice as a model makes it: all rows by the candidate that is told to take `pick` of serial's 1 ms. */
+/* A choice as a model makes it: all rows by the candidate that takes `pick` of serial's 1 ms. */
 static lap_auto_t choose(size_t picked, double serial, double pick)
 {
     const lap_op_desc_t desc = describe();
@@ -398,15 +397,15 @@ static void forecast(const pace_t *paces, size_t picked, const char *what)
 {
     const lap_op_desc_t desc = describe();
     const lap_cost_t cost = {.step_s = 0};
-    lap_forecast_t told = {.count = 0};
+    lap_forecast_t forecast = {.count = 0};
     script_t own = {.paces = paces};
-    tap_success(lap_auto_list(&desc, RANKS, ~0u, desc.m, &told), "candidates");
+    tap_success(lap_auto_list(&desc, RANKS, ~0u, desc.m, &forecast), "candidates");
     script = &own;
-    const lap_status_t status = lap_auto_predict(&told, lap_target_at(0), &cost);
+    const lap_status_t status = lap_auto_predict(&forecast, lap_target_at(0), &cost);
     script = NULL;
     tap_success(status, "a forecast");
-    tap_ok(told.picked == picked, "%s is picked, expected %s: %s",
-           told.candidates[told.picked].label, told.candidates[picked].label, what);
+    tap_ok(forecast.picked == picked, "%s is picked, expected %s: %s",
+           forecast.candidates[forecast.picked].label, forecast.candidates[picked].label, what);
 }
 
 static void test_margin(void)

@@ -12,7 +12,6 @@
 #include "core/convert.h"
 #include "nn/memory.h"
 #include "tap.h"
-#include "util/random.h"
 
 enum { SEQ = 6, BATCH = 2, HIDDEN = 24, PASSES = 2, MOST_PARAMS = 64 };
 

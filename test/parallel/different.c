@@ -8,7 +8,6 @@
  * the world that the environment describes. Each scenario has a world of its own, because most of
  * them break it; MPI can make but one.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include <lap/data_parallel.h>

@@ -5,8 +5,6 @@
  */
 #include "parallel/grid.h"
 
-#include <string.h>
-
 #include "tap.h"
 
 enum { MOST = 4 };

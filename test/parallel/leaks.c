@@ -9,9 +9,7 @@
  * leaks [--device D] [--threads P]: see overlap/suite.h.
  */
 #include <dirent.h>
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,7 +19,6 @@
 #include "nn/memory.h"
 #include "overlap/suite.h"
 #include "tap.h"
-#include "util/alloc.h"
 #include "util/clock.h"
 
 enum { ROUNDS = 2, SEQ = 8, HIDDEN = 16 };

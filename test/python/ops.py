@@ -174,7 +174,7 @@ def rows_change(rank, ranks):
         raise AssertionError(f"capacities {capacities}")
 
 
-def told(error, text, call, *arguments, **options):
+def fails(error, text, call, *arguments, **options):
     """Fails unless the call raises this error with this text."""
     try:
         call(*arguments, **options)
@@ -189,28 +189,28 @@ def misuse(rank, ranks):
     """Each is refused with a sentence before anything is started; the group is as good as before."""
     A, B = torch.zeros(2, 4), torch.zeros(4, 3)
     invalid, ag, rs = lapstrake.InvalidArgument, lap.all_gather_matmul, lap.matmul_reduce_scatter
-    told(invalid, "B is torch.float16, expected torch.float32", ag, A, [B.half()], 0)
-    told(lapstrake.Unsupported, "A is torch.float64, expected torch.float32", ag, A.double(), [B.double()], 0)
-    told(lapstrake.Unsupported, "A is torch.int32", rs, A.int(), B.int(), "sum", 0)
-    told(invalid, "B is [3, 4], expected [4, n]", ag, A, [B.t()], 0)
-    told(invalid, "A is [4], expected at least two dimensions", ag, A[0], [B], 0)
-    told(invalid, "gather_dim is 1, expected a dimension of the rows of A: 0 to 0", ag, A, [B], 1)
-    told(invalid, "with strides (1, 2), expected rows that follow one another", ag, torch.zeros(4, 2).t(), [B], 0)
-    told(invalid, "with strides (6, 2), expected a matrix or its transposed", ag, A, [torch.zeros(4, 6)[:, ::2]], 0)
-    told(invalid, "with strides (0, 0)", ag, torch.zeros(1, 1).expand(2, 4), [B], 0)
-    told(invalid, "Bs has no matrix", ag, A, [], 0)
-    told(invalid, "reduce_op is 'max', expected 'sum' or 'avg'", rs, A, B, "max", 0)
-    told(invalid, "3 rows are to be scattered, expected a multiple of 2: the size of group '0'", rs,
+    fails(invalid, "B is torch.float16, expected torch.float32", ag, A, [B.half()], 0)
+    fails(lapstrake.Unsupported, "A is torch.float64, expected torch.float32", ag, A.double(), [B.double()], 0)
+    fails(lapstrake.Unsupported, "A is torch.int32", rs, A.int(), B.int(), "sum", 0)
+    fails(invalid, "B is [3, 4], expected [4, n]", ag, A, [B.t()], 0)
+    fails(invalid, "A is [4], expected at least two dimensions", ag, A[0], [B], 0)
+    fails(invalid, "gather_dim is 1, expected a dimension of the rows of A: 0 to 0", ag, A, [B], 1)
+    fails(invalid, "with strides (1, 2), expected rows that follow one another", ag, torch.zeros(4, 2).t(), [B], 0)
+    fails(invalid, "with strides (6, 2), expected a matrix or its transposed", ag, A, [torch.zeros(4, 6)[:, ::2]], 0)
+    fails(invalid, "with strides (0, 0)", ag, torch.zeros(1, 1).expand(2, 4), [B], 0)
+    fails(invalid, "Bs has no matrix", ag, A, [], 0)
+    fails(invalid, "reduce_op is 'max', expected 'sum' or 'avg'", rs, A, B, "max", 0)
+    fails(invalid, "3 rows are to be scattered, expected a multiple of 2: the size of group '0'", rs,
          torch.zeros(3, 4), B, "sum", 0)
-    told(invalid, "group_name is 'nobody'", ag, A, [B], 0, "nobody")
-    told(invalid, "method 'rnig' is not a method of ag_gemm", ag, A, [B], 0, method="rnig")
-    told(invalid, "method is 'ring:splits=2'", ag, A, [B], 0, method="ring:splits=2")
-    told(invalid, f"B is on meta, expected {DEVICE}", ag, A, [torch.zeros(4, 3, device="meta")], 0)
-    told(invalid, "X is [3, 1], expected the rows of the product", ops.matmul_with_all_gather, A, B, torch.zeros(3, 1),
+    fails(invalid, "group_name is 'nobody'", ag, A, [B], 0, "nobody")
+    fails(invalid, "method 'rnig' is not a method of ag_gemm", ag, A, [B], 0, method="rnig")
+    fails(invalid, "method is 'ring:splits=2'", ag, A, [B], 0, method="ring:splits=2")
+    fails(invalid, f"B is on meta, expected {DEVICE}", ag, A, [torch.zeros(4, 3, device="meta")], 0)
+    fails(invalid, "X is [3, 1], expected the rows of the product", ops.matmul_with_all_gather, A, B, torch.zeros(3, 1),
          "0")
     # What ranks do not agree on is found when the operator is made.
-    told(lapstrake.Mismatch, "rank", ag, A, [torch.zeros(4, 3 + rank)], 0, method="ring")
-    told(lapstrake.Mismatch, "rank", ag, torch.zeros(2 + rank, 4), [torch.zeros(4, 7)], 0, method="ring")
+    fails(lapstrake.Mismatch, "rank", ag, A, [torch.zeros(4, 3 + rank)], 0, method="ring")
+    fails(lapstrake.Mismatch, "rank", ag, torch.zeros(2 + rank, 4), [torch.zeros(4, 7)], 0, method="ring")
     same("after all that", ag(A + 1, [B + 1], 0)[1][0], torch.full((4, 3), 4.0))
 
 
@@ -229,7 +229,7 @@ def groups(rank, ranks):
     gc.collect()
     if not (context.world.closed and call.op.closed):
         raise AssertionError("the world has outlived its group")
-    told(lapstrake.InvalidArgument, f"group_name is '{name}'", lap.all_gather_matmul, full, [weight.t()], 0, name)
+    fails(lapstrake.InvalidArgument, f"group_name is '{name}'", lap.all_gather_matmul, full, [weight.t()], 0, name)
     lap.init(device=DEVICE)
     lap.close()
     _, (y,) = lap.all_gather_matmul(part(full, rank, 4), [weight.t()], 0)  # of all ranks, made anew
@@ -271,13 +271,13 @@ def forks(rank, ranks):
     if child == 0:
         signal.alarm(20)
         try:
-            told(lapstrake.InvalidArgument, "a process that was forked cannot use it", lap.all_gather_matmul, A, [B], 0,
+            fails(lapstrake.InvalidArgument, "a process that was forked cannot use it", lap.all_gather_matmul, A, [B], 0,
                  method="ring")
         except BaseException:
             os._exit(1)
         os._exit(0)
     if os.waitpid(child, 0)[1]:
-        raise AssertionError("the child was told nothing")
+        raise AssertionError("the child got no error")
     same("the parent", lap.all_gather_matmul(A, [B], 0, method="ring")[1][0], torch.full((2 * ranks, 3), 4.0))
 
 
@@ -295,7 +295,7 @@ def killed(rank, ranks):
         lap.synchronize()  # calls on a GPU have not been waited for
     except lapstrake.PeerLost as failure:
         seconds = time.monotonic() - begun
-        told(lapstrake.PeerLost, "rank 1", lap.all_gather_matmul, A, [B], 0, method="ring")
+        fails(lapstrake.PeerLost, "rank 1", lap.all_gather_matmul, A, [B], 0, method="ring")
         return seconds, str(failure)
     raise AssertionError("nothing was raised")
 
@@ -326,7 +326,7 @@ def killed_in_backward(rank, ranks):
     def backward():
         y.sum().backward()
         lap.synchronize()
-    told(lapstrake.PeerLost, "rank 1", backward)
+    fails(lapstrake.PeerLost, "rank 1", backward)
 
 
 killed.leaves = killed_elsewhere.leaves = killed_in_backward.leaves = True  # gloo's own end would wait
@@ -382,7 +382,7 @@ class Ops(Case):
         self.on((3,), killed_in_backward, killed=[1])
 
     def test_no_group(self):
-        told(lapstrake.InvalidArgument, "init_process_group", lap.matmul_all_reduce, torch.ones(2, 2), torch.ones(2, 2))
+        fails(lapstrake.InvalidArgument, "init_process_group", lap.matmul_all_reduce, torch.ones(2, 2), torch.ones(2, 2))
 
 
 def checked(rank, ranks):

@@ -35,7 +35,7 @@ static bool never_meet(const lap_schedule_t *schedule, uint32_t i, uint32_t j)
     return past[i < j ? i : j];
 }
 
-/* Whether just those signals count as without a GEMM that none can run beside. */
+/* Whether just those signals count as without a GEMM that none can run with. */
 static lap_status_t check_no_gemm(const lap_schedule_t *schedule)
 {
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
@@ -50,7 +50,7 @@ static lap_status_t check_no_gemm(const lap_schedule_t *schedule)
                 without = without && never_meet(schedule, i, j);
             }
         if (step->no_gemm_in_flight != (multiplies && without))
-            return lap_error(LAP_ERR_CHECK, "step %u is said to have %s GEMM in flight", i,
+            return lap_error(LAP_ERR_CHECK, "step %u is marked to have %s GEMM in flight", i,
                              step->no_gemm_in_flight ? "no" : "a");
     }
     return LAP_OK;
@@ -204,7 +204,7 @@ static void test_shapes(void)
     build_one("ring", LAP_AG_GEMM, 4, &s);
     tap_ok(count_steps(&s, LAP_STEP_GEMM, 0) == 4 && count_steps(&s, LAP_STEP_PUT, 1) == 3 &&
                count_steps(&s, LAP_STEP_COPY, -1) == 0,
-           "ring: four GEMMs beside three puts, no copy");
+           "ring: four GEMMs with three puts, no copy");
     lap_schedule_clear(&s);
     build_one("fused", LAP_AG_GEMM, 4, &s);
     tap_ok(count_steps(&s, LAP_STEP_PUT, -1) == 0 && s.symmetric_bytes == 2048 * 32 * 4 &&
@@ -284,7 +284,7 @@ static uint32_t wait_before(const lap_schedule_t *s, uint32_t i)
 
 /*
  * In lanes GEMMs of owners keep their order because the first one waits for less than the second;
- * and the sum does not wait for what has come long ago: its wait is beside the last GEMM.
+ * and the sum does not wait for what has come long ago: its wait is on the stream of the last GEMM.
  */
 static void test_order_of_owners(void)
 {

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "schedule/trace.h"
@@ -330,7 +329,7 @@ static void draw_refused(lap_trace_t *trace)
     tap_failure(lap_trace_draw(trace, NULL, "/dev/null"), LAP_ERR_SYSTEM, "/dev/null", NULL);
     tap_failure(lap_trace_draw(trace, NULL, NULL), LAP_ERR_INVALID, "path", NULL);
     tap_failure(lap_trace_draw(NULL, NULL, path), LAP_ERR_INVALID, "trace", NULL);
-    tap_ok(files_in_folder() == 1, "a picture that failed leaves nothing behind");
+    tap_ok(files_in_folder() == 1, "a picture that failed leaves nothing");
     lap_trace_t *empty;
     if (lap_trace_create(&empty) == LAP_OK) {
         path_of("empty.svg", path, sizeof(path));

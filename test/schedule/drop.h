@@ -45,7 +45,7 @@ static inline bool drop_block_signal(uint32_t *signal)
     return there;
 }
 
-/* Whether `step` has `other` behind it in a schedule whose dependency `dep` of `step` is left out. */
+/* Whether `step` comes after `other` in a schedule whose dependency `dep` of `step` is left out. */
 static inline bool is_behind(const lap_schedule_t *schedule, uint32_t step, uint32_t other,
                              uint32_t dep)
 {

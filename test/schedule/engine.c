@@ -3,8 +3,8 @@
  * The order of the streams of an engine, without a device: of each stream it is known what is
  * behind it, so that a join that orders too little is seen, and what each join costs is counted.
  * Calls as in run.c: a join or none, taking the streams, work on them; now and then the end of a
- * call in the order of a caller's stream, work on COMPUTE directly behind a join, and calls that are
- * launched as graphs; all of it in the foreground and in the background, which joins put behind the
+ * call in the order of a caller's stream, work on COMPUTE directly after a join, and calls that are
+ * launched as graphs; all of it in the foreground and in the background, which joins put after the
  * foreground.
  */
 #include <string.h>
@@ -17,7 +17,7 @@
 #define SEQUENCES 300
 #define MOVES 40
 
-/* How much of each stream is behind a point. */
+/* How much of each stream is before a point. */
 typedef struct past {
     unsigned issued[ALL];
 } past_t;
@@ -61,7 +61,7 @@ typedef struct world {
     lap_engine_t engine;
     lap_stream_t streams[ALL];
     lap_event_t joins[ALL], tails[SETS];
-    past_t needed[SETS]; /* of each set: what must be behind whatever is issued, */
+    past_t needed[SETS]; /* of each set: what must be before whatever is issued, */
     past_t own[ALL];     /* and to that stream: graphs with work of it */
     uint64_t seed, dice;
 } world_t;
@@ -103,7 +103,7 @@ static past_t all_of(world_t *world, lap_stream_set_t set)
     return past;
 }
 
-/* Whether all that must be behind it is. */
+/* Whether all that must be before it is. */
 static bool work(world_t *world, lap_stream_set_t set, int kind)
 {
     lap_stream_t *stream = stream_of(world, set, kind);
@@ -172,7 +172,7 @@ static bool launch(world_t *world, lap_stream_set_t set)
     lap_stream_t *stream = stream_of(world, set, first);
     (void)lap_engine_take_graph(&world->engine, bits_of(set, kinds));
     for (int k = first + 1; k < LAP_STREAM_KINDS; k++)
-        if (kinds >> k & 1) { /* what that stream has behind it, the graph must have */
+        if (kinds >> k & 1) { /* what that stream comes after, the graph must come after */
             const lap_stream_t *other = stream_of(world, set, k);
             meet(&world->own[stream->index], &other->past);
             meet(&world->own[stream->index], &world->own[other->index]);
@@ -188,7 +188,7 @@ static bool move(world_t *world)
 {
     const lap_stream_set_t set = (lap_stream_set_t)roll(world, SETS);
     switch (roll(world, 8)) {
-    case 0: /* directly behind a join */
+    case 0: /* directly after a join */
         join(world, set);
         return work(world, set, LAP_STREAM_COMPUTE);
     case 1:
@@ -208,7 +208,7 @@ static void test_order(void)
         for (int i = 0; i < MOVES; i++)
             wrong += !move(&world);
     }
-    tap_ok(wrong == 0, "whatever is issued has behind it what joins and ends of calls promise (%u)",
+    tap_ok(wrong == 0, "whatever is issued comes after what joins and ends of calls promise (%u)",
            wrong);
 }
 

@@ -5,8 +5,6 @@
  */
 #include "sequence.h"
 
-#include "core/status.h"
-
 static void test_targets(void)
 {
     const lap_target_t *cpu, *cuda, *nccl;

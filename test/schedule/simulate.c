@@ -158,7 +158,7 @@ static void test_cores(void)
     cost = unit_cost();
     cost.rank_cores = 1;
     for (int alone = 0; alone < 2; alone++) {
-        cost.moves_alone = alone;
+        cost.copy_engines = alone;
         pair_init();
         for (int r = 0; r < RANKS; r++) {
             add_gemm(r, false);
@@ -311,9 +311,10 @@ static void test_programs(void)
            "and says when each fragment runs");
     tap_ok(finished == 19, "an epilogue of 32 bytes takes 8 s more: %g s", finished);
     copy_set = LAP_BACKGROUND;
-    const double behind = play(true, 0, NULL);
-    tap_ok(behind == 11 && simulated.foreground == 9,
-           "the foreground ends before the background: %g and %g s", simulated.foreground, behind);
+    const double background = play(true, 0, NULL);
+    tap_ok(background == 11 && simulated.foreground == 9,
+           "the foreground ends before the background: %g and %g s", simulated.foreground,
+           background);
     copy_set = LAP_FOREGROUND;
     event_s = 0.5;
     const double noticed = play(true, 0, NULL);

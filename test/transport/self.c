@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The transport of thread ranks: the conformance suite, with and without a link, and what waits in
- * vain are told.
+ * vain are reported.
  */
 #include <stdatomic.h>
 
@@ -56,7 +56,7 @@ static void wait_in_vain(lap_world_t *world, void *arg)
 typedef struct in_step {
     uint32_t signal;
     const lap_buffer_options_t *options; /* signal 8: with a link */
-    _Atomic bool told;                   /* until then the others stay */
+    _Atomic bool reported;               /* until then the others stay */
 } in_step_t;
 
 /* Within an operator the sentence says where. */
@@ -83,9 +83,9 @@ static void wait_in_step(lap_world_t *world, void *arg)
                     : it->options ? "; it has not come in this call, over an emulated link"
                                   : "; it has not come in this call",
                     NULL);
-        it->told = true;
+        it->reported = true;
     }
-    while (!it->told)
+    while (!it->reported)
         lap_sleep_until_ns(lap_now_ns() + 1000000u);
     lap_buffer_destroy(buffer);
 }

@@ -5,12 +5,10 @@
  * does not spin. A packet is one message.
  */
 #include <errno.h>
-#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -48,12 +46,12 @@ typedef struct mpi_wire {
     bool owns_mpi;
     pthread_t thread;
     _Atomic uint64_t stop_ns;   /* 0: not yet; else how long the thread still has for the rest */
-    _Atomic uint64_t nudged_at; /* when somebody last said that it was about to wait */
+    _Atomic uint64_t nudged_at; /* when a caller last announced a wait */
     bool hears_byes;            /* set before stop_ns: the end waits for those of all */
     bool drained;               /* of the thread, at its end: nothing was left */
     lap_out_t *first, **last;   /* the queue, with the lock of the base */
 
-    /* Of the thread alone. */
+    /* Used only by the thread. */
     lap_out_t *sending, **sending_last;
     in_t ins[RECEIVES]; /* a ring: MPI fills them in the order in which they were posted */
     unsigned in_first;
@@ -62,7 +60,7 @@ typedef struct mpi_wire {
     uint32_t handled;   /* LAP_WIRE_WORD when the queue was last emptied */
     uint64_t last_busy; /* when something was last done */
     bool spins;         /* there are cores to spare for a moment's polling */
-    _Atomic int byes;   /* ranks that have said so, */
+    _Atomic int byes;   /* ranks that have ended, */
     _Atomic int unwell; /* and how many of them will not finalise MPI */
 } mpi_wire_t;
 
@@ -195,7 +193,7 @@ static void take(mpi_wire_t *self, const lap_packet_t *packet, int source, size_
 
 /*
  * Takes the packets that have come. Those of one rank fill the places in the order of sending, so
- * that order is kept by taking them in the order of the places.
+ * taking them in the order of the places keeps that order.
  */
 static bool finish_receives(mpi_wire_t *self)
 {
@@ -328,7 +326,7 @@ static bool somebody_died(const lap_world_t *world)
 }
 
 /*
- * Waits until all have said goodbye, unless somebody cannot any more. Only then may the
+ * Waits until all have sent their goodbye, unless somebody cannot any more. Only then may the
  * communicator be freed: a packet that comes later would meet one that MPI gives the same number.
  */
 static void hear_byes(mpi_wire_t *self, lap_deadline_t *deadline)
@@ -393,7 +391,7 @@ static void finalise(void)
 
 /*
  * MPI_Finalize waits for all ranks, and would wait forever for one that has died: it is called by
- * all when all have said that they are well, and by none else.
+ * all when all have reported that they are well, and else by none.
  */
 static void lap_mpi_close(lap_wire_t *wire, bool well)
 {

@@ -40,7 +40,7 @@ typedef struct conn {
     bool broken; /* nothing can be sent any more, */
     int error;   /* for a reason of the network's; 0: another */
 
-    /* Of the thread alone. */
+    /* Used only by the thread. */
     bool bye; /* its rank is well, sends nothing more, and may go */
     char *in; /* IN_BYTES, of which some have come; NULL: none ever did */
     size_t got;

@@ -11,7 +11,7 @@
 #include "device/host/host.h"
 
 /*
- * Columns of a sum that are kept on the stack; dst may then be one of the sources, if it has their
+ * Columns of a sum that are held on the stack; dst may then be one of the sources, if it has their
  * type.
  */
 #define TILE 256u

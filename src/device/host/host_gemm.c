@@ -38,7 +38,7 @@ static search_t begin_search(const gemm_task_t *task, const lap_gemm_block_t *bl
     return (search_t){block->span ? lap_now_ns() : 0, delay};
 }
 
-/* A block whose signal, if it has one, has come. The search for it began as told. */
+/* A block whose signal, if it has one, has come. `search`: when the search for it began. */
 static lap_status_t run_block(const gemm_task_t *task, size_t index, search_t search)
 {
     const lap_gemm_t *gemm = &task->gemm;

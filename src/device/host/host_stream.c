@@ -52,8 +52,8 @@ struct lap_stream {
     bool stop;
     void *workspace; /* NULL until somebody asks for it */
     size_t workspace_bytes;
-    int delay_fd;        /* the worker's: for what it tells of its delays; NO_FD: not asked yet, */
-    uint64_t delay_ns;   /* and what it told last */
+    int delay_fd;        /* schedstat of the worker; NO_FD: not opened yet, */
+    uint64_t delay_ns;   /* and the latest delay read from it */
     lap_status_t status; /* the first failure since the last synchronisation, and its sentence */
     char text[LAP_ERROR_TEXT];
 };
@@ -61,7 +61,7 @@ struct lap_stream {
 uint64_t lap_host_spin_ns(void)
 {
     uint64_t most;
-    if (lap_environment_spin(&most) != LAP_OK) /* the world has said so */
+    if (lap_environment_spin(&most) != LAP_OK) /* the world has reported it */
         most = 0;
     return lap_cores() == 1 ? 0 : most < SPIN_NS ? most : SPIN_NS;
 }

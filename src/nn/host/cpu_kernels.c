@@ -34,7 +34,7 @@ static size_t keys_of(const lap_attention_t *a)
     return a->keys > 0 ? a->keys : a->seq;
 }
 
-/* Where the room of a view begins in scratch memory; that of scores is behind all views. */
+/* Where the room of a view begins in scratch memory; that of scores is after all views. */
 static size_t room_of(const lap_attention_t *a, int which)
 {
     const size_t queries = which < K ? (size_t)which : K;

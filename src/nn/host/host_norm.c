@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * LayerNorm and RMSNorm on a host: row after row, in double, rounded once. The sums over rows are
- * kept in double, in the order of rows.
+ * taken in double, in the order of rows.
  */
 #include <math.h>
 #include <string.h>

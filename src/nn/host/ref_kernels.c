@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kernels of the reference device. Attention is plain loops in double over one query at a time,
- * rounded once; the scores of a query are kept, those of the others are not.
+ * rounded once; the scores of a query are stored, those of the others are not.
  */
 #include <math.h>
 #include <string.h>

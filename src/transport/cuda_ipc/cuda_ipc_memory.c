@@ -353,7 +353,7 @@ void lap_part_share(lap_buffer_t *buffer, const lap_part_place_t *first, size_t 
         /* Of ranks that are not in the group nobody knows, but that parts are made for one each. */
         crowded = crowded || (a->parts == 1 && group->size < group->world->size);
     }
-    part->in_turn = buffer->in_person = share && is_threads(buffer);
+    part->in_turn = buffer->no_graphs = share && is_threads(buffer);
     part->device->share.crowded = part->device->share.crowded || crowded;
 }
 

@@ -340,7 +340,7 @@ static lap_status_t describe_matrices(multiplier_t *it)
                     &it->d);
 }
 
-/* cuBLASMp would send sums as float32, unless told otherwise. */
+/* By default cuBLASMp would send sums as float32. */
 static lap_status_t describe_product(multiplier_t *it)
 {
     static const int algorithms[] = {0, 1, 2, 5, 6}; /* in the order of lap_op_fields */

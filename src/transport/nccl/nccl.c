@@ -108,7 +108,7 @@ static lap_status_t find_sharing(lap_buffer_t *buffer)
     lap_part_share(buffer, places, sizeof(own));
     lap_free(places);
     /* Over a network, what is issued must be issued anew: see nccl_far.c. */
-    buffer->in_person = buffer->in_person || !lap_nccl_part_of(buffer)->comm->all_near;
+    buffer->no_graphs = buffer->no_graphs || !lap_nccl_part_of(buffer)->comm->all_near;
     return LAP_OK;
 }
 

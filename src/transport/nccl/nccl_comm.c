@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The communicator of a group: how it is made and ended, and windows of memory. Calls of NCCL may
- * wait for peers that have died; so it is told not to block, and asked again and again, with a
+ * wait for peers that have died; so it is set not to block, and polled, with a
  * deadline and an eye on the peers. It is always ended by ncclCommAbort, which waits for nobody:
  * when a group ends well, nothing is under way any more.
  */

@@ -35,7 +35,7 @@ lap_status_t lap_nccl_enter(lap_nccl_comm_t *comm);
 lap_status_t lap_nccl_leave(lap_nccl_comm_t *comm, lap_status_t status);
 
 /*
- * Waits until NCCL has done what it was told last, as far as the host is concerned. Between enter
+ * Waits until NCCL has done its latest call, as far as the host is concerned. Between enter
  * and leave.
  */
 lap_status_t lap_nccl_await(lap_nccl_comm_t *comm, ncclResult_t result, const char *what);
@@ -48,16 +48,16 @@ typedef struct lap_nccl_window {
     ncclWindow_t window;
 } lap_nccl_window_t;
 
-/* Collective; leaves nothing behind on failure. The memory is zero. */
+/* Collective; a failure leaves nothing allocated. The memory is zero. */
 lap_status_t lap_nccl_window_create(lap_nccl_comm_t *comm, size_t bytes,
                                     lap_nccl_window_t *window_p);
 void lap_nccl_window_destroy(lap_nccl_comm_t *comm, lap_nccl_window_t *window);
 
 /*
- * What a buffer has: the memory of `cuda_ipc`, in a window. Where not all ranks are near each other
- * there is more behind the data: a copy of it, where rows begin that NCCL carries, since it takes
- * them from a window only; and the words that this rank has raised, [rank][signal], which are put
- * into those of the peer as they are: each word has one rank that raises it.
+ * The memory of a buffer is that of `cuda_ipc`, in a window. Where not all ranks are near each other two
+ * things follow the data. One is a copy of it: NCCL sends rows from a window only. The other is the
+ * words that this rank has raised, [rank][signal]. They are put into those of the peer as they are:
+ * each word has one rank that raises it.
  */
 typedef struct lap_nccl_part {
     struct lap_part part; /* first; bases[r] is NULL where rank r is not near */

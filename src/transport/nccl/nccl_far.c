@@ -2,7 +2,7 @@
 /*
  * Puts and raises to ranks whose memory NCCL gives no address of: those of other hosts, but for the
  * few that one NVLink connects. ncclPutSignal carries the rows, and after them the word that is
- * raised, as 16 bytes more: puts to a peer come in their order. NCCL's own signals are left alone:
+ * raised, as 16 bytes more: puts to a peer come in their order. NCCL's own signals are not used:
  * they have no limit after which a wait would give up, and in a graph each waits for the receiver.
  *
  * All of it is on the wire, one thing after the other. A stream that puts goes on when the wire has

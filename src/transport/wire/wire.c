@@ -30,7 +30,7 @@ struct lap_slot {
     uint64_t port;
     bool open;
     uint64_t *ports;
-    lap_call_note_t *notes; /* what the others have told of theirs: LAP_CALL_NOTES of each */
+    lap_call_note_t *notes; /* the others' reports of theirs: LAP_CALL_NOTES of each */
 };
 
 static struct lap_slot *slot_of(const lap_buffer_t *buffer)

@@ -27,7 +27,7 @@ typedef struct lap_link {
     double latency_s;   /* added to each signal */
 } lap_link_t;
 
-/* What lap_buffer_create may be told. */
+/* Options of lap_buffer_create. */
 typedef struct lap_buffer_options {
     size_t size; /* sizeof(lap_buffer_options_t), set by LAP_BUFFER_OPTIONS_INIT */
     /*

@@ -4,7 +4,7 @@
  * of ranks reads what any other has written. A checkpoint is a folder DIR/step-00000050:
  *
  *   model.safetensors      the fp32 masters of all weights. Models that are made like GPT-2 or Llama have the
- *                          names and shapes of Hugging Face's transformers, and config.json beside it;
+ *                          names and shapes of Hugging Face's transformers, and config.json in the same folder;
  *                          others those of lap_nn_param
  *   optimizer.safetensors  the moments of each, as NAME.exp_avg and NAME.exp_avg_sq (AdamW) or
  *                          NAME.momentum_buffer (SGD)
@@ -95,7 +95,7 @@ LAP_API lap_status_t lap_checkpoint_wait(lap_checkpoint_t *checkpoint);
  * A checkpoint of other layers is refused: by a tensor that is missing, of another shape or not used, and by
  * each field that changes what layers compute (not seq, batch, dtype and the like). One of an older version
  * does not have the fields; a warning says so. Files of other programs are compared by tensors, and by the
- * heads and the rope_theta of config.json, where that is beside them.
+ * heads and the rope_theta of config.json, where that is in the same folder.
  * Collective. Writes *state_p on success; its size is set by the caller. Weights and moments are unchanged
  * after a failure.
  * Returns LAP_ERR_INVALID (there is none that is whole, or it is of other layers: with its name and what

@@ -7,7 +7,7 @@
  *   magic 20240801, version 7   tokens are uint32 (Llama 3)
  *
  * Sample i of `seq` tokens begins at token i * seq of the sequence and has one token more, the target
- * of its last one: that token begins sample i + 1. Which tokens sample i has depends on i alone. Step s
+ * of its last one: that token begins sample i + 1. Which tokens sample i has depends only on i. Step s
  * with a global batch of b takes the samples s * b to s * b + b - 1, so that every grid of ranks sees
  * the same data in the same order.
  *

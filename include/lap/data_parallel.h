@@ -33,7 +33,7 @@ LAP_BEGIN_DECLS
 /* Layers joined with their replicas. */
 typedef struct lap_dp lap_dp_t;
 
-/* What lap_dp_create may be told. */
+/* Options of lap_dp_create. */
 typedef struct lap_dp_options {
     size_t size;   /* sizeof(lap_dp_options_t), set by LAP_DP_OPTIONS_INIT */
     size_t bucket; /* a bucket is closed when it has so many elements; 0: 4 Mi, or shard_bucket */
@@ -72,8 +72,8 @@ LAP_API void lap_dp_destroy(lap_dp_t *dp);
 
 /*
  * Ends the reduction that the last lap_nn_backward of a step, or lap_pp_step, has begun, and waits for
- * these: on return, lap_nn_gradients has the sums over all replicas, not their mean; where they share
- * the optimizer, this rank's rows of them. The next backward comes after lap_nn_zero_gradients: sums
+ * it. On return, lap_nn_gradients has the sums over all replicas, not their mean. Where they share
+ * the optimizer, it has this rank's rows of them. The next backward comes after lap_nn_zero_gradients: sums
  * are not summed again.
  * Collective over the group, once in every step; blocks.
  * Returns LAP_ERR_INVALID (no backward has sent gradients since the call before), and as

@@ -7,9 +7,9 @@
  * calls below take.
  *
  * The P ranks of the group share the vocabulary: each has rows of the embedding and columns of the
- * logits, shares as lap_shard_features makes them (of a number that is rounded up to a multiple of
- * 64 from 1024 tokens on), and logits are never gathered. With `fp8` the GEMMs of the layers take
- * FP8, those of logits do not. Parameters are those of the layers and
+ * logits. Shares are those of lap_shard_features; from 1024 tokens on, of a number that is rounded
+ * up to a multiple of 64. Logits are never gathered. With `fp8` the GEMMs of the layers take FP8,
+ * those of logits do not. Parameters are those of the layers and
  *
  *   embedding.weight         [vocab, hidden]; with `tied` it makes the logits, too
  *   positions.weight         [max_positions, hidden], with LAP_POSITIONS_LEARNED
@@ -73,7 +73,7 @@ LAP_API lap_status_t lap_model_forward(lap_nn_t *nn, size_t seq, const int32_t *
 
 /*
  * For dropout: the number of the first sequence of the next forward with targets, among all that the
- * model is trained on; sequence b of it has `first` + b, and the forward after it goes on from there.
+ * model is trained on. Sequence b of it has `first` + b. The forward after it goes on from there.
  * Masks are a function of the seed and of that number, so that ranks that share the sequences in another way
  * have the same masks if they have the same numbers. They begin with 0. Local. Returns
  * LAP_ERR_INVALID (NULL, no model).

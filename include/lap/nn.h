@@ -164,9 +164,9 @@ typedef struct lap_nn_desc {
     int cp_overlap;        /* 0: attention waits for all that travels */
     lap_group_t *cp_group; /* they, in the order of their parts of a sequence; cp 1: NULL */
     /*
-     * LAP_POSITIONS_ROPE, as Llama 3.1 and 3.2 have it: pairs whose angle turns less than rope_low_freq times
-     * in rope_original tokens turn rope_factor times slower, those with more than rope_high_freq turns as
-     * ever, and between the two the angles are mixed. A factor of 1: all as ever.
+     * LAP_POSITIONS_ROPE, as Llama 3.1 and 3.2 have it. Pairs whose angle turns less than rope_low_freq times
+     * in rope_original tokens turn rope_factor times slower. Those with more than rope_high_freq turns are not
+     * changed; between the two the angles are mixed. A factor of 1 changes nothing.
      */
     float rope_factor, rope_low_freq, rope_high_freq;
     size_t rope_original;
@@ -254,8 +254,8 @@ LAP_API lap_nn_part_t lap_nn_output(const lap_nn_t *nn, size_t seq);
 
 /*
  * Computes y from x, and stores what backward needs.
- * Collective, and over shard_group too if it is the first after a step of a shared optimizer, unless
- * lap_nn_refresh was called; every rank gives the same `seq`, the active tokens of each sequence: 1 to
+ * Collective. The first one after a step of a shared optimizer is so over shard_group too, unless
+ * lap_nn_refresh was called. Every rank gives the same `seq`, the active tokens of each sequence: 1 to
  * desc.seq.
  * x and y are as lap_nn_input and lap_nn_output say, of desc.dtype, in the memory of the device. x
  * must not change until backward has ended, y until forward has; they do not overlap. Replaces the
@@ -299,8 +299,8 @@ LAP_API lap_status_t lap_nn_loss(lap_nn_t *nn, const lap_tensor_t *y, const lap_
 LAP_API lap_status_t lap_nn_wait(lap_nn_t *nn);
 
 /*
- * From now on (`on` is not 0) forward, loss, backward and lap_optimizer_step only note what they are given, and the
- * first call that needs what they make issues all of them as one program: lap_nn_wait, lap_dp_wait, the next forward,
+ * From now on (`on` is not 0) forward, loss, backward and lap_optimizer_step only note their arguments. The first call
+ * that needs their results issues all of them as one program: lap_nn_wait, lap_dp_wait, the next forward,
  * lap_optimizer_norm with clip_norm. On a GPU a program that is repeated with the same memory is launched as one graph.
  *
  *     lap_nn_forward(nn, seq, &x, &y);
@@ -325,8 +325,8 @@ LAP_API lap_status_t lap_nn_defer(lap_nn_t *nn, int on);
 LAP_API lap_status_t lap_nn_loss_value(lap_nn_t *nn, double *loss_p);
 
 /*
- * Fills this rank's part of a matrix with normal numbers of mean 0 and standard deviation `std`:
- * the element at row i and column j of the whole is the one of (seed, tensor, i * all_cols + j),
+ * Fills this rank's part of a matrix with normal numbers of mean 0 and standard deviation `std`.
+ * The element at row i and column j of the whole is the one of (seed, tensor, i * all_cols + j),
  * whatever the number of ranks. `matrix` is [part->rows, part->cols]. Tensor numbers from 2^32 on
  * are free for the caller: those below are of weights.
  * Local: it is issued. Returns LAP_ERR_INVALID.
@@ -363,9 +363,9 @@ LAP_API size_t lap_nn_params(const lap_nn_t *nn);
 LAP_API const lap_nn_param_t *lap_nn_param(const lap_nn_t *nn, size_t index);
 
 /*
- * All masters, and all gradients, as one array of *count_p floats each, parameters at multiples of 16: first
- * those whose gradients are complete when backward ends (of norms, embeddings, positions), else in order, with
- * zeros between. Local. The memory is the device's. Where ranks share masters (shards), those that GEMMs do
+ * All masters, and all gradients, as one array of *count_p floats each, parameters at multiples of 16 with zeros
+ * between. Those whose gradients are complete only when backward ends (of norms, embeddings, positions) come
+ * first, the others in order. Local. The memory is the device's. Where ranks share masters (shards), those that GEMMs do
  * not read lie before the others, and the masters are this rank's part only, bucket after bucket.
  */
 LAP_API float *lap_nn_masters(lap_nn_t *nn, size_t *count_p);
@@ -396,8 +396,8 @@ LAP_API void lap_nn_zero_gradients(lap_nn_t *nn);
  * backward: weights, and their copies in other types, change in lap_optimizer_step only; scales of
  * FP8 follow every forward. lap_nn_zero_gradients may drop the step before its last backward.
  * Calls that would give other sums return LAP_ERR_INVALID: lap_dp_wait or lap_optimizer_step after
- * a backward that is not the last; with lap_dp a backward between the last one and lap_dp_wait, or
- * between lap_dp_wait and lap_nn_zero_gradients, and a step before lap_dp_wait.
+ * a backward that is not the last. With lap_dp also a step before lap_dp_wait, and a backward
+ * between the last one and lap_dp_wait, or between lap_dp_wait and lap_nn_zero_gradients.
  * Local, touches no memory. Every rank says the same.
  */
 LAP_API void lap_nn_accumulate(lap_nn_t *nn, int more);
@@ -461,8 +461,8 @@ typedef struct lap_nn_not_finite {
 } lap_nn_not_finite_t;
 
 /*
- * Looks for the first parameter, activation or gradient that is not finite, in the order in which a
- * step makes them: x, then layer by layer the parameters and activations of forward, then the
+ * Looks for the first parameter, activation or gradient that is not finite. The order is that of a
+ * step: x, then layer by layer the parameters and activations of forward, then the
  * gradients of lap_nn_gradients, from the last parameter to the first.
  * For use when a loss or a norm is not finite: it computes forward once more (which is collective as
  * lap_nn_forward is), from the x of that

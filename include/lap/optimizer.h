@@ -96,7 +96,7 @@ LAP_API void lap_optimizer_destroy(lap_optimizer_t *optimizer);
 /*
  * One step: changes the masters and updates the copies of the weights. g is the gradients of
  * lap_nn_gradients times `scale`: 1, or the inverse of a factor by which they are too large.
- * It is issued, as a pass is, behind those issued before; lap_nn_wait waits for it. The norm is summed
+ * It is issued, as a pass is, after those issued before; lap_nn_wait waits for it. The norm is summed
  * over ranks and compared with clip_norm where the gradients are: the host does not wait for it.
  * Collective over the group with clip_norm or FP8, else local; where ranks share the optimizer collective over
  * these, too, and without overlap_weights it blocks until they have gathered the weights. `norm_p` may be NULL; else the norm of the
@@ -115,9 +115,9 @@ LAP_API lap_status_t lap_optimizer_step(lap_optimizer_t *optimizer, float scale,
 LAP_API lap_status_t lap_optimizer_norm(lap_optimizer_t *optimizer, double *norm_p);
 
 /*
- * What an optimizer keeps, to be written to a checkpoint: moment `which` (0, and with LAP_ADAMW 1) of all
- * masters, which lie as in lap_nn_masters, in the memory of the device, or where ranks share the optimizer
- * this rank's part of them, bucket after bucket; and the steps made so far.
+ * The state of an optimizer, for checkpoints: moment `which` (0, and with LAP_ADAMW 1) of all masters, and the
+ * steps made so far. Moments lie as in lap_nn_masters, in the memory of the device. Where ranks share the
+ * optimizer they are this rank's part, bucket after bucket.
  * Local. NULL past the last moment. The caller waits for the latest step (lap_nn_wait) before it reads any
  * of them, and sets all of them before it goes on with those of another.
  */

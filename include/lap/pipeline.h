@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pipeline parallelism: a language model is cut into stages of consecutive layers, each rank of a group
- * holds one or more of them, and the micro-batches of a step go through all stages, forward and back.
+ * Pipeline parallelism: a language model is cut into stages of consecutive layers. Each rank of a group
+ * holds one or more of them. The micro-batches of a step go through all stages, forward and back.
  * The order in which a rank works on them is a table. One is made by its name,
  *
  *   1f1b         after the forwards that fill the pipeline, one forward and one backward in turn
@@ -45,7 +45,7 @@ LAP_BEGIN_DECLS
 /* A rank of a pipeline. */
 typedef struct lap_pp lap_pp_t;
 
-/* What lap_pp_create may be told. */
+/* Options of lap_pp_create. */
 typedef struct lap_pp_options {
     size_t size;                    /* sizeof(lap_pp_options_t), set by LAP_PP_OPTIONS_INIT */
     const char *schedule;           /* a name as above, or that of a file that ends with .csv */
@@ -99,7 +99,7 @@ LAP_API lap_nn_t *lap_pp_layers(lap_pp_t *pp);
  * [micro_batches, batch, seq], as in lap_model_forward, and may change when the call has returned.
  * Gradients are the sums over the micro-batches; those of tied weights are the same on both ranks that
  * have them. Collective over both groups; every rank gives the same arguments. Does not wait for the
- * end. Where a rank's arguments are wrong, nobody waits for it: its groups are broken, and the others are told the reason.
+ * end. Where a rank's arguments are wrong, nobody waits for it: its groups are broken, and the others report the reason.
  * Returns as lap_model_forward.
  */
 LAP_API lap_status_t lap_pp_step(lap_pp_t *pp, size_t seq, const int32_t *tokens,

@@ -55,7 +55,7 @@ typedef struct lap_trainer_log {
 typedef lap_status_t (*lap_trainer_data_t)(void *context, uint64_t first, size_t count, size_t seq,
                                            int32_t *tokens, int32_t *targets);
 
-/* Is told of each step, on every rank. A status other than LAP_OK ends the training with it. */
+/* Called after each step, on every rank. A status other than LAP_OK ends the training with it. */
 typedef lap_status_t (*lap_trainer_log_fn_t)(void *context, const lap_trainer_log_t *log);
 
 /* The description of a training: the same on every rank, but for the contexts. */

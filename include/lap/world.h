@@ -22,7 +22,7 @@ typedef struct lap_group lap_group_t;
 /* The colour of a rank that wants no group. */
 #define LAP_NO_GROUP (-1)
 
-/* What lap_world_create and its kin may be told. */
+/* Options of lap_world_create and its kin. */
 typedef struct lap_world_options {
     size_t size; /* sizeof(lap_world_options_t), set by LAP_WORLD_OPTIONS_INIT */
     /*

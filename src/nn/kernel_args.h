@@ -41,7 +41,7 @@ LAP_ON_BOTH static inline size_t lap_tokens_until(lap_halves_t halves, size_t co
 
 /*
  * y = (x - mean) rstd gamma + beta for each row, with its mean and rstd = 1 / sqrt(variance +
- * epsilon); LAP_RMSNORM: mean is 0 and there is no beta. Both are kept for backward.
+ * epsilon); LAP_RMSNORM: mean is 0 and there is no beta. Both are stored for backward.
  */
 typedef struct lap_norm_forward {
     lap_norm_t kind;
@@ -79,10 +79,10 @@ typedef struct lap_norm_backward {
  *
  * With `keys` it is attention to a block of them, of which each query sees those up to its position.
  * The block has rows of its own, of kv_heads keys and then as many values. Forward makes a result in
- * float32 of these keys alone, or, with `merges`, of these and those before: then out and lse have
+ * float32 of these keys only, or, with `merges`, of these and those before: then out and lse have
  * the results of those. A query that sees no key leaves them as they are; without `merges` its result
  * is 0 and its lse is minus infinity. Backward takes lse and out of all keys, whose blocks then add
- * up: dqkv is the gradient of the queries alone, in float32, and with `merges` it is added to what is
+ * up: dqkv is the gradient of only the queries, in float32, and with `merges` it is added to what is
  * there; dkv is that of the block, in float32.
  */
 typedef struct lap_attention {

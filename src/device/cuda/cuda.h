@@ -25,7 +25,7 @@ typedef enum lap_cuda_kernel {
 #define LAP_CUDA_OUTGROWN 64 /* each twice as large as the one before */
 #define LAP_CUDA_PLANS 256   /* chains of GEMMs that a device remembers */
 
-#define LAP_CUDA_STAMPS 131072      /* times that may be on their way to the host, or kept for it */
+#define LAP_CUDA_STAMPS 131072      /* times on their way to the host, or stored for it */
 #define LAP_CUDA_GRAPH_STAMPS 65536 /* of those, that graphs may have */
 
 typedef struct lap_cuda_plan lap_cuda_plan_t; /* see cuda_plan.h */
@@ -92,7 +92,7 @@ typedef struct lap_cuda_signal_ctx {
     CUevent joint;                        /* as that of the device */
 } lap_cuda_signal_ctx_t;
 
-/* What signals are held back behind. */
+/* The work that held signals follow. */
 typedef enum lap_cuda_held_work {
     LAP_CUDA_HELD_NOTHING = 0,
     LAP_CUDA_HELD_SPREAD,
@@ -112,7 +112,7 @@ typedef struct lap_cuda_counted {
  */
 typedef struct lap_cuda_held {
     lap_stream_t *stream; /* NULL: none are held */
-    bool paced, alone;
+    bool paced, no_gemm_in_flight;
     lap_cuda_held_work_t work; /* comes before the signals, but for those that it has */
     size_t blocks;             /* of that work */
     lap_cuda_spread_t spread;
@@ -174,11 +174,11 @@ typedef struct lap_cuda_device {
     lap_cuda_loaded_t *loaded; /* of layers above */
     int shared_most;           /* bytes of shared memory that a block may ask for */
     lap_cuda_board_t *board;   /* pinned */
-    uint32_t *lost;            /* device memory: as in lap_cuda_waits_t; behind it is a word for
+    uint32_t *lost;            /* device memory: as in lap_cuda_waits_t; after it is a word for
                                   each slot of a stream, `arrived` of lap_cuda_signals_t */
     uint64_t limit_ns;         /* of waits on the GPU */
     CUstream side;             /* for what is not on a stream of the caller */
-    CUevent joint;             /* where streams part and meet */
+    CUevent joint;             /* with which streams fork and join */
     lap_stream_t *streams;     /* all of them */
     uint64_t slots_used;       /* bits: those of board->slots that streams have */
     lap_cuda_share_t share;
@@ -203,7 +203,7 @@ struct lap_stream {
     lap_cuda_time_t *time; /* asked for, and launched with what comes next; NULL: none */
     unsigned slot;
     CUdeviceptr workspace;     /* of cuBLASLt; 0 until the first GEMM */
-    unsigned small_workspaces; /* of those behind it, taken by the graph that is being made */
+    unsigned small_workspaces; /* of those after it, taken by the graph that is being made */
     CUdeviceptr scratch;       /* fp32 results on their way to being finished */
     size_t scratch_bytes;
     CUdeviceptr outgrown[LAP_CUDA_OUTGROWN]; /* earlier ones: graphs may still use them */
@@ -224,7 +224,7 @@ lap_status_t lap_cuda_enter(lap_cuda_device_t *device);
 /* Returns the status given, or what went wrong here. */
 lap_status_t lap_cuda_leave(lap_cuda_device_t *device, lap_status_t status);
 
-/* Between enter and leave: launches a kernel behind what the stream has been given. */
+/* Between enter and leave: launches a kernel after what the stream has been given. */
 lap_status_t lap_cuda_launch(lap_stream_t *stream, lap_cuda_kernel_t kernel, size_t grid_x,
                              size_t grid_y, unsigned block_x, unsigned block_y, const void *args);
 /* The same in any stream of the driver, without the signals that are held back. */
@@ -246,8 +246,8 @@ void lap_cuda_code_unload(lap_cuda_device_t *device);
 /* The same with a signal, a kernel of one block, in the stream's companion where it has one. */
 lap_status_t lap_cuda_launch_in_signal_ctx(lap_stream_t *stream, lap_cuda_kernel_t kernel,
                                            unsigned threads, const void *args);
-/* The stream goes on when its companion is here. */
-lap_status_t lap_cuda_meet(lap_stream_t *stream);
+/* The stream goes on when its companion has come to this point. */
+lap_status_t lap_cuda_join_signals(lap_stream_t *stream);
 /* Launches what is held back. */
 lap_status_t lap_cuda_flush(lap_cuda_device_t *device);
 /* Where the last signal that is held back for a stream writes a time; NULL: there is none. */
@@ -281,18 +281,21 @@ lap_status_t lap_cuda_own_stream(lap_cuda_device_t *device, bool urgent, CUstrea
 /* Memory of the device: as alloc and free, which enter and leave, and zeroed. */
 lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p);
 
+/* Between enter and leave: pinned memory of the host, zeroed. */
+lap_status_t lap_cuda_pin(lap_cuda_device_t *device, size_t bytes, void **memory_p);
+
 /* Between enter and leave: zeroes memory; says how much of it was asked for in vain. */
 lap_status_t lap_cuda_clear(lap_cuda_device_t *device, CUdeviceptr memory, size_t bytes);
 lap_status_t lap_cuda_no_memory(lap_cuda_device_t *device, size_t bytes);
 
 /*
- * The signals of a transport. Those of a stream that follow one another become one launch. Where
- * they are alone, no GEMM is in their way.
+ * The signals of a transport. Those of a stream that follow one another become one launch.
+ * `no_gemm_in_flight`: no GEMM can delay their kernel.
  */
 lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
-                                  bool checks_tag, bool alone);
+                                  bool checks_tag, bool no_gemm_in_flight);
 lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced,
-                                   bool alone);
+                                   bool no_gemm_in_flight);
 lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
                                      const uint32_t *raised, size_t n);
 
@@ -332,13 +335,6 @@ void lap_cuda_times_free(lap_cuda_device_t *device, lap_cuda_times_t *times);
 void lap_cuda_plans_free(lap_cuda_device_t *device);
 
 /* The slots of the table. */
-lap_status_t lap_cuda_probe(void);
-lap_status_t lap_cuda_open(const lap_device_options_t *options, lap_device_t **device_p);
-void lap_cuda_close(lap_device_t *device);
-lap_status_t lap_cuda_calls_begin(lap_device_t *device);
-void lap_cuda_calls_end(lap_device_t *device);
-lap_status_t lap_cuda_gemm_check(lap_device_t *device, lap_dtype_t a, lap_dtype_t b);
-int lap_cuda_gemm_threads(lap_device_t *device);
 lap_status_t lap_cuda_alloc(lap_device_t *device, size_t bytes, void **memory_p);
 void lap_cuda_free(lap_device_t *device, void *memory);
 lap_status_t lap_cuda_check_memory(lap_device_t *device, const char *name, const void *memory);
@@ -365,7 +361,7 @@ lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce);
 lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums);
 lap_status_t lap_cuda_cast(lap_stream_t *stream, const lap_cast_t *cast);
 lap_status_t lap_cuda_transpose(lap_stream_t *stream, const lap_transpose_t *transpose);
-/* The same, with zeros behind the rows of src: the rows of dst get `padded` bytes. */
+/* The same, with zeros after the rows of src: the rows of dst get `padded` bytes. */
 lap_status_t lap_cuda_transpose_padded(lap_stream_t *stream, const lap_transpose_t *transpose,
                                        size_t padded);
 lap_status_t lap_cuda_gemm(lap_stream_t *stream, const lap_gemm_t *gemm);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The caller's own streams: what the device's streams do comes behind what such a stream was given
+ * The caller's own streams: what the device's streams do comes after what such a stream was given
  * and before what it is given next, also while the caller captures a graph from it. A stream may be
  * of another context than the device's, such as the primary one of a GPU of which this rank has a
  * part; what is recorded on it is an event of its own context.

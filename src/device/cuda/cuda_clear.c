@@ -5,7 +5,7 @@
  * the GEMM, and the host pays for it: the driver launches a chain of kernels in one go, but each
  * other node in it costs about a microsecond. As every GEMM has a word of its own, one kernel at the
  * beginning of the graph clears them all, and those nodes are taken out: a kernel of ours that is
- * there anyway, if all else comes after it, or one for this alone.
+ * there anyway, if all else comes after it, or one for this only.
  */
 #include <string.h>
 
@@ -60,8 +60,8 @@ static bool is_once(const clearing_t *clearing, const uint32_t *word)
 }
 
 /*
- * Takes a node out of the graph: what comes behind it now comes behind those before it. Not if there
- * are too many of these, or if more comes behind it than one node that waits for nothing else.
+ * Takes a node out of the graph: its dependents now depend on those before it. Not if there
+ * are too many of these, or if it has more dependents than one node that waits for nothing else.
  */
 static lap_status_t take_out(const clearing_t *clearing, CUgraphNode node, bool *done_p)
 {

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening and closing a GPU: which one, which part of it, its kernels and its memory.
+ * Opening and closing a GPU: which one, which part of it, and its kernels.
  *
  * Ranks of a host take its GPUs in turn; LAP_GPU names another. LAP_GPU_PART=i/n takes the i-th of
- * n equal parts of its multiprocessors for this rank alone: a green context, for ranks that share a
+ * n equal parts of its multiprocessors only for this rank: a green context, for ranks that share a
  * GPU. Without it, all runs in the primary context, which is that of the caller's CUDA runtime.
  * LAP_GPU_TUNE=0 takes the kernels of GEMMs that cuBLASLt proposes, without a trial;
  * LAP_GPU_GELU=fast lets it do GELU.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,17 +76,17 @@ lap_status_t lap_cuda_leave(lap_cuda_device_t *device, lap_status_t status)
     return lap_cuda_pop(device, status != LAP_OK ? status : exchanged);
 }
 
-lap_status_t lap_cuda_calls_begin(lap_device_t *device)
+static lap_status_t lap_cuda_calls_begin(lap_device_t *device)
 {
     return lap_cuda_enter((lap_cuda_device_t *)device);
 }
 
-void lap_cuda_calls_end(lap_device_t *device)
+static void lap_cuda_calls_end(lap_device_t *device)
 {
     (void)lap_cuda_leave((lap_cuda_device_t *)device, LAP_OK);
 }
 
-/* A whole number at *text, which is moved behind it. */
+/* A whole number at *text, which is moved past it. */
 static bool read_number(const char **text, int *number_p)
 {
     char *end;
@@ -257,23 +256,10 @@ static lap_status_t load_kernels(lap_cuda_device_t *device)
     return LAP_OK;
 }
 
-static lap_status_t pin(lap_cuda_device_t *device, size_t bytes, void **memory_p)
-{
-    const lap_cuda_api_t *api = &device->api;
-    void *memory;
-    LAP_TRY(lap_cuda_check(
-        api,
-        api->cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
-        "cuMemHostAlloc"));
-    memset(memory, 0, bytes);
-    *memory_p = memory;
-    return LAP_OK;
-}
-
 static lap_status_t open_stamps(lap_cuda_device_t *device)
 {
     void *memory;
-    LAP_TRY(pin(device, LAP_CUDA_STAMPS * sizeof(uint64_t), &memory));
+    LAP_TRY(lap_cuda_pin(device, LAP_CUDA_STAMPS * sizeof(uint64_t), &memory));
     device->clock.stamps = memory;
     return lap_cuda_times_open(device);
 }
@@ -308,7 +294,7 @@ static lap_status_t open_inside(lap_cuda_device_t *device)
         "cuCtxGetStreamPriorityRange"));
     LAP_TRY(load_kernels(device));
     lap_cuda_signal_ctx_open(device);
-    LAP_TRY(pin(device, sizeof(*device->board), &board));
+    LAP_TRY(lap_cuda_pin(device, sizeof(*device->board), &board));
     device->board = board;
     LAP_TRY(lap_cuda_own_stream(device, true, &device->side));
     LAP_TRY(lap_cuda_check(api, api->cuEventCreate(&device->joint, CU_EVENT_DISABLE_TIMING),
@@ -351,7 +337,7 @@ static lap_status_t probe(lap_cuda_device_t *device)
     return read_switches(device);
 }
 
-lap_status_t lap_cuda_probe(void)
+static lap_status_t lap_cuda_probe(void)
 {
     lap_cuda_device_t device = {.ordinal = 0};
     LAP_TRY(lap_cuda_load(&device.api));
@@ -383,31 +369,6 @@ static lap_status_t open_all(lap_cuda_device_t *device, int rank)
     if (relaxed)
         (void)swap_mode(device, &mode);
     return status;
-}
-
-lap_status_t lap_cuda_open(const lap_device_options_t *options, lap_device_t **device_p)
-{
-    if (options->threads < 0)
-        return lap_error(LAP_ERR_INVALID, "threads = %d: expected 0 or more", options->threads);
-    lap_cuda_device_t *device = lap_alloc(1, sizeof(*device));
-    if (!device)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the handle of device cuda");
-    device->base.ops = &lap_cuda_ops;
-    device->limit_ns = UINT64_MAX;
-    if (options->timeout_ns > 0 && options->timeout_ns < UINT64_MAX - PATIENCE_NS)
-        device->limit_ns = options->timeout_ns + PATIENCE_NS;
-    lap_status_t status = lap_cuda_load(&device->api);
-    if (status != LAP_OK) {
-        lap_free(device);
-        return status;
-    }
-    status = open_all(device, options->rank);
-    if (status != LAP_OK) {
-        lap_cuda_close(&device->base);
-        return status;
-    }
-    *device_p = &device->base;
-    return LAP_OK;
 }
 
 static void close_inside(lap_cuda_device_t *device)
@@ -450,7 +411,7 @@ static void close_all(lap_cuda_device_t *device)
         (void)api->cuDevicePrimaryCtxRelease(device->gpu);
 }
 
-void lap_cuda_close(lap_device_t *handle)
+static void lap_cuda_close(lap_device_t *handle)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -463,7 +424,32 @@ void lap_cuda_close(lap_device_t *handle)
     lap_free(device);
 }
 
-lap_status_t lap_cuda_gemm_check(lap_device_t *handle, lap_dtype_t a, lap_dtype_t b)
+static lap_status_t lap_cuda_open(const lap_device_options_t *options, lap_device_t **device_p)
+{
+    if (options->threads < 0)
+        return lap_error(LAP_ERR_INVALID, "threads = %d: expected 0 or more", options->threads);
+    lap_cuda_device_t *device = lap_alloc(1, sizeof(*device));
+    if (!device)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the handle of device cuda");
+    device->base.ops = &lap_cuda_ops;
+    device->limit_ns = UINT64_MAX;
+    if (options->timeout_ns > 0 && options->timeout_ns < UINT64_MAX - PATIENCE_NS)
+        device->limit_ns = options->timeout_ns + PATIENCE_NS;
+    lap_status_t status = lap_cuda_load(&device->api);
+    if (status != LAP_OK) {
+        lap_free(device);
+        return status;
+    }
+    status = open_all(device, options->rank);
+    if (status != LAP_OK) {
+        lap_cuda_close(&device->base);
+        return status;
+    }
+    *device_p = &device->base;
+    return LAP_OK;
+}
+
+static lap_status_t lap_cuda_gemm_check(lap_device_t *handle, lap_dtype_t a, lap_dtype_t b)
 {
     const lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
     const lap_dtype_t narrow = lap_dtype_is_fp8(a) ? a : b;
@@ -481,138 +467,10 @@ int lap_cuda_gpu(lap_device_t *device)
 }
 
 /* For the model of costs: a GPU, or its part, is one core of its own that a GEMM keeps busy. */
-int lap_cuda_gemm_threads(lap_device_t *device)
+static int lap_cuda_gemm_threads(lap_device_t *device)
 {
     (void)device;
     return 1;
-}
-
-lap_status_t lap_cuda_no_memory(lap_cuda_device_t *device, size_t bytes)
-{
-    size_t free = 0, total = 0;
-    (void)device->api.cuMemGetInfo(&free, &total);
-    return lap_error(LAP_ERR_NO_MEMORY,
-                     "no memory for %zu bytes on device cuda: GPU %d has %zu of %zu bytes free",
-                     bytes, device->ordinal, free, total);
-}
-
-static lap_status_t allocate(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p)
-{
-    const lap_cuda_api_t *api = &device->api;
-    const CUresult result = api->cuMemAlloc(memory_p, bytes ? bytes : 1);
-    return result == CUDA_ERROR_OUT_OF_MEMORY ? lap_cuda_no_memory(device, bytes)
-                                              : lap_cuda_check(api, result, "cuMemAlloc");
-}
-
-lap_status_t lap_cuda_clear(lap_cuda_device_t *device, CUdeviceptr memory, size_t bytes)
-{
-    const lap_cuda_api_t *api = &device->api;
-    char what[80];
-    /* What has failed before is told as such: it is not the fault of this memory. */
-    const CUresult before = api->cuStreamQuery(device->side);
-    if (before != CUDA_ERROR_NOT_READY)
-        LAP_TRY(lap_cuda_check(api, before, "what the GPU was given before"));
-    LAP_TRY(lap_cuda_check(api, api->cuMemsetD8Async(memory, 0, bytes, device->side),
-                           "cuMemsetD8Async"));
-    snprintf(what, sizeof(what), "clearing %zu bytes at %#llx, or what ran meanwhile,", bytes,
-             (unsigned long long)memory);
-    return lap_cuda_check(api, api->cuStreamSynchronize(device->side), what);
-}
-
-lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p)
-{
-    CUdeviceptr memory;
-    LAP_TRY(allocate(device, bytes, &memory));
-    const lap_status_t status = lap_cuda_clear(device, memory, bytes);
-    if (status != LAP_OK) {
-        (void)device->api.cuMemFree(memory);
-        return status;
-    }
-    *memory_p = memory;
-    return LAP_OK;
-}
-
-lap_status_t lap_cuda_alloc(lap_device_t *handle, size_t bytes, void **memory_p)
-{
-    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
-    CUdeviceptr memory;
-    LAP_TRY(lap_cuda_enter(device));
-    LAP_TRY(lap_cuda_leave(device, allocate(device, bytes, &memory)));
-    *memory_p = (void *)(uintptr_t)memory;
-    return LAP_OK;
-}
-
-void lap_cuda_free(lap_device_t *handle, void *memory)
-{
-    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
-    if (!memory || lap_cuda_enter(device) != LAP_OK)
-        return;
-    (void)device->api.cuMemFree((CUdeviceptr)(uintptr_t)memory);
-    (void)lap_cuda_leave(device, LAP_OK);
-}
-
-/* Memory that the driver knows nothing of: on some machines GPUs reach all of the host's. */
-static lap_status_t check_unknown(const lap_cuda_device_t *device, const char *name)
-{
-    int reaches = 0;
-    (void)device->api.cuDeviceGetAttribute(&reaches, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
-                                           device->gpu);
-    if (reaches)
-        return LAP_OK;
-    return lap_error(LAP_ERR_INVALID,
-                     "%s lies in memory of the host that GPU %d does not reach, expected memory of "
-                     "that GPU, or pinned memory",
-                     name, device->ordinal);
-}
-
-static lap_status_t check_address(const lap_cuda_device_t *device, const char *name,
-                                  CUdeviceptr address)
-{
-    const lap_cuda_api_t *api = &device->api;
-    unsigned type = 0, managed = 0;
-    int ordinal = device->ordinal;
-    const CUresult result =
-        api->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
-    if (result == CUDA_ERROR_INVALID_VALUE)
-        return check_unknown(device, name);
-    LAP_TRY(lap_cuda_check(api, result, "cuPointerGetAttribute"));
-    if (type != CU_MEMORYTYPE_DEVICE)
-        return LAP_OK;
-    LAP_TRY(lap_cuda_check(
-        api, api->cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address),
-        "cuPointerGetAttribute"));
-    LAP_TRY(lap_cuda_check(
-        api, api->cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address),
-        "cuPointerGetAttribute"));
-    if (!managed && ordinal != device->ordinal)
-        return lap_error(LAP_ERR_INVALID,
-                         "%s lies in the memory of GPU %d, expected that of GPU %d, which this "
-                         "rank uses",
-                         name, ordinal, device->ordinal);
-    return LAP_OK;
-}
-
-lap_status_t lap_cuda_check_memory(lap_device_t *handle, const char *name, const void *memory)
-{
-    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
-    LAP_TRY(lap_cuda_enter(device));
-    return lap_cuda_leave(device, check_address(device, name, (CUdeviceptr)(uintptr_t)memory));
-}
-
-lap_status_t lap_cuda_alloc_shared(lap_device_t *handle, size_t bytes, void **memory_p)
-{
-    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
-    LAP_TRY(lap_cuda_enter(device));
-    return lap_cuda_leave(device, pin(device, bytes, memory_p));
-}
-
-void lap_cuda_free_shared(lap_device_t *handle, void *memory)
-{
-    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
-    if (!memory || lap_cuda_enter(device) != LAP_OK)
-        return;
-    (void)device->api.cuMemFreeHost(memory);
-    (void)lap_cuda_leave(device, LAP_OK);
 }
 
 const lap_device_ops_t lap_cuda_ops = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GEMM on a GPU: by cuBLASLt, whose choice of a kernel is kept for each shape; sums are fp32 and
+ * GEMM on a GPU: by cuBLASLt, whose choice of a kernel is cached for each shape; sums are fp32 and
  * the same in every call. It writes d itself where it can, with beta and bias. Where more is to be
  * done to the sums, or d has a type that it does not write, it writes fp32 into memory of the
  * stream, and a reduction of one source finishes them. FP8 matrices it takes only with k along their
@@ -35,7 +35,7 @@ typedef struct target {
     lap_dtype_t dtype;
 } target_t;
 
-/* The old one is kept: what was issued uses it, and to free it would mean to wait for that. */
+/* The old one is not freed: what was issued uses it, and freeing would mean to wait for that. */
 static lap_status_t grow_scratch(lap_stream_t *stream, size_t wanted)
 {
     CUdeviceptr memory;
@@ -51,7 +51,7 @@ static lap_status_t grow_scratch(lap_stream_t *stream, size_t wanted)
     return LAP_OK;
 }
 
-/* The multiprocessors that a GEMM is told to use; 0: it need not be told. See check_spare. */
+/* The multiprocessors that a GEMM may use; 0: no limit is set. See check_spare. */
 static uint32_t sms_for(const lap_cuda_device_t *device, int spare)
 {
     return spare == 0 && !device->share.green ? 0 : (uint32_t)(device->share.sms - spare);

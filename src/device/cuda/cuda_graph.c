@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Graphs: what streams are given between begin and end, kept by the driver and launched as one.
+ * Graphs: what streams are given between begin and end, captured by the driver and launched as one.
  * Urgent streams stay urgent in it.
  */
 #include "device/cuda/cuda.h"
@@ -18,7 +18,7 @@ static lap_status_t join(lap_stream_t *from, lap_stream_t *to)
     const lap_cuda_device_t *device = from->device;
     const lap_cuda_api_t *api = &device->api;
     LAP_TRY(lap_cuda_settle(from));
-    LAP_TRY(lap_cuda_meet(from));
+    LAP_TRY(lap_cuda_join_signals(from));
     LAP_TRY(lap_cuda_check(api, api->cuEventRecord(device->joint, from->stream), "cuEventRecord"));
     return lap_cuda_check(api, api->cuStreamWaitEvent(to->stream, device->joint, 0),
                           "cuStreamWaitEvent");
@@ -30,7 +30,7 @@ static lap_status_t begin(lap_stream_t *const *streams, size_t count)
     const lap_cuda_api_t *api = &streams[0]->device->api;
     for (lap_stream_t *other = streams[0]->device->streams; other; other = other->next) {
         LAP_TRY(lap_cuda_settle(other));
-        LAP_TRY(lap_cuda_meet(other));
+        LAP_TRY(lap_cuda_join_signals(other));
         other->small_workspaces = 0;
     }
     LAP_TRY(lap_cuda_check(
@@ -68,7 +68,7 @@ static lap_status_t end(lap_stream_t *const *streams, size_t count, CUgraph *cap
         if (other != streams[0] && (other->time || other->noted || other->signals_apart))
             status = join(other, streams[0]);
     if (status == LAP_OK)
-        status = lap_cuda_meet(streams[0]);
+        status = lap_cuda_join_signals(streams[0]);
     CUgraph captured = NULL;
     const CUresult result = api->cuStreamEndCapture(streams[0]->stream, &captured);
     if (status == LAP_OK)

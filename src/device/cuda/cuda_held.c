@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is held back on its way to a stream. Signals that follow one another are launched together,
- * and so are copies of the same rows, or a sum, with the signals behind them if the caller lets them
+ * and so are copies of the same rows, or a sum, with the signals after them if the caller lets them
  * go together: launches are what small matrices pay for. Nothing overtakes what is held back, not on
  * other streams either: streams may share a queue of the GPU, where a wait holds up what was
  * launched after it, so that the order of launches must be the order in which the caller issued.
@@ -57,7 +57,7 @@ static void take_signals(const lap_cuda_device_t *device, const lap_stream_t *st
 static lap_status_t launch_held(lap_cuda_device_t *device, lap_stream_t *stream)
 {
     lap_cuda_signals_t signals;
-    LAP_TRY(lap_cuda_meet(stream)); /* signals keep their order, and read what was noted */
+    LAP_TRY(lap_cuda_join_signals(stream)); /* signals keep their order, and read what was noted */
     switch (device->held.work) {
     case LAP_CUDA_HELD_SPREAD:
         take_signals(device, stream, &device->held.spread.signals);
@@ -89,10 +89,10 @@ lap_status_t lap_cuda_flush(lap_cuda_device_t *device)
     if (!stream)
         return LAP_OK;
     device->held.stream = NULL;
-    if (device->held.paced && !device->held.alone && device->held.waits.n > 0)
+    if (device->held.paced && !device->held.no_gemm_in_flight && device->held.waits.n > 0)
         status =
             lap_cuda_launch_in_signal_ctx(stream, LAP_CUDA_KERNEL_wait, 32, &device->held.waits);
-    else if (device->held.paced && !device->held.alone)
+    else if (device->held.paced && !device->held.no_gemm_in_flight)
         status =
             lap_cuda_launch_in_signal_ctx(stream, LAP_CUDA_KERNEL_raise, 32, &device->held.raises);
     else
@@ -133,30 +133,31 @@ static bool has_room(const lap_cuda_device_t *device, bool wait, bool paced)
 }
 
 /* Makes room for a signal: it can go with what is held back, or that has been launched. */
-static lap_status_t make_room(lap_stream_t *stream, bool wait, bool paced, bool alone)
+static lap_status_t make_room(lap_stream_t *stream, bool wait, bool paced, bool no_gemm_in_flight)
 {
     lap_cuda_device_t *device = stream->device;
     lap_cuda_signal_times_t *times = wait ? &device->held.waits.times : &device->held.raises.times;
     const uint32_t *n = wait ? &device->held.waits.n : &device->held.raises.n;
     if (device->held.stream != stream || device->held.paced != paced ||
-        (paced && device->held.alone != alone) || !has_room(device, wait, paced))
+        (paced && device->held.no_gemm_in_flight != no_gemm_in_flight) ||
+        !has_room(device, wait, paced))
         LAP_TRY(flush_entered(device));
     if (*n == 0) /* a time that was asked for since what is held back is that of its last signal */
         times->before = lap_cuda_stamp_before(stream);
     device->held.stream = stream;
     device->held.paced = paced;
-    device->held.alone = alone;
+    device->held.no_gemm_in_flight = no_gemm_in_flight;
     device->held.time = NULL;
     times->after[*n] = NULL;
     return LAP_OK;
 }
 
 lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
-                                  bool checks_tag, bool alone)
+                                  bool checks_tag, bool no_gemm_in_flight)
 {
     lap_cuda_device_t *device = stream->device;
     lap_cuda_waits_t *waits = &device->held.waits;
-    LAP_TRY(make_room(stream, true, wait->paced, alone));
+    LAP_TRY(make_room(stream, true, wait->paced, no_gemm_in_flight));
     waits->board = device->board;
     waits->slot = &device->board->slots[stream->slot];
     waits->lost = device->lost;
@@ -176,12 +177,12 @@ static bool is_held(const lap_cuda_device_t *device, const lap_cuda_word_t *word
 }
 
 lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced,
-                                   bool alone)
+                                   bool no_gemm_in_flight)
 {
     lap_cuda_device_t *device = stream->device;
     if (paced && is_held(device, raise->word))
         LAP_TRY(flush_entered(device));
-    LAP_TRY(make_room(stream, false, paced, alone));
+    LAP_TRY(make_room(stream, false, paced, no_gemm_in_flight));
     device->held.raises.paced = paced;
     device->held.raises.lost = device->lost;
     device->held.raises.at[device->held.raises.n++] = *raise;
@@ -214,7 +215,7 @@ static lap_status_t advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *
     }
     LAP_TRY(lap_cuda_flush(device));
     if (stream->signals_apart) /* raises read what it changes */
-        LAP_TRY(lap_cuda_meet(stream));
+        LAP_TRY(lap_cuda_join_signals(stream));
     for (size_t begin = 0; begin < n; begin += LAP_CUDA_ADVANCE) {
         args.consumed = consumed + begin;
         args.calls = begin == 0 ? calls : NULL;
@@ -232,7 +233,7 @@ lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, u
     return lap_cuda_leave(stream->device, advance(stream, consumed, calls, raised, n));
 }
 
-/* ---- work with signals before and behind it ---- */
+/* ---- work with signals before and after it ---- */
 
 /* Whether anybody asks when what is held back begins or ends. */
 static bool is_timed(const lap_cuda_device_t *device)
@@ -269,7 +270,7 @@ static void hold_work(lap_stream_t *stream, lap_cuda_held_work_t work, size_t bl
 {
     lap_cuda_device_t *device = stream->device;
     device->held.stream = stream;
-    device->held.paced = device->held.alone = false;
+    device->held.paced = device->held.no_gemm_in_flight = false;
     device->held.time = NULL;
     device->held.work = work;
     device->held.blocks = blocks;

@@ -65,7 +65,7 @@ typedef struct lap_cuda_slot {
     uint32_t reserved[2];
 } lap_cuda_slot_t;
 
-/* LAP_CUDA_RELEASE is said by the host, LAP_CUDA_GAVE_UP by a wait; either ends all waits. */
+/* LAP_CUDA_RELEASE is written by the host, LAP_CUDA_GAVE_UP by a wait; either ends all waits. */
 enum { LAP_CUDA_GO = 0, LAP_CUDA_RELEASE = 1, LAP_CUDA_GAVE_UP = 2 };
 
 /* Pinned memory of a device. */
@@ -134,7 +134,7 @@ typedef struct lap_cuda_few_times {
 
 /*
  * Signals of one launch, by one warp: first all raises, none of them paced, then all waits, and then
- * the call may be counted. They may come behind other work of the launch: then the last of its blocks
+ * the call may be counted. They may come after other work of the launch: then the last of its blocks
  * has them. Or they come before it: then its first block raises, and every block waits.
  */
 typedef struct lap_cuda_signals {
@@ -204,7 +204,7 @@ typedef struct lap_cuda_reduce {
     const float *scales[LAP_CUDA_SOURCES]; /* NULL: 1 */
 } lap_cuda_reduce_t;
 
-/* A reduction, and signals before and behind it. */
+/* A reduction, and signals before and after it. */
 typedef struct lap_cuda_sum {
     lap_cuda_reduce_t reduce;
     lap_cuda_signals_t before, signals;
@@ -241,7 +241,7 @@ typedef struct lap_cuda_copy {
 } lap_cuda_copy_t;
 
 /*
- * Copies of rows of bytes, which are read once, and signals before and behind them. `vector` bytes are
+ * Copies of rows of bytes, which are read once, and signals before and after them. `vector` bytes are
  * moved at a time: all sizes, addresses and strides are multiples of it.
  */
 typedef struct lap_cuda_spread {
@@ -263,7 +263,7 @@ typedef struct lap_cuda_cast {
 } lap_cuda_cast_t;
 
 /*
- * Of bytes. Rows of dst get `padded` bytes, zeros behind the `rows` of src. `vectors`: all but those
+ * Of bytes. Rows of dst get `padded` bytes, zeros after the `rows` of src. `vectors`: all but those
  * is in multiples of 16, addresses and strides too.
  */
 typedef struct lap_cuda_transpose {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The plans of GEMMs: cuBLASLt's descriptions of them and the choice of a kernel, made once for
- * each and kept as long as the device, since another kernel might give other bits.
+ * each and cached as long as the device lives, since another kernel might give other bits.
  */
 #include "device/cuda/cuda_plan.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a device remembers of each GEMM that it has met: how cuBLASLt is told of it, and which of
+ * What a device caches of each GEMM that it has run: its description for cuBLASLt, and which of
  * its kernels does it.
  */
 #ifndef LAP_DEVICE_CUDA_CUDA_PLAN_H
@@ -9,7 +9,7 @@
 #include "device/cuda/cuda.h"
 
 /*
- * The workspaces of a stream take what NVIDIA recommends for Hopper: a large one, and behind it
+ * The workspaces of a stream take what NVIDIA recommends for Hopper: a large one, and after it
  * small ones for the many kernels that need but a word to count in. Of these the GEMMs of a graph
  * have one each, as far as they go, so that all their words can be cleared at once: see
  * cuda_clear.c.

@@ -70,7 +70,7 @@ struct place {
     uint32_t row, at;
 };
 
-/* What a finish needs beside the sums. */
+/* What a finish needs in addition to the sums. */
 template <int dtype> struct needs {
     packed<dtype> d, bias, aux;
 };
@@ -125,7 +125,7 @@ __device__ void finish_known(const lap_cuda_finish_t &f, const needs<to> &n, pla
 
 /*
  * How many vectors a thread takes in one go, and how many sources of each then: as much as its
- * registers hold beside what the finish needs.
+ * registers hold in addition to what the finish needs.
  */
 template <int from, int to, int kind> struct measure {
     static constexpr bool plain = kind == LAP_CUDA_PLAIN;
@@ -177,7 +177,7 @@ __device__ void add_sources(const lap_cuda_reduce_t &r, const place *p, float (*
 /*
  * What all vectors in one go need is asked for before anything is added up, for it is the memory's
  * answer that takes time. Types and a finish that are known when this is compiled cost no
- * questions. A place behind the end is read as if it were the first of those, and not written.
+ * questions. A place past the end is read as if it were the first of those, and not written.
  */
 template <int from, int to, int kind>
 __device__ void reduce_places(const lap_cuda_reduce_t &r, const place *p)
@@ -284,7 +284,7 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS, LAP_CUDA_REDUCERS
 {
     signal_before(s.before);
     reduce_all(s.reduce);
-    signal_behind(s.signals, has_any(s.before));
+    signal_after(s.signals, has_any(s.before));
 }
 
 /* ---- sums of columns ---- */

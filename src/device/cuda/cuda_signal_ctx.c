@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Signals beside the arithmetic. The blocks of a GEMM fill a multiprocessor, so that a kernel of one
+ * Signals while GEMMs run. The blocks of a GEMM fill a multiprocessor, so that a kernel of one
  * warp that waits for a peer, or tells it something, finds room only when the GEMM ends. Where ranks
  * share a GPU its multiprocessors seldom divide evenly: those that no part has are for such kernels,
  * those of all ranks. They are a second green context of each rank, and each stream has a companion
@@ -118,11 +118,11 @@ lap_status_t lap_cuda_launch_in_signal_ctx(lap_stream_t *stream, lap_cuda_kernel
         stream->noted = true;
     else
         stream->signals_apart = true;
-    return kernel == LAP_CUDA_KERNEL_wait ? lap_cuda_meet(stream) : LAP_OK;
+    return kernel == LAP_CUDA_KERNEL_wait ? lap_cuda_join_signals(stream) : LAP_OK;
 }
 
 /* The latest record of the event may have been another stream's. */
-static lap_status_t meet_inside(const lap_stream_t *stream)
+static lap_status_t record_signals(const lap_stream_t *stream)
 {
     const lap_cuda_device_t *device = stream->device;
     return lap_cuda_check(
@@ -130,14 +130,14 @@ static lap_status_t meet_inside(const lap_stream_t *stream)
         "cuEventRecord");
 }
 
-lap_status_t lap_cuda_meet(lap_stream_t *stream)
+lap_status_t lap_cuda_join_signals(lap_stream_t *stream)
 {
     const lap_cuda_device_t *device = stream->device;
     if (!stream->signals_apart && !stream->noted)
         return LAP_OK;
     stream->signals_apart = stream->noted = false;
     LAP_TRY(lap_cuda_push(device, device->signal_ctx.context));
-    LAP_TRY(lap_cuda_pop(device, meet_inside(stream)));
+    LAP_TRY(lap_cuda_pop(device, record_signals(stream)));
     return lap_cuda_check(
         &device->api, device->api.cuStreamWaitEvent(stream->stream, device->signal_ctx.joint, 0),
         "cuStreamWaitEvent");

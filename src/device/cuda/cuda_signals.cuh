@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Signals between ranks: words in the memory of GPUs, raised and waited for by kernels of one warp,
- * or by the last block of a kernel that did something before. For kernels.cu alone.
+ * or by the last block of a kernel that did something before. Only for kernels.cu.
  */
 #ifndef LAP_DEVICE_CUDA_CUDA_SIGNALS_CUH
 #define LAP_DEVICE_CUDA_CUDA_SIGNALS_CUH
@@ -83,7 +83,7 @@ __device__ uint64_t full_tag(uint64_t tag, const uint32_t *calls)
     return tag ^ load_relaxed(calls) * 0xd1b54a32d192ed03u;
 }
 
-/* Sends a transfer over the link, behind all before it; returns when it comes. */
+/* Sends a transfer over the link, after all before it; returns when it comes. */
 __device__ uint64_t carry(const lap_cuda_transit_t &transit)
 {
     const uint64_t issued = transit.issued ? *transit.issued : now();
@@ -122,7 +122,7 @@ __device__ bool is_due(const lap_cuda_word_t *word, uint32_t nth, uint32_t value
 /*
  * Partner: lap_wait on the same word. What this rank's stream wrote before, copies included, is
  * there when the word shows the addition, which releases it. After a wait that gave up, that may be
- * anything: no peer is told of it.
+ * anything: no peer gets a signal.
  */
 __device__ void raise_word(lap_cuda_word_t *word, uint64_t tag, uint32_t lost)
 {
@@ -154,7 +154,7 @@ template <typename waits_t> __device__ void lose(const waits_t &waits)
 
 /*
  * For kernels of one warp that last: with 32 registers to a thread it finds room on a
- * multiprocessor beside a block of a GEMM, which takes nearly all of them. Else it would keep the
+ * multiprocessor together with a block of a GEMM, which takes nearly all of them. Else it would keep the
  * GEMM away from there. That many registers are what 32 blocks of 64 threads leave each other.
  */
 #define SMALL __launch_bounds__(64, 32)
@@ -207,7 +207,7 @@ __device__ void await_all(const waits_t &waits, uint32_t base, uint64_t tag)
         bool ends = false;
         /*
          * The host's memory is far: to write there, or to read, takes longer than most waits. It hears
-         * of those alone that last, and those alone listen.
+         * only of those that last, and only those listen.
          */
         const bool lasts = round >= looks;
         if (lasts && static_cast<int>(lane) == first) {
@@ -349,11 +349,11 @@ __device__ void signal_before(const lap_cuda_signals_t &signals)
 }
 
 /*
- * Behind the work of all threads of a launch: its last block does the signals. Adding to `arrived`
+ * After the work of all threads of a launch: its last block does the signals. Adding to `arrived`
  * releases what the block has written, and acquires what those before it have; the barriers pass
  * that on inside the block, and the raises, to all peers. No block waits here for another.
  */
-__device__ void signal_behind(const lap_cuda_signals_t &signals, bool begun)
+__device__ void signal_after(const lap_cuda_signals_t &signals, bool begun)
 {
     __shared__ bool last;
     known k = {};

@@ -5,7 +5,7 @@
  *
  * A kernel for that costs as much as others do, so that there are few of them: a time is asked for
  * and launched only with what its stream is given next. If those are signals, they write it; and so
- * they do with those that are asked for behind them. Times with nothing between them are one.
+ * they do with those that are asked for after them. Times with nothing between them are one.
  */
 #include "device/cuda/cuda.h"
 #include "util/alloc.h"
@@ -90,7 +90,7 @@ lap_status_t lap_cuda_note(lap_stream_t *stream, uint64_t *at)
     return lap_cuda_leave(stream->device, note_settled(stream, &args));
 }
 
-/* Behind a signal that runs in the companion, there too: times are in order. */
+/* After a signal that runs in the companion, there too: times are in order. */
 lap_status_t lap_cuda_stamp_now(lap_stream_t *stream)
 {
     const lap_cuda_stamp_t args = {lap_cuda_stamp_before(stream)};

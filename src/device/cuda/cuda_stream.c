@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams and events of the driver, and waits that last. */
-#include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "device/cuda/cuda.h"
@@ -172,7 +170,7 @@ static lap_status_t synchronize(lap_stream_t *stream)
 {
     const lap_cuda_api_t *api = &stream->device->api;
     LAP_TRY(lap_cuda_settle(stream));
-    LAP_TRY(lap_cuda_meet(stream));
+    LAP_TRY(lap_cuda_join_signals(stream));
     return lap_cuda_check(api, api->cuStreamSynchronize(stream->stream), "cuStreamSynchronize");
 }
 
@@ -226,7 +224,7 @@ static lap_status_t record(lap_event_t *event, lap_stream_t *stream)
     /* In a graph that is being made, nobody looks for times before its end. */
     if (!stream->device->capturing)
         LAP_TRY(lap_cuda_stamp_now(stream));
-    LAP_TRY(lap_cuda_meet(stream)); /* what was noted may be read behind the event */
+    LAP_TRY(lap_cuda_join_signals(stream)); /* what was noted may be read after the event */
     return lap_cuda_check(api, api->cuEventRecord(event->event, stream->stream), "cuEventRecord");
 }
 
@@ -329,7 +327,7 @@ void lap_cuda_client_detach(lap_cuda_device_t *device, lap_cuda_client_t *client
 bool lap_cuda_gave_up(lap_device_t *handle, lap_stall_t *stall_p)
 {
     const lap_cuda_board_t *board = ((lap_cuda_device_t *)handle)->board;
-    /* Pairs with the release in give_up(), kernels.cu: that wait was told of before. */
+    /* Pairs with the release in give_up(), kernels.cu: that wait was reported before. */
     return __atomic_load_n(&board->abort, __ATOMIC_ACQUIRE) == LAP_CUDA_GAVE_UP &&
            read_slot(&board->late, stall_p);
 }

@@ -2,7 +2,7 @@
 /*
  * The fastest of the kernels that cuBLASLt proposes for a GEMM, found by trial: its own estimates
  * are off by some per cent, more on a part of a GPU. They run on memory with random numbers, since
- * zeros are faster, and each beside the first one that runs at all: what counts is how the two
+ * zeros are faster, and each in turns with the first one that runs at all: what counts is how the two
  * compare. A GPU that is at work for some 30 ms reaches the limit of its power, and is slower by a
  * tenth from then on, which is more than what kernels differ by. How much slower is up to the kernel:
  * one that moves more takes more power, and what it gains here, if that is little, it loses there.
@@ -114,7 +114,7 @@ static lap_status_t make_memory(tuning_t *tuning)
 /*
  * An instruction of Hopper multiplies 64 rows of a tile by at most 256 of its columns, and reads both
  * from shared memory. One by 256 reads a sixth less for each product than two by 128, and so does a
- * tile of 128x256 beside one of 256x128, which is as fast in trials and as large.
+ * tile of 128x256 against one of 256x128, which is as fast in trials and as large.
  */
 static bool is_thrifty(const lap_cuda_device_t *device, const cublasLtMatmulAlgo_t *algorithm)
 {
@@ -240,7 +240,7 @@ static lap_status_t try_others(const tuning_t *tuning,
     return LAP_OK;
 }
 
-/* Finds the first that runs, and compares those behind it with it. */
+/* Finds the first that runs, and compares those after it with it. */
 static lap_status_t try_all(const tuning_t *tuning,
                             const cublasLtMatmulHeuristicResult_t *proposals, int count,
                             trial_t *trials)

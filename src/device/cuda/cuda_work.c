@@ -169,7 +169,7 @@ static bool is_packed(const lap_reduce_t *reduce)
     return packed;
 }
 
-/* Whether vectors of what a finish reads and writes beside d are as those of d, whose type is. */
+/* Whether vectors of what a finish reads and writes other than d are as those of d, whose type is. */
 static bool is_alike(const lap_cuda_reduce_t *args)
 {
     const lap_cuda_finish_t *f = &args->finish;

@@ -196,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_SPREADERS, 2)
         spread<uint2>(s);
     else
         spread<uint32_t>(s);
-    signal_behind(s.signals, has_any(s.before));
+    signal_after(s.signals, has_any(s.before));
 }
 
 /* ---- casts ---- */

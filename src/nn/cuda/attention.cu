@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels of causal attention. Those for tensor cores are in attention_tile.cuh. Here are their
- * names, the sums that backward begins with, and plain kernels for everything else: float32, heads
- * of any number of columns up to 256, memory of any alignment. They compute in fp32, and they are
- * for being right rather than fast.
+ * The kernels of causal attention. Those for tensor cores are in attention_tile.cuh and
+ * attention_backward.cuh. Here are their names, the sums that backward begins with, and plain kernels
+ * for everything else: float32, heads of any number of columns up to 256, memory of any alignment.
+ * They compute in fp32, and they are for being right rather than fast.
  */
 #include "device/cuda/cuda_elements.cuh"
 #include "device/cuda/cuda_math.cuh"
+#include "nn/cuda/attention_backward.cuh"
 #include "nn/cuda/attention_kernels.h"
 #include "nn/cuda/attention_tile.cuh"
 
@@ -99,7 +100,7 @@ __device__ size_t element_of(const plain &p, size_t stride, int s, int b, int co
            static_cast<size_t>(column_head) * p.a.dim;
 }
 
-/* Rows from `first` on of a head; zeros behind the last of `count` tokens. */
+/* Rows from `first` on of a head; zeros after the last of `count` tokens. */
 __device__ void load_plain(const plain &p, float *tile, const void *matrix, size_t stride, int b,
                            int column_head, int first, int count)
 {

@@ -85,7 +85,7 @@ template <typename body_t> __device__ void walk(const lap_nn_cuda_span_t &span, 
 
 /*
  * Sums over the block, for all its threads. `room` has a place for each warp; it may be used again
- * when all threads have met once more.
+ * after the next barrier.
  */
 template <typename number, int count>
 __device__ void block_sums(number (&x)[count], number (*room)[32])

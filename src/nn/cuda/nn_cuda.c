@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The slots of a GPU's table but attention: how many threads a kernel gets, and how they stand over
- * what they work on. Where a sum is taken, that depends on sizes and on the part of the GPU alone,
+ * what they work on. Where a sum is taken, that depends only on sizes and on the part of the GPU,
  * so that its bits do not change from call to call.
  */
 #include "nn/cuda/nn_cuda.h"
@@ -292,13 +292,13 @@ static lap_status_t dropout(lap_stream_t *stream, const lap_dropout_t *dropout)
                                 &args);
 }
 
-/* The rows of a block depend on their number alone: so does the order of the sum of losses. */
+/* The rows of a block depend only on their number: so does the order of the sum of losses. */
 static lap_status_t launch_entropy(lap_stream_t *stream, const lap_cross_entropy_t *entropy,
                                    size_t kernel, size_t blocks)
 {
     LAP_TRY(lap_device_check_dtype("logits", entropy->dtype));
     const operand_t operands[] = {{entropy->logits, entropy->stride}, {NULL, 0}};
-    /* What is left of a row behind its last whole vector is done one by one. */
+    /* The rest of a row, after its last whole vector, is done one by one. */
     const size_t whole = entropy->cols / LAP_NN_CUDA_VECTOR * LAP_NN_CUDA_VECTOR;
     const lap_nn_cuda_cross_entropy_t args = {
         .entropy = *entropy,

@@ -3,7 +3,7 @@
  * The kernels of transformer layers on a GPU but attention, and but those of tokens.cuh: norms, SwiGLU, the square loss, normal
  * numbers, the largest magnitude, and what optimizers do. Memory bounds all of them: each reads and
  * writes its matrices once, 16 bytes at a time where they are aligned. What is summed over blocks
- * is summed in an order that depends on sizes and grids alone; no result is added to with atomics.
+ * is summed in an order that depends only on sizes and grids; no result is added to with atomics.
  */
 #include "nn/cuda/nn_blocks.cuh"
 #include "nn/cuda/tokens.cuh"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kernels of language models on a GPU, for nn_kernels.cu: embeddings, rotary positions and
- * cross-entropy. Sums are taken in an order that depends on sizes alone; nothing is added to with
+ * cross-entropy. Sums are taken in an order that depends only on sizes; nothing is added to with
  * atomics.
  */
 #ifndef LAP_NN_CUDA_TOKENS_CUH

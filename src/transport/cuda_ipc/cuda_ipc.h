@@ -65,8 +65,8 @@ void lap_part_share(lap_buffer_t *buffer, const lap_part_place_t *first, size_t 
 
 /*
  * Memory by VMM. It is zeroed when it is made, and goes when the handle is released and nobody has
- * it mapped any more. lap_vmm_size rounds up to what can be made; lap_vmm_map is called between
- * enter and leave of the device, which the others do themselves. Unmap takes NULL, release takes 0.
+ * it mapped any more. lap_vmm_size rounds up to what can be made. All of them enter and leave the
+ * device themselves. Unmap takes NULL, release takes 0.
  */
 lap_status_t lap_vmm_size(lap_cuda_device_t *device, size_t *bytes);
 lap_status_t lap_vmm_create(lap_cuda_device_t *device, size_t bytes,
@@ -74,8 +74,6 @@ lap_status_t lap_vmm_create(lap_cuda_device_t *device, size_t bytes,
 lap_status_t lap_vmm_export(lap_cuda_device_t *device, CUmemGenericAllocationHandle handle,
                             int *fd_p);
 lap_status_t lap_vmm_import(lap_cuda_device_t *device, size_t bytes, int fd, char **base_p);
-lap_status_t lap_vmm_map(lap_cuda_device_t *device, size_t bytes,
-                         CUmemGenericAllocationHandle handle, char **base_p);
 void lap_vmm_unmap(lap_cuda_device_t *device, size_t bytes, char *base);
 void lap_vmm_release(lap_cuda_device_t *device, CUmemGenericAllocationHandle handle);
 

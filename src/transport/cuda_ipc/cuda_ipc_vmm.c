@@ -51,8 +51,9 @@ static lap_status_t map_at(const lap_cuda_device_t *device, CUdeviceptr base, si
     return status;
 }
 
-lap_status_t lap_vmm_map(lap_cuda_device_t *device, size_t bytes,
-                         CUmemGenericAllocationHandle handle, char **base_p)
+/* Between enter and leave of the device. */
+static lap_status_t map_handle(lap_cuda_device_t *device, size_t bytes,
+                               CUmemGenericAllocationHandle handle, char **base_p)
 {
     const lap_cuda_api_t *api = &device->api;
     CUdeviceptr base;
@@ -90,7 +91,7 @@ static lap_status_t create(lap_cuda_device_t *device, size_t bytes,
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         return lap_cuda_no_memory(device, bytes);
     LAP_TRY(lap_cuda_check(api, result, "cuMemCreate"));
-    lap_status_t status = lap_vmm_map(device, bytes, handle, &base);
+    lap_status_t status = map_handle(device, bytes, handle, &base);
     if (status != LAP_OK)
         goto err_release;
     status = lap_cuda_clear(device, (CUdeviceptr)(uintptr_t)base, bytes);
@@ -136,7 +137,7 @@ static lap_status_t import(lap_cuda_device_t *device, size_t bytes, int fd, char
                        api->cuMemImportFromShareableHandle(
                            &handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
                        "cuMemImportFromShareableHandle"));
-    const lap_status_t status = lap_vmm_map(device, bytes, handle, base_p);
+    const lap_status_t status = map_handle(device, bytes, handle, base_p);
     (void)api->cuMemRelease(handle);
     return status;
 }

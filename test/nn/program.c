@@ -8,6 +8,7 @@
  * too, also one that works in place. Fragments are taken out of all ranks, and moved to earlier places: order.h. Of a forward that gathers its weights each
  * gather is moved after all readers: they would read those of the step before.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -231,7 +231,6 @@ for command in "$much" 'train --layer layernorm_mlp --seq 32 --heads 4 --head-di
     has '... a rank that is killed' "$statuses$(err 0)" '1 137 ' 'rank 0: peer lost: ' 'rank 1 has died'
 done
 
-head -c 64 /dev/zero >"$work/clock"
 export LAP_KEEP=1 LAP_TRANSPORT FAULT_CLOCK=$work/clock
 victim=0
 # Four hosts of one rank: nobody sees the process of the victim, only its connections.
@@ -239,11 +238,13 @@ for row in kill:hosts:2 kill:tcp:4 exit:tcp:4; do
     IFS=: read -r fault LAP_TRANSPORT machines <<<"$row"
     victim=$(((victim + 1) % 4))
     last="$fault of rank $victim"
+    head -c 64 /dev/zero >"$work/clock"
     LAP_HOSTS=$machines timeout 60 bash "$hosts" $((4 / machines)) "$FAULTS" ag ring "$fault" $victim 100 >"$work/out" 2>"$work/err"
     is "$fault of rank $victim over $LAP_TRANSPORT, $machines hosts: the others are told at once" \
         "$(cat "$work/out" "$work/err" | grep -c 'survivor is well')" 3
 done
 last='a stopped rank'
+head -c 64 /dev/zero >"$work/clock"
 LAP_TRANSPORT=tcp LAP_TIMEOUT_S=4 timeout 60 bash "$hosts" 2 "$FAULTS" ag ring stop 2 100 >"$work/out" 2>"$work/err" &
 stopped() { [ "$(cat "$work/out" "$work/err" | grep -c 'survivor is well')" = 3 ]; }
 ok 'a rank that is stopped: the others are told by the timeout' until_true stopped

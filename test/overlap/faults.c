@@ -13,7 +13,10 @@
  * LAP_DEVICE chooses the device. Calls delay random steps, unless calm: then a device that can keeps
  * the call as a graph, and the fault hits replays of it.
  */
+#include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -21,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -137,10 +141,73 @@ static const char *way_found(void)
     return ways[2];
 }
 
-static void check_failure(lap_status_t status, uint64_t fault_ns, int victim, bool hosts)
+/* ---- how late a failure is ---- */
+
+/* What a survivor knows of the victim. Other programs may keep the victim from dying, and this rank from its cores. */
+typedef struct witness {
+    _Atomic uint64_t *clock; /* when it was about to end, and its pid */
+    _Atomic uint64_t death;  /* 0: it lives, for all that is known */
+    uint64_t starved;        /* by then, see starved_ns */
+    pthread_t thread;
+} witness_t;
+
+/* For how long threads of this process have been ready to run and had no core; 0 where Linux does not tell. */
+static uint64_t starved_ns(void)
+{
+    unsigned long long sum = 0, ran, waited;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *task; tasks && (task = readdir(tasks));) {
+        char path[300];
+        snprintf(path, sizeof(path), "/proc/self/task/%s/schedstat", task->d_name);
+        FILE *file = task->d_name[0] == '.' ? NULL : fopen(path, "re");
+        if (file && fscanf(file, "%llu %llu", &ran, &waited) == 2)
+            sum += waited;
+        if (file)
+            fclose(file);
+    }
+    if (tasks)
+        closedir(tasks);
+    return sum;
+}
+
+static void *await_death(void *arg)
+{
+    witness_t *witness = arg;
+    while (atomic_load(&witness->clock[1]) == 0)
+        usleep(1000);
+    struct pollfd death = {.fd = (int)syscall(SYS_pidfd_open, atomic_load(&witness->clock[1]), 0),
+                           .events = POLLIN};
+    while (death.fd >= 0 && poll(&death, 1, -1) < 0 && errno == EINTR)
+        continue;
+    if (death.fd >= 0)
+        close(death.fd);
+    witness->starved = starved_ns();
+    atomic_store(&witness->death, lap_now_ns());
+    return NULL;
+}
+
+/* Seconds from the fault to now in which this rank could have noticed. */
+static double time_since_fault(witness_t *witness, bool stopped)
+{
+    const uint64_t now = lap_now_ns(), starved = starved_ns();
+    if (stopped)
+        return (double)(now - atomic_load(witness->clock)) * 1e-9;
+    pthread_join(witness->thread, NULL);
+    const uint64_t death = witness->death;
+    if (death >= now)
+        return 0;
+    const uint64_t waited = starved > witness->starved ? starved - witness->starved : 0;
+    return now - death > waited ? (double)(now - death - waited) * 1e-9 : 0;
+}
+
+static void check_failure(lap_status_t status, witness_t *witness, int victim, bool hosts)
 {
     const bool stopped = strcmp(plan.fault, "stop") == 0;
-    const double late = (double)(lap_now_ns() - fault_ns) * 1e-9, limit = hosts ? 2 : 5;
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
+    const double late = time_since_fault(witness, stopped), limit = hosts ? 2 : 5;
+    lap_error_restore(&saved);
+    const uint64_t fault_ns = atomic_load(witness->clock);
     char rank[32] = "rank ";
     /* Nobody sees the processes of another host: who is stopped there, those who wait can but guess. */
     const bool seen = !getenv("FAULT_CLOCK");
@@ -191,13 +258,17 @@ static void survive(lap_world_t *world)
         return;
     if (!plan.calm)
         lap_op_set_chaos(op, 1234567u + (uint64_t)rank);
-    pthread_t thread;
+    witness_t witness = {.clock = when};
     plan.calls_first = test_device(group) ? 2 : 0;
-    if (rank == plan.victim)
-        pthread_create(&thread, NULL, end_myself, (void *)when);
+    if (rank == plan.victim) {
+        atomic_store(&when[1], (uint64_t)getpid());
+        pthread_create(&witness.thread, NULL, end_myself, (void *)when);
+    } else if (strcmp(plan.fault, "stop") != 0) {
+        pthread_create(&witness.thread, NULL, await_death, &witness);
+    }
     lap_status_t status = call_until_failure(op, group);
     if (rank != plan.victim) {
-        check_failure(status, atomic_load(when), plan.victim, !test_device(group));
+        check_failure(status, &witness, plan.victim, !test_device(group));
         tap_ok(call_again(op, group, NULL) == status, "a later call fails in the same way");
         tap_ok(lap_group_barrier(group) == status, "so does a barrier");
     }

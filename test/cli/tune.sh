@@ -34,7 +34,7 @@ END
     is 'the cache has both, and nobody else can enter it' "$(ls "$cache" | wc -l) $(stat -c %a "$cache")" '2 700'
     is '... and its file names no GEMM of attention' "$(grep -c '^qkv\|^proj' "$work/mlp.yaml")" 0
 
-    "$LAP" tune -o "$work/long.yaml" $mlp --rounds 500 >"$work/out" 2>&1 &
+    "$LAP" tune -o "$work/long.yaml" $mlp --rounds 200 >"$work/out" 2>&1 &
     pid=$!
     until_true test -s "$work/long.yaml.part"
     kill -TERM $pid # bash ignores SIGINT in the background
@@ -49,7 +49,7 @@ END
     kill -TERM $pid
     wait $pid
     is '... also within the rounds of a comparison, without being killed' "$? $(grep -c killed "$work/out")" '143 0'
-    sed -i 's/rounds 500$/rounds 3/' "$work/long.yaml.part"
+    sed -i 's/rounds 200$/rounds 3/' "$work/long.yaml.part"
     sed 's/^seq: 16/seq: 17/' "$work/long.yaml.part" >"$work/other.yaml.part"
     lap tune -o "$work/long.yaml" $mlp --rounds 3 --no-cache
     is 'the same command goes on, and says so' "$status $err" "0 lap tune: goes on after $found decisions: $work/long.yaml.part"

@@ -226,17 +226,20 @@ launch()
     enter host1 "$(printf '%q ' "${line[@]}" "${command[@]}")"
 }
 
-# Without a launcher, as if by ssh. The status of the first rank that fails.
+# Without a launcher, as if by ssh. The largest status of a rank: one that was killed comes before those that noticed.
 launch_tcp()
 {
-    local rank number status=0
+    local rank number ended pid pids=() status=0
     for ((rank = 0; rank < ranks; rank++)); do
         number=1
         while ((rank >= number * ranks / hosts)); do number=$((number + 1)); done
         (enter "host$number" "$(printf '%q ' exec env LAP_RANK=$rank LAP_SIZE="$ranks" LAP_MASTER=host1:29501 "${command[@]}")") &
+        pids+=($!)
     done
-    for ((rank = 0; rank < ranks; rank++)); do
-        wait -n || status=$((status ? status : $?))
+    for pid in "${pids[@]}"; do
+        ended=0
+        wait "$pid" || ended=$?
+        status=$((ended > status ? ended : status))
     done
     exit "$status"
 }

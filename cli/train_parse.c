@@ -92,13 +92,15 @@ static float adamw_rate(const lap_nn_desc_t *desc)
 
 /*
  * Few steps, whatever --iters is: a run that goes on from a checkpoint has the rates of one that was
- * not interrupted. Who gives a rate gives its warm-up.
+ * not interrupted. Who gives a rate, or its decay, gives its warm-up.
  */
 static const char *warmup_of(const lap_train_t *train, const lap_args_t *args, size_t kind)
 {
     if (args->values[WARMUP])
         return args->values[WARMUP];
-    return train->model && kind == LAP_ADAMW && !args->values[LR] ? "10" : "0";
+    const char *decay = args->values[LR_DECAY];
+    const bool constant = !decay || strcmp(decay, lap_lr_decay_names[LAP_LR_CONSTANT]) == 0;
+    return train->model && kind == LAP_ADAMW && !args->values[LR] && constant ? "10" : "0";
 }
 
 static bool parse_part(const lap_args_t *args, int option, float *part_p)

@@ -137,7 +137,7 @@ const lap_option_t lap_train_options[NOPTIONS] = {
             "learning rate (default 0.4 divided by the hidden size, 0.001 at most; sgd: 1)", NULL},
     [WARMUP] = {0, "lr-warmup-iters", "COUNT",
                 "iterations in which the learning rate grows to --lr (default 0; of a model with "
-                "adamw and no --lr: 10)",
+                "adamw, no --lr and no decay: 10)",
                 NULL},
     [WEIGHT_DECAY] = {0, "weight-decay", "RATE", "weight decay of matrices (default 0.01; sgd: 0)",
                       NULL},

@@ -263,7 +263,8 @@ static lap_status_t multiply_padded(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, 
     const size_t cols = larger(n, results < PAD ? results : PAD);
     const size_t rows = larger(m, results / cols + 1);
     const bool a_turned = a_op == CblasTrans, b_turned = b_op == CblasTrans;
-    float *a_all = lap_alloc(rows * deep + deep * cols + rows * cols, sizeof(float));
+    /* At most some MiB, for each call anew: none of the memory whose lack is tried at every place. */
+    float *a_all = calloc(rows * deep + deep * cols + rows * cols, sizeof(float));
     if (!a_all)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a GEMM of %zu x %zu x %zu", m, n, k);
     float *b_all = a_all + rows * deep, *d_all = b_all + deep * cols;
@@ -275,7 +276,7 @@ static lap_status_t multiply_padded(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, 
     lap_blas_sgemm(a_op, b_op, (blasint)rows, (blasint)cols, (blasint)deep, alpha, a_all,
                    (blasint)a_stride, b_all, (blasint)b_stride, beta, d_all, (blasint)cols);
     copy(d_all, cols, d, ldd, m, n);
-    lap_free(a_all);
+    free(a_all);
     return LAP_OK;
 }
 

@@ -23,7 +23,8 @@ static void check_descriptions(void)
     tap_success(lap_nn_validate(&desc, 2), "a good description");
     tap_failure(lap_nn_validate(NULL, 2), LAP_ERR_INVALID, "desc", "NULL", NULL);
     tap_failure(lap_nn_validate(&desc, 0), LAP_ERR_INVALID, "nranks", "0", NULL);
-    tap_failure(lap_nn_validate(&desc, 3), LAP_ERR_INVALID, "heads", "4", "3 ranks", NULL);
+    tap_failure(lap_nn_validate(&desc, 3), LAP_ERR_INVALID, "heads", "4", "3 tensor-parallel ranks",
+                NULL);
     desc.seq = 0;
     tap_failure(lap_nn_validate(&desc, 2), LAP_ERR_INVALID, "seq", "0", NULL);
     desc = good();
@@ -38,7 +39,8 @@ static void check_descriptions(void)
     desc.ffn = 7;
     tap_success(lap_nn_validate(&desc, 2), "features need not be a multiple of the ranks");
     desc.ffn = 1;
-    tap_failure(lap_nn_validate(&desc, 2), LAP_ERR_INVALID, "ffn", "1", "2 ranks", NULL);
+    tap_failure(lap_nn_validate(&desc, 2), LAP_ERR_INVALID, "ffn", "1", "2 tensor-parallel ranks",
+                NULL);
     desc = good();
     desc.heads = 12;
     desc.head_dim = 2;

@@ -258,6 +258,10 @@ const lap_variable_t lap_variables[] = {
      "bench train tune calibrate"},
     {"LAP_CUDA_MEMORY", "how ranks map each other's memory on GPUs: ipc or vmm",
      "bench train tune calibrate"},
+    {"LAP_BLAS_EVEN",
+     "0: on the device cpu OpenBLAS's fastest kernels, also where their bits depend on the "
+     "schedule (x86-64 with AVX2 and without AVX-512)",
+     "bench train tune info calibrate"},
     {"LAP_OPENBLAS, LAP_MPI, LAP_CUBLASLT, LAP_NCCL, LAP_CUBLASMP",
      "the file of that library, and no other", "bench train tune info calibrate"},
     {"LAP_ZLIB", "the file of zlib, and no other; files that end in .gz, and pages, need it",

@@ -323,7 +323,7 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
     if (!same && !train->quiet && strcmp(train->device, "cpu") == 0)
         printf(
             "OpenBLAS may round a GEMM otherwise that is cut into pieces; --device ref does not, "
-            "nor do its\nkernels of OPENBLAS_CORETYPE=Sandybridge on x86-64.\n");
+            "nor does it on\nmost processors unless LAP_BLAS_EVEN is 0.\n");
 }
 
 static void print_tables(const lap_train_t *train, const lap_train_result_t *results, size_t count)

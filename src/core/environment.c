@@ -170,6 +170,16 @@ lap_status_t lap_environment_spin(uint64_t *ns_p)
     return LAP_OK;
 }
 
+lap_status_t lap_environment_blas_even(bool *even_p)
+{
+    const char *name = "LAP_BLAS_EVEN", *text = getenv(name);
+    int even = 1;
+    if (text && *text)
+        LAP_TRY(read_int(name, 0, 1, &even));
+    *even_p = even != 0;
+    return LAP_OK;
+}
+
 /* The user that the kernel shows in the place of those who are not in our user namespace. */
 static unsigned long overflow_user(void)
 {

@@ -67,6 +67,9 @@ lap_status_t lap_environment_timeout(uint64_t *ns_p);
 /* LAP_SPIN_US in nanoseconds: how long a wait keeps its core busy before it sleeps; 50 us unless set. */
 lap_status_t lap_environment_spin(uint64_t *ns_p);
 
+/* LAP_BLAS_EVEN: whether bits of GEMMs that do not depend on the schedule come before speed; 1 unless set. */
+lap_status_t lap_environment_blas_even(bool *even_p);
+
 /*
  * Where private directories go: XDG_RUNTIME_DIR, TMPDIR, or /tmp. It is the first that leaves
  * `room` bytes for a name and where nobody else can remove or rename what is ours: a directory of

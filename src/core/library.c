@@ -14,8 +14,7 @@
 /* Opens one file. On failure `why` says what the loader says, unless it says something already. */
 static void *open_file(const lap_library_t *library, const char *path, char why[WHY_BYTES])
 {
-    void *handle =
-        dlopen(path, RTLD_NOW | RTLD_NODELETE | (library->global ? RTLD_GLOBAL : RTLD_LOCAL));
+    void *handle = dlopen(path, RTLD_NOW | (library->global ? RTLD_GLOBAL : RTLD_LOCAL));
     const char *sentence = handle ? NULL : dlerror();
     if (sentence && !*why)
         snprintf(why, WHY_BYTES, "%s", sentence);
@@ -59,6 +58,11 @@ lap_status_t lap_library_open(const lap_library_t *library, void **handle_p)
     }
     *handle_p = handle;
     return handle ? LAP_OK : tell_missing(library, why);
+}
+
+void lap_library_close(void *handle)
+{
+    dlclose(handle);
 }
 
 lap_status_t lap_library_find(const lap_library_t *library, void *handle, const char *name,

@@ -20,11 +20,13 @@ typedef struct lap_library {
 
 /*
  * Opens what the variable names and nothing else; without it, what the program's own search path
- * leads to, then what is where the build found it. It stays in the process: these libraries do not
- * say that they can be taken out again. LAP_ERR_UNSUPPORTED says what is missing, and where it was
- * looked for.
+ * leads to, then what is where the build found it. It stays in the process for as long as nobody closes
+ * it. LAP_ERR_UNSUPPORTED says what is missing, and where it was looked for.
  */
 lap_status_t lap_library_open(const lap_library_t *library, void **handle_p);
+
+/* Takes it out of the process, unless others use it. Only for a library that can be taken out. */
+void lap_library_close(void *handle);
 
 /* Writes the address of a symbol to the pointer at `field`. LAP_ERR_UNSUPPORTED: there is none. */
 lap_status_t lap_library_find(const lap_library_t *library, void *handle, const char *name,

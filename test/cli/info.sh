@@ -21,6 +21,20 @@ has 'GPUs, or why there are none' "$out" 'GPUs of NVIDIA' '  GPUs ' '  IPC ' '  
 is 'no line is longer than a wide page' "$(awk 'length > 120' "$work/out")" ''
 is 'the directory that was tried is gone' "$(ls -A "$TMPDIR")" ''
 
+# The bits of OpenBLAS's kernels for AVX2 depend on how a GEMM is cut, those for AVX do not.
+kernels()
+{
+    awk '/runs with/ {print $(NF - 1)}' <<<"$out"
+}
+if grep -qw avx2 /proc/cpuinfo; then
+    OPENBLAS_CORETYPE=Haswell lap info
+    is "kernels whose bits depend on the schedule are not used" "$status $(kernels)" '0 Sandybridge'
+    OPENBLAS_CORETYPE=Haswell LAP_BLAS_EVEN=0 lap info
+    is '... but with LAP_BLAS_EVEN=0' "$status $(kernels)" '0 Haswell'
+fi
+LAP_BLAS_EVEN=yes lap info
+has 'LAP_BLAS_EVEN that is no number' "$out" "LAP_BLAS_EVEN is 'yes', expected a number from 0 to 1"
+
 lap info --json
 is 'JSON: status 0, one line' "$status$err $(wc -l <"$work/out")" '0 1'
 ok 'JSON: an object with the facts' python3 -c '

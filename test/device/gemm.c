@@ -241,7 +241,10 @@ static bool is_truth(const product_t *p)
     return true;
 }
 
-/* Splitting by rows changes no bit of ref; the sum of every element has one order. */
+/*
+ * Splitting by rows changes no bit of ref, where the sum of every element has one order, and none of
+ * cpu, whatever processor this is.
+ */
 static void test_splits(void)
 {
     tap_doing("%s, %s: a GEMM in four blocks", ops->name, lap_dtype_name(dtype));
@@ -254,10 +257,11 @@ static void test_splits(void)
     ops->gemm(stream, &gemm);
     tap_success(ops->stream_synchronize(stream), "%s: a GEMM in four blocks", ops->name);
     tap_ok(worst(&parts) <= 1.0, "%s: is right", ops->name);
+    if (strcmp(ops->name, "ref") == 0 || strcmp(ops->name, "cpu") == 0)
+        tap_ok(memcmp(whole.d, parts.d, m * whole.ldd * lap_dtype_size(dtype)) == 0,
+               "%s: gives the bits that one block gives", ops->name);
     if (strcmp(ops->name, "ref") == 0)
-        tap_ok(memcmp(whole.d, parts.d, m * whole.ldd * lap_dtype_size(dtype)) == 0 &&
-                   is_truth(&parts),
-               "ref: gives the bits that one block gives, and they are the truth");
+        tap_ok(is_truth(&parts), "ref: and they are the truth");
     free_product(&whole);
     free_product(&parts);
 }

@@ -4,6 +4,9 @@
  * buffer, each of ours that multiplies at the same time has one, and where mmap refuses one it tries
  * for ever. So memory is asked for before OpenBLAS does it: for its threads before they start, for
  * ours when more of them multiply at once than ever before. Where there is no more they take turns.
+ *
+ * And it takes care that an element has the same bits whichever rows and columns are multiplied with it:
+ * an overlapped GEMM comes in pieces. It looks at what OpenBLAS does on this processor, and mends that.
  */
 #include "device/cpu/cpu_blas.h"
 
@@ -16,6 +19,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include "core/environment.h"
 #include "core/library.h"
 #include "core/status.h"
 #include "lap_config.h"
@@ -29,8 +33,13 @@
 #define BUFFER_BYTES (128 * MIB) /* its largest, which it has on x86-64; 32 MiB elsewhere */
 #define TURN_NS 50000u           /* how long a thread without a buffer rests */
 #define FIRST_SIZE 128           /* a GEMM that is not so small that it needs no buffer */
+#define PART_FIRST 5             /* where a part of it begins that is multiplied by itself */
+#define PART_SIZE 64             /* a part that is not small to it, either */
 #define SMALL 1000000            /* m n k of up to so many are small to it */
 #define PAD 64                   /* rows, columns and depth of a small one that is made larger */
+
+#define KERNELS_VARIABLE "OPENBLAS_CORETYPE"
+#define EVEN_KERNELS "Sandybridge" /* for AVX, which every processor has that has AVX2 */
 
 static const lap_library_t library = {
     .title = "OpenBLAS",
@@ -46,6 +55,13 @@ static const lap_library_t library = {
     X(openblas_get_num_threads)                                                                    \
     X(openblas_set_num_threads)
 
+/* Which parts of a matrix are the same bits as in the whole, when they are multiplied by themselves. */
+typedef enum evenness {
+    EVEN,
+    EVEN_IF_LARGE, /* on x86-64 with AVX-512 small ones have kernels of their own */
+    UNEVEN,        /* on x86-64 with AVX2 the last rows and columns of a call round otherwise */
+} evenness_t;
+
 /* NOLINTNEXTLINE(bugprone-macro-parentheses): a name of a field cannot stand in parentheses */
 #define FIELD(name) __typeof__(&name) name;
 
@@ -54,7 +70,7 @@ static struct {
     bool loaded;
     atomic_int inside; /* threads that multiply */
     atomic_int most;   /* as many have done so at once */
-    bool uneven;       /* small GEMMs round otherwise than large ones */
+    evenness_t evenness;
     CALLS(FIELD)
 } blas = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -119,29 +135,59 @@ static int first_threads(void)
     return cores;
 }
 
-/*
- * Whether a few rows, which are a small GEMM, are other numbers than the same rows of a large one: on
- * x86-64 with AVX-512 small ones have kernels of their own. `a` and `b` are squares of FIRST_SIZE.
- */
-static bool rounds_unevenly(float *a, float *b, float *d)
+/* Rows and columns of a square d = op(a) op(b): its first element and how many there are. */
+typedef struct part {
+    blasint row, col, rows, cols;
+} part_t;
+
+static void multiply_part(const float *a, int a_turned, const float *b, int b_turned, float *d,
+                          part_t part)
 {
+    const blasint size = FIRST_SIZE;
+    blas.cblas_sgemm(CblasRowMajor, a_turned ? CblasTrans : CblasNoTrans,
+                     b_turned ? CblasTrans : CblasNoTrans, part.rows, part.cols, size, 1,
+                     a + (size_t)part.row * (a_turned ? 1 : size), size,
+                     b + (size_t)part.col * (b_turned ? size : 1), size, 0,
+                     d + (size_t)part.row * size + part.col, size);
+}
+
+/* `d` holds the whole in its first square, the second is for the part. */
+static bool same_bits(const float *a, int a_turned, const float *b, int b_turned, float *d,
+                      part_t part)
+{
+    float *by_itself = d + (size_t)FIRST_SIZE * FIRST_SIZE;
+    multiply_part(a, a_turned, b, b_turned, by_itself, part);
+    for (blasint row = part.row; row < part.row + part.rows; row++) {
+        const size_t first = (size_t)row * FIRST_SIZE + part.col;
+        if (memcmp(d + first, by_itself + first, (size_t)part.cols * sizeof(float)) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* `a` and `b` are squares of FIRST_SIZE, `d` is two. */
+static evenness_t find_evenness(float *a, float *b, float *d)
+{
+    static const part_t whole = {0, 0, FIRST_SIZE, FIRST_SIZE};
+    static const part_t large[] = {{PART_FIRST, 0, PART_SIZE, FIRST_SIZE},
+                                   {0, PART_FIRST, FIRST_SIZE, PART_SIZE}};
+    static const part_t small = {0, 0, PART_FIRST, FIRST_SIZE};
     const size_t count = (size_t)FIRST_SIZE * FIRST_SIZE;
-    const blasint rows = 5, size = FIRST_SIZE;
-    bool uneven = false;
+    evenness_t evenness = EVEN;
     for (size_t i = 0; i < count; i++) {
         a[i] = 1.0f / (float)(i % 1009 + 3);
         b[i] = 1.0f / (float)(i % 997 + 2);
     }
-    for (int op = 0; op < 4; op++) {
-        const CBLAS_TRANSPOSE a_op = op & 1 ? CblasTrans : CblasNoTrans;
-        const CBLAS_TRANSPOSE b_op = op & 2 ? CblasTrans : CblasNoTrans;
-        blas.cblas_sgemm(CblasRowMajor, a_op, b_op, size, size, size, 1, a, size, b, size, 0, d,
-                         size);
-        blas.cblas_sgemm(CblasRowMajor, a_op, b_op, rows, size, size, 1, a, size, b, size, 0,
-                         d + count, size);
-        uneven = uneven || memcmp(d, d + count, (size_t)rows * FIRST_SIZE * sizeof(float)) != 0;
+    for (int turned = 0; turned < 4; turned++) {
+        const int a_turned = turned & 1, b_turned = turned & 2;
+        multiply_part(a, a_turned, b, b_turned, d, whole);
+        for (size_t i = 0; i < sizeof(large) / sizeof(large[0]); i++)
+            if (!same_bits(a, a_turned, b, b_turned, d, large[i]))
+                return UNEVEN;
+        if (!same_bits(a, a_turned, b, b_turned, d, small))
+            evenness = EVEN_IF_LARGE;
     }
-    return uneven;
+    return evenness;
 }
 
 /* In a thread with a stack that is large enough, whatever that of the caller is. */
@@ -149,7 +195,7 @@ static void *multiply_main(void *matrices)
 {
     const size_t count = (size_t)FIRST_SIZE * FIRST_SIZE;
     float *a = matrices;
-    blas.uneven = rounds_unevenly(a, a + count, a + 2 * count);
+    blas.evenness = find_evenness(a, a + count, a + 2 * count);
     return NULL;
 }
 
@@ -169,17 +215,50 @@ static lap_status_t multiply_first(void)
     return status;
 }
 
-static lap_status_t load(void)
+static lap_status_t open_and_try(void **handle_p)
 {
-    void *handle;
-    const int threads = first_threads();
-    LAP_TRY(
-        check_room(LIBRARY_BYTES + BUFFER_BYTES + (size_t)(threads - 1) * thread_bytes(), threads));
-    LAP_TRY(lap_library_open(&library, &handle));
-#define FIND(name) LAP_TRY(lap_library_find(&library, handle, #name, &blas.name));
+    LAP_TRY(lap_library_open(&library, handle_p));
+#define FIND(name) LAP_TRY(lap_library_find(&library, *handle_p, #name, &blas.name));
     CALLS(FIND)
 #undef FIND
     return multiply_first();
+}
+
+/*
+ * Loads it again, with the kernels named. It reads its variable only while it is loaded; the environment
+ * is then as it was. Where others have it in the process already, all stays as it is.
+ */
+static lap_status_t reopen_as(const char *kernels, void **handle_p)
+{
+    const char *given = getenv(KERNELS_VARIABLE);
+    char *before = given ? strdup(given) : NULL;
+    if (given && !before)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the value of " KERNELS_VARIABLE);
+    lap_library_close(*handle_p);
+    setenv(KERNELS_VARIABLE, kernels, 1);
+    const lap_status_t status = open_and_try(handle_p);
+    if (before)
+        setenv(KERNELS_VARIABLE, before, 1);
+    else
+        unsetenv(KERNELS_VARIABLE);
+    free(before);
+    return status;
+}
+
+static lap_status_t load(void)
+{
+    void *handle;
+    bool even;
+    const int threads = first_threads();
+    LAP_TRY(lap_environment_blas_even(&even));
+    LAP_TRY(
+        check_room(LIBRARY_BYTES + BUFFER_BYTES + (size_t)(threads - 1) * thread_bytes(), threads));
+    LAP_TRY(open_and_try(&handle));
+#ifdef __x86_64__
+    if (blas.evenness == UNEVEN && even)
+        LAP_TRY(reopen_as(EVEN_KERNELS, &handle));
+#endif
+    return LAP_OK;
 }
 
 lap_status_t lap_blas_load(void)
@@ -285,7 +364,7 @@ lap_status_t lap_blas_sgemm_even(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, bla
                                  const float *b, blasint ldb, float beta, float *d, blasint ldd)
 {
     const bool small = m > 0 && n > 0 && k > 0 && (double)m * (double)n * (double)k <= SMALL;
-    if (blas.uneven && small)
+    if (blas.evenness == EVEN_IF_LARGE && small) /* whatever LAP_BLAS_EVEN is: it costs little */
         return multiply_padded(a_op, b_op, (size_t)m, (size_t)n, (size_t)k, alpha, a, (size_t)lda,
                                b, (size_t)ldb, beta, d, (size_t)ldd);
     lap_blas_sgemm(a_op, b_op, m, n, k, alpha, a, lda, b, ldb, beta, d, ldd);

@@ -111,7 +111,7 @@ static bool raise_file_limit(job_t *job)
 
 /*
  * Turns the signals that concern us into reads. One that is ignored, as SIGHUP is under nohup, is
- * left as they are; SIGCHLD must not be ignored, or the kernel would throw the exit statuses away.
+ * left as it is; SIGCHLD must not be ignored, or the kernel would throw the exit statuses away.
  */
 static bool catch_signals(job_t *job)
 {

@@ -45,8 +45,8 @@ static lap_status_t add_candidate(lap_op_desc_t desc, const lap_op_field_t *row,
     LAP_TRY(
         lap_problem_init(&candidate->problem, &candidate->builder, &desc, view->size, view->can));
     candidate->problem.capacity = view->desc->m;
-    candidate->problem.desc.buffer =
-        NULL; /* equal operators on other buffers take the choice, too */
+    /* Equal operators on other buffers take the choice, too. */
+    candidate->problem.desc.buffer = NULL;
     forecast->count++;
     return LAP_OK;
 }

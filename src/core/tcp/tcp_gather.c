@@ -12,8 +12,8 @@
 #include "util/alloc.h"
 
 #define FRAME_MAGIC 0x4c61704d65657432u
-#define VERDICT_NS                                                                                 \
-    2000000000u /* for the answer of rank 0 to a failure, and for the rest of a frame */
+/* For the answer of rank 0 to a failure, and for the rest of a frame. */
+#define VERDICT_NS 2000000000u
 
 /* What precedes all bytes after the proofs. */
 typedef struct frame {

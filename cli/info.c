@@ -20,6 +20,7 @@
 #include <lap/lap.h>
 
 #include "cli.h"
+#include "core/file.h"
 #include "core/make.h"
 #include "device/cpu/cpu_blas.h"
 #include "device/cuda/cuda_info.h"
@@ -281,13 +282,12 @@ static void show_machine(page_t *page)
 /* The version is the first word with a dot in the driver's own line; "" when there is none. */
 static void driver_version(char *text, size_t bytes)
 {
-    char line[256] = "", *version = NULL, *rest = NULL;
-    FILE *file = fopen("/proc/driver/nvidia/version", "re");
-    if (file && fgets(line, sizeof(line), file))
-        for (version = strtok_r(line, " \t\n", &rest); version && !strchr(version, '.');)
-            version = strtok_r(NULL, " \t\n", &rest);
-    if (file)
-        fclose(file);
+    char lines[256], *rest = NULL;
+    lap_file_read_text("/proc/driver/nvidia/version", lines, sizeof(lines));
+    lines[strcspn(lines, "\n")] = '\0';
+    char *version = strtok_r(lines, " \t", &rest);
+    while (version && !strchr(version, '.'))
+        version = strtok_r(NULL, " \t", &rest);
     snprintf(text, bytes, "%s", version ? version : "");
 }
 

@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/file.h"
 #include "core/job.h"
 #include "lines.h"
 #include "spawn.h"
@@ -316,13 +317,9 @@ static void find_failures(job_t *job, failures_t *found)
 /* Whether a process ends, but has not yet: it is to be killed, writes its core, or has no memory. */
 static bool is_dying(pid_t pid)
 {
-    char path[32], text[4096] = "";
+    char path[32], text[4096];
     snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
-    FILE *file = fopen(path, "re");
-    if (!file || fread(text, 1, sizeof(text) - 1, file) == 0)
-        text[0] = '\0';
-    if (file)
-        fclose(file);
+    lap_file_read_text(path, text, sizeof(text));
     const char *pending = strstr(text, "\nShdPnd:");
     const unsigned long long mask = pending ? strtoull(pending + strlen("\nShdPnd:"), NULL, 16) : 0;
     return mask >> (SIGKILL - 1) & 1 || strstr(text, "\nCoreDumping:\t1") ||

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/file.h"
 #include "core/private_dir.h"
 #include "core/status.h"
 #include "util/clock.h"
@@ -177,12 +178,10 @@ static bool await_children(uint64_t limit_ns)
 /* The parent of a process, after the name in its line; 0 when it is gone. */
 static pid_t parent_of(const char *pid)
 {
-    char path[64], line[512] = "";
+    char path[64], text[512];
     snprintf(path, sizeof(path), "/proc/%.16s/stat", pid);
-    FILE *file = fopen(path, "re");
-    const char *name_end = file && fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
-    if (file)
-        fclose(file);
+    lap_file_read_text(path, text, sizeof(text));
+    const char *name_end = strrchr(text, ')');
     /* ") S 123": the state, then the parent. */
     return name_end && strlen(name_end) > 4 ? (pid_t)strtol(name_end + 4, NULL, 10) : 0;
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/file.h"
 #include "core/group.h"
 #include "core/wire_error.h"
 
@@ -276,13 +277,10 @@ lap_status_t lap_group_look_for(lap_group_t *group, int rank)
  */
 static bool is_stopped(int pid)
 {
-    char path[32], line[256];
+    char path[32], text[256];
     snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return false;
-    const char *end = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
-    fclose(file);
+    lap_file_read_text(path, text, sizeof(text));
+    const char *end = strrchr(text, ')');
     return end && (end[2] == 'T' || end[2] == 't');
 }
 

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/file.h"
 #include "core/status.h"
 #include "util/digest.h"
 
@@ -183,13 +184,9 @@ lap_status_t lap_environment_blas_even(bool *even_p)
 /* The user that the kernel shows in the place of those who are not in our user namespace. */
 static unsigned long overflow_user(void)
 {
-    char line[32] = "65534";
-    FILE *file = fopen("/proc/sys/kernel/overflowuid", "re");
-    if (file && !fgets(line, sizeof(line), file))
-        snprintf(line, sizeof(line), "65534");
-    if (file)
-        fclose(file);
-    return strtoul(line, NULL, 10);
+    char text[32];
+    const bool known = lap_file_read_text("/proc/sys/kernel/overflowuid", text, sizeof(text));
+    return known ? strtoul(text, NULL, 10) : 65534;
 }
 
 /* Whether our user namespace knows root, as those of some containers do not. */
@@ -327,12 +324,8 @@ void lap_environment_host(char *text, size_t bytes)
         snprintf(text, bytes, "LAP_NODE %s", node);
         return;
     }
-    char boot[64] = "", pids[32], network[32];
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (file && !fgets(boot, sizeof(boot), file))
-        boot[0] = '\0';
-    if (file)
-        fclose(file);
+    char boot[64], pids[32], network[32];
+    lap_file_read_text("/proc/sys/kernel/random/boot_id", boot, sizeof(boot));
     boot[strcspn(boot, "\n")] = '\0';
     if (!boot[0] && gethostname(boot, sizeof(boot) - 1) != 0)
         boot[0] = '\0';

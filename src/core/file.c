@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranges of files: see file.h. */
+/* Ranges of files, and small files of text: see file.h. */
 #include "core/file.h"
 
 #include <errno.h>
@@ -59,4 +59,22 @@ lap_status_t lap_file_open(const char *path, int *fd_p, uint64_t *bytes_p)
     *fd_p = fd;
     *bytes_p = (uint64_t)about.st_size;
     return LAP_OK;
+}
+
+bool lap_file_read_text(const char *path, char *text, size_t bytes)
+{
+    size_t done = 0;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    while (fd >= 0 && done < bytes - 1) {
+        const ssize_t got = read(fd, text + done, bytes - 1 - done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            break;
+        done += (size_t)got;
+    }
+    if (fd >= 0)
+        close(fd);
+    text[done] = '\0';
+    return done > 0;
 }

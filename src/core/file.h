@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranges of files, read and written whole or not at all. */
+/* Ranges of files, read and written whole or not at all, and small files of text. */
 #ifndef LAP_CORE_FILE_H
 #define LAP_CORE_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,5 +18,11 @@ lap_status_t lap_file_write(int fd, const char *path, const void *from, size_t b
  * for the other end of a FIFO. The caller closes it.
  */
 lap_status_t lap_file_open(const char *path, int *fd_p, uint64_t *bytes_p);
+
+/*
+ * Reads a file of /proc or /sys, which has no size, as a string: the first `bytes` - 1 bytes of a longer
+ * one. False, and an empty string, when there is nothing to read.
+ */
+bool lap_file_read_text(const char *path, char *text, size_t bytes);
 
 #endif

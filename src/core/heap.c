@@ -21,6 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/file.h"
 #include "core/status.h"
 #include "core/world.h"
 #include "util/alloc.h"
@@ -71,17 +72,6 @@ static void fill_region(int owner, region_header_t *header, uint64_t handle, lap
 
 /* How much memory there is. */
 
-static bool read_text(const char *path, char *text, size_t bytes)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    ssize_t got = read(fd, text, bytes - 1);
-    close(fd);
-    text[got > 0 ? got : 0] = '\0';
-    return got > 0;
-}
-
 /* The number after `name` at the start of a line, or 0. */
 static uint64_t number_after(const char *text, const char *name)
 {
@@ -98,16 +88,16 @@ static uint64_t cgroup_room(const char *folder)
 {
     char path[640], text[4096];
     snprintf(path, sizeof(path), "%s/memory.max", folder);
-    if (!read_text(path, text, sizeof(text)) || strncmp(text, "max", 3) == 0)
+    if (!lap_file_read_text(path, text, sizeof(text)) || strncmp(text, "max", 3) == 0)
         return UINT64_MAX;
     const uint64_t max = strtoull(text, NULL, 10);
     snprintf(path, sizeof(path), "%s/memory.current", folder);
-    if (!read_text(path, text, sizeof(text)))
+    if (!lap_file_read_text(path, text, sizeof(text)))
         return UINT64_MAX;
     uint64_t used = strtoull(text, NULL, 10);
     /* Cached files count as used but make way when memory is needed. */
     snprintf(path, sizeof(path), "%s/memory.stat", folder);
-    if (read_text(path, text, sizeof(text))) {
+    if (lap_file_read_text(path, text, sizeof(text))) {
         uint64_t cached = number_after(text, "inactive_file ") + number_after(text, "active_file ");
         used -= cached < used ? cached : used;
     }
@@ -118,7 +108,7 @@ static uint64_t cgroup_room(const char *folder)
 static uint64_t all_cgroups_room(void)
 {
     char text[512], folder[600];
-    if (!read_text("/proc/self/cgroup", text, sizeof(text)))
+    if (!lap_file_read_text("/proc/self/cgroup", text, sizeof(text)))
         return UINT64_MAX;
     const char *path = strstr(text, "0::/");
     if (!path)
@@ -138,7 +128,7 @@ uint64_t lap_memory_room(void)
 {
     char text[1024];
     uint64_t room = UINT64_MAX;
-    if (read_text("/proc/meminfo", text, sizeof(text)) && strstr(text, "MemAvailable:"))
+    if (lap_file_read_text("/proc/meminfo", text, sizeof(text)) && strstr(text, "MemAvailable:"))
         room = number_after(text, "MemAvailable:") * 1024;
     uint64_t cgroups = all_cgroups_room();
     room = cgroups < room ? cgroups : room;

@@ -30,9 +30,7 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define LOOK_NS 100000000u   /* between two looks for who will not come */
-#define GRACE_NS 3000000000u /* a client waits this much past its deadline for the host's verdict */
-#define LINGER_NS 2000000000u /* after a failure the host waits this long for those to hear of it */
+#define LOOK_NS 100000000u /* between two looks for who will not come */
 
 /*
  * The kernel says who is at the other end of a socket: only a process of this user has any business
@@ -376,7 +374,7 @@ static void host_note_failure(host_t *host, lap_status_t status)
         return;
     host->failure = status;
     snprintf(host->sentence, sizeof(host->sentence), "%s", lap_last_error());
-    lap_deadline_shorten(&host->deadline, LINGER_NS);
+    lap_deadline_shorten(&host->deadline, LAP_BOOTSTRAP_LINGER_NS);
 }
 
 /* Whether those who have not come are known not to. */
@@ -640,7 +638,7 @@ static lap_status_t client_talk(lap_world_t *world, const lap_meeting_place_t *p
     message.size = world->size;
     message.pid = world->peers[world->rank].pid;
     message.left_ns = lap_deadline_left(deadline);
-    deadline->at += GRACE_NS; /* the host, which has heard of it, is to be the first */
+    deadline->at += LAP_BOOTSTRAP_GRACE_NS;
     /*
      * What cannot be sent because the host is gone is no failure yet: it may have left its sentence.
      */

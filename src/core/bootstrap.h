@@ -1,9 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How processes that know only a directory become a world. */
+/*
+ * How processes that know only a directory become a world, and how long ranks wait for one another's
+ * failures meanwhile, there and over TCP.
+ */
 #ifndef LAP_CORE_BOOTSTRAP_H
 #define LAP_CORE_BOOTSTRAP_H
 
 #include "core/world.h"
+
+/*
+ * Only rank 0 knows which ranks have not come. Each rank tells it how long it can wait, and then waits
+ * this much longer: rank 0 is the first to give up, and all ranks fail with its sentence.
+ */
+#define LAP_BOOTSTRAP_GRACE_NS 3000000000u
+
+/* After a failure rank 0 waits this long for ranks that have not come yet, so that they hear of it. */
+#define LAP_BOOTSTRAP_LINGER_NS 2000000000u
 
 /* Where ranks meet. */
 typedef struct lap_meeting_place {

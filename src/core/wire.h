@@ -124,6 +124,12 @@ typedef struct lap_wire_base {
 
 #define LAP_WIRE_WORD 0 /* of the bank: for the wire's own use */
 
+/*
+ * A wire that ends after a failure waits this long for packets that have not left: they tell the others
+ * of the failure, but a rank that has died takes none.
+ */
+#define LAP_WIRE_LINGER_NS 1000000000u
+
 /* `base` is zero but for what the wire has there already. After a failure it is freed, too. */
 lap_status_t lap_wire_base_init(lap_wire_base_t *base, const lap_wire_ops_t *ops,
                                 struct lap_world *world);

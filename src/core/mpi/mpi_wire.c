@@ -21,9 +21,8 @@
 #include "util/thread.h"
 
 #define TAG 1
-#define RECEIVES 16           /* messages that MPI has a place for before they come */
-#define FINALISE_S 5          /* how long MPI may take to end when all ranks are there */
-#define LINGER_NS 1000000000u /* how long the end waits for packets that do not get away */
+#define RECEIVES 16  /* messages that MPI has a place for before they come */
+#define FINALISE_S 5 /* how long MPI may take to end when all ranks are there */
 
 /* Rests between two looks at MPI: while somebody waits for a packet, and while nobody does. */
 #define REST_LEAST_NS 20000u
@@ -334,7 +333,7 @@ static void hear_byes(mpi_wire_t *self, lap_deadline_t *deadline)
     while (!lap_deadline_passed(deadline) &&
            atomic_load_explicit(&self->byes, memory_order_relaxed) < self->base.world->size - 1) {
         if (somebody_died(self->base.world)) {
-            atomic_store_explicit(&self->stop_ns, LINGER_NS / 10, memory_order_release);
+            atomic_store_explicit(&self->stop_ns, LAP_WIRE_LINGER_NS / 10, memory_order_release);
             return;
         }
         lap_sleep_until_ns(lap_now_ns() + REST_MOST_NS);
@@ -396,7 +395,7 @@ static void finalise(void)
 static void lap_mpi_close(lap_wire_t *wire, bool well)
 {
     mpi_wire_t *self = self_of(wire);
-    const uint64_t stop_ns = well ? self->base.world->timeout_ns : LINGER_NS;
+    const uint64_t stop_ns = well ? self->base.world->timeout_ns : LAP_WIRE_LINGER_NS;
     lap_deadline_t deadline = lap_deadline_after(stop_ns);
     lap_wire_say_bye(&self->base, well);
     self->hears_byes = well;

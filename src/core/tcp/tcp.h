@@ -88,9 +88,6 @@ uint64_t lap_tcp_proof(const lap_key_t *key, lap_tcp_side_t side, const lap_tcp_
 
 /* ---- the meeting of all ranks at rank 0: tcp_meet.c ---- */
 
-/* Others wait this much longer than rank 0, for its verdict. */
-#define LAP_TCP_GRACE_NS 3000000000u
-
 /* So many more than there are ranks may wait there to be heard. */
 #define LAP_TCP_STRANGERS 16
 

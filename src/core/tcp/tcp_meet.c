@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/bootstrap.h"
 #include "core/message.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -26,7 +27,6 @@
 #define CONNECT_NS 3000000000u /* for one attempt: it may be the wrong address of several */
 #define WELCOME_NS 5000000000u /* the same, for an answer of who may be somebody else */
 #define PAUSE_MOST_NS 100000000u
-#define LINGER_NS 2000000000u /* after a failure rank 0 waits this long for those to hear of it */
 
 static double seconds(uint64_t ns)
 {
@@ -284,7 +284,7 @@ static void note_failure(host_t *host, lap_status_t status)
         return;
     host->failure = status;
     snprintf(host->sentence, sizeof(host->sentence), "%s", lap_last_error());
-    lap_deadline_shorten(host->deadline, LINGER_NS);
+    lap_deadline_shorten(host->deadline, LAP_BOOTSTRAP_LINGER_NS);
 }
 
 static lap_status_t host_run(host_t *host, lap_status_t ready)
@@ -472,7 +472,7 @@ static lap_status_t client_meet(lap_tcp_meeting_t *meeting, lap_deadline_t *dead
                              meeting->master->source);
         lap_sleep_until_ns(lap_now_ns() + (pause < left ? pause : left));
     }
-    deadline->at += LAP_TCP_GRACE_NS; /* rank 0, which has heard of it, is to be the first */
+    deadline->at += LAP_BOOTSTRAP_GRACE_NS;
     return LAP_OK;
 }
 

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/bootstrap.h"
 #include "core/message.h"
 #include "util/alloc.h"
 
@@ -220,7 +221,7 @@ static lap_status_t await(mesh_t *mesh, const int *missing, uint64_t ns, lap_dea
  */
 static lap_status_t connect_all(mesh_t *mesh, lap_deadline_t *deadline)
 {
-    const uint64_t grace = mesh->world->rank == 0 ? 0 : LAP_TCP_GRACE_NS;
+    const uint64_t grace = mesh->world->rank == 0 ? 0 : LAP_BOOTSTRAP_GRACE_NS;
     const uint64_t left = lap_deadline_left(deadline), whole = left > grace ? left - grace : 0;
     for (int rank = 0; rank < mesh->world->rank; rank++)
         LAP_TRY(call(mesh, rank));

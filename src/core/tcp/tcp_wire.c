@@ -21,8 +21,7 @@
 
 #define EVENTS 64
 #define IN_BYTES (2 * (sizeof(lap_packet_t) + LAP_WIRE_BODY))
-#define LINGER_NS 1000000000u /* how long the end waits for packets that do not get away, */
-#define STALL_NS 3000000000u  /* and how long, if all is well, for the next of them to */
+#define STALL_NS 3000000000u /* how long the end waits, if all is well, for the next packet to go */
 #define PAUSE_NS 200000u
 
 /* Packets begin where a uint64_t may: bodies are padded. */
@@ -241,14 +240,15 @@ static size_t undelivered(conn_t *conn)
  */
 static void drain(tcp_wire_t *self, bool well)
 {
-    lap_deadline_t deadline = lap_deadline_after(well ? self->base.world->timeout_ns : LINGER_NS);
-    lap_deadline_t stall = lap_deadline_after(well ? STALL_NS : LINGER_NS);
+    lap_deadline_t deadline =
+        lap_deadline_after(well ? self->base.world->timeout_ns : LAP_WIRE_LINGER_NS);
+    lap_deadline_t stall = lap_deadline_after(well ? STALL_NS : LAP_WIRE_LINGER_NS);
     for (int peer = 0; peer < self->nconns; peer++) {
         size_t before = SIZE_MAX, left;
         while ((left = undelivered(&self->conns[peer])) > 0 && !lap_deadline_passed(&deadline) &&
                !lap_deadline_passed(&stall)) {
             if (left < before && before != SIZE_MAX)
-                stall = lap_deadline_after(well ? STALL_NS : LINGER_NS);
+                stall = lap_deadline_after(well ? STALL_NS : LAP_WIRE_LINGER_NS);
             before = left;
             lap_sleep_until_ns(lap_now_ns() + PAUSE_NS);
         }

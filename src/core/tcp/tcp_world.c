@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/bootstrap.h"
 #include "core/tcp/tcp.h"
 #include "core/wired.h"
 #include "util/alloc.h"
@@ -120,8 +121,8 @@ static lap_status_t find_ranks(maker_t *maker, const char *host)
     if (status == LAP_OK && places) {
         find_locals(wired, places);
         find_addresses(maker, places);
-        if (wired->rank != 0 && places[0].left_ns < UINT64_MAX - LAP_TCP_GRACE_NS)
-            lap_deadline_shorten(&wired->deadline, places[0].left_ns + LAP_TCP_GRACE_NS);
+        if (wired->rank != 0 && places[0].left_ns < UINT64_MAX - LAP_BOOTSTRAP_GRACE_NS)
+            lap_deadline_shorten(&wired->deadline, places[0].left_ns + LAP_BOOTSTRAP_GRACE_NS);
     }
     lap_free(places);
     return status;

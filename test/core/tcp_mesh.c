@@ -178,9 +178,29 @@ static void test_others(void)
     check_other("one of another kind", &wrong_magic, "another process listens there");
 }
 
+/* Rank 0 ends, then rank 1 because of it: rank 2, which sees only that rank 1 did, learns the cause. */
+static void check_report(lap_status_t status, const char *sentence, const char *expected)
+{
+    int ends[2] = {-1, -1}, fds[3] = {-1, -1, -1};
+    lap_tcp_meeting_t meeting = {.rank = 2, .size = 3, .fds = fds};
+    lap_deadline_t deadline = lap_deadline_after(20 * SECOND);
+    tap_ok(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0 && close(ends[1]) == 0, "rank 0 ends");
+    fds[0] = ends[0];
+    lap_error(status, "%s", sentence);
+    tap_failure(lap_tcp_report(&meeting, status, &deadline), status, expected, NULL);
+    close(ends[0]);
+}
+
+static void test_rank_0_gone(void)
+{
+    check_report(LAP_ERR_PEER_LOST, "rank 2 cannot reach rank 1", "rank 0 went away");
+    check_report(LAP_ERR_NO_MEMORY, "no memory", "no memory");
+}
+
 int main(void)
 {
     test_many();
     test_others();
+    test_rank_0_gone();
     return tap_done();
 }

@@ -132,7 +132,8 @@ lap_status_t lap_tcp_gather(lap_tcp_meeting_t *meeting, const void *mine, size_t
 
 /*
  * Instead of gathering: this rank has failed, with this thread's sentence. All hear of it at once.
- * Returns the failure that rank 0 heard of first, which all return.
+ * Returns the failure that rank 0 heard of first, which all return: of a rank that has lost another,
+ * that rank 0 went away, if it did.
  */
 lap_status_t lap_tcp_report(lap_tcp_meeting_t *meeting, lap_status_t status,
                             lap_deadline_t *deadline);

@@ -198,6 +198,9 @@ lap_status_t lap_tcp_report(lap_tcp_meeting_t *meeting, lap_status_t status,
     lap_deadline_end_part(deadline, &part);
     if (verdict && strcmp(lap_last_error(), text) != 0)
         return first;
+    /* Another rank that this one has lost may have ended because rank 0 did. */
+    if (!verdict && first == LAP_ERR_PEER_LOST && status == LAP_ERR_PEER_LOST)
+        return frame_failed(meeting, 0, first);
     return lap_error(status, "%s", mine);
 }
 

@@ -215,8 +215,7 @@ int lap_cli_check_train(int argc, char **argv)
     if (result != LAP_CLI_GO)
         return result;
     if (train.config && *train.config_unused)
-        fprintf(stderr, "%s: %s: without effect: %s\n", command->name, train.config,
-                train.config_unused);
+        lap_tell(command->name, "%s: without effect: %s", train.config, train.config_unused);
     lap_status_t status = lap_tune_use(&train, NULL);
     lap_nn_desc_t desc = train.desc;
     desc.overlap = train.overlap ? &train.rules : &train.serial;

@@ -25,6 +25,7 @@
 #ifndef LAP_CLI_CLI_H
 #define LAP_CLI_CLI_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -208,6 +209,25 @@ typedef struct lap_link_arg {
  */
 bool lap_arg_link(const lap_command_t *command, const char *what, const char *text,
                   lap_link_arg_t *link_p);
+
+/* ---- spelling.c: sentences name options as the user does ---- */
+
+#define LAP_SPELLING_TEXT 64
+
+/*
+ * Prints "name: <sentence>" and a newline on standard error, as all messages of lap are printed. An option is named in
+ * it by the name that the table has, --iters; who typed --steps or -i, or max_steps in a file of --config, reads that.
+ */
+void lap_tell(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void lap_vtell(const char *name, const char *format, va_list args)
+    __attribute__((format(printf, 2, 0)));
+
+/* Prints a text, such as an explanation of results, with such names. */
+void lap_spelling_print(FILE *file, const char *text);
+
+/* For lap_args_parse: another command line is read; an option of it is `typed` so. */
+void lap_spelling_begin(const lap_command_t *command);
+void lap_spelling_note(size_t option, const char *typed);
 
 /* ---- words.c ---- */
 

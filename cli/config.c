@@ -136,6 +136,7 @@ typedef struct config {
     const char *path;
     size_t lines[ROWS]; /* 0: not there */
     char arguments[ARGUMENTS][ARGUMENT];
+    const char *keys[ARGUMENTS]; /* where these come from */
     size_t count;
     const char
         *model;  /* a file with a vocabulary, or embeddings, is of one: which it is made from */
@@ -143,6 +144,8 @@ typedef struct config {
     char unused[512];
     bool cut; /* there are more of them */
 } config_t;
+
+static config_t config_read; /* the last one */
 
 /* ---- values ---- */
 
@@ -355,6 +358,8 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
     }
     const size_t before = config->count;
     LAP_TRY(take_value(config, entry, row));
+    for (size_t i = before; i < config->count; i++)
+        config->keys[i] = row->kind == ON_FALSE ? NULL : row->key; /* that says the contrary */
     if (config->count > before && strstr("vocab positions tied", row->option ? row->option : "?"))
         config->model = config->model ? config->model : "gpt";
     if (config->count > before && strcmp(config->arguments[before], "--positions=rope") == 0)
@@ -374,30 +379,41 @@ static bool is_idle(const config_t *config, const char *argument)
 int lap_config_read(const lap_command_t *command, const char *path, int argc, char **argv,
                     int *argc_p, char ***argv_p, const char **unused_p)
 {
-    static config_t config;
     static char *all[ARGUMENTS + 513];
     static char model[32];
     int count = 1;
-    config = (config_t){.path = path};
-    const lap_status_t status = lap_yaml_read(path, take_entry, &config);
+    config_read = (config_t){.path = path};
+    config_t *config = &config_read;
+    const lap_status_t status = lap_yaml_read(path, take_entry, config);
     if (status != LAP_OK)
         return lap_args_refused(command, status, "--config");
     if (argc > 512)
         return lap_args_fail(command, "there are %d arguments; expected at most 512 with --config",
                              argc);
     all[0] = argv[0];
-    if (config.model) {
-        snprintf(model, sizeof(model), "--model=%s", config.model);
+    if (config->model) {
+        snprintf(model, sizeof(model), "--model=%s", config->model);
         all[count++] = model;
     }
-    for (size_t i = 0; i < config.count; i++)
-        if (!is_idle(&config, config.arguments[i]))
-            all[count++] = config.arguments[i];
+    for (size_t i = 0; i < config->count; i++)
+        if (!is_idle(config, config->arguments[i]))
+            all[count++] = config->arguments[i];
     for (int i = 1; i < argc; i++)
         all[count++] = argv[i];
     all[count] = NULL;
     *argc_p = count;
     *argv_p = all;
-    *unused_p = config.unused;
+    *unused_p = config->unused;
     return LAP_CLI_GO;
+}
+
+const char *lap_config_key(const char *option)
+{
+    const size_t length = strlen(option);
+    for (size_t i = config_read.count; i-- > 0;) {
+        const char *argument = config_read.arguments[i] + strlen("--");
+        if (strncmp(argument, option, length) == 0 && strchr("=", argument[length]))
+            return config_read.keys[i];
+    }
+    return NULL;
 }

@@ -18,18 +18,11 @@
 #include "core/status.h"
 #include "help.h"
 
-static void tell(const lap_command_t *command, const char *format, va_list args)
-{
-    fprintf(stderr, "%s: ", command->name);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-}
-
 int lap_args_fail(const lap_command_t *command, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    tell(command, format, args);
+    lap_vtell(command->name, format, args);
     va_end(args);
     return LAP_CLI_USAGE;
 }
@@ -38,7 +31,7 @@ bool lap_args_wrong(const lap_command_t *command, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    tell(command, format, args);
+    lap_vtell(command->name, format, args);
     va_end(args);
     return false;
 }
@@ -125,22 +118,24 @@ static int take_option(const lap_command_t *command, char **argv, int *i_p, lap_
     if (o == command->noptions)
         return fail_unknown(command, arg);
     const lap_option_t *option = &command->options[o];
+    char typed[LAP_SPELLING_TEXT]; /* without a value that is joined to it */
+    snprintf(typed, sizeof(typed), "%.*s", arg[1] == '-' ? (int)strcspn(arg, "=") : 2, arg);
+    lap_spelling_note(o, typed);
     if (!option->value && value)
-        return lap_args_fail(command, "option '--%s' takes no value, but was given '%s'",
-                             option->name, value);
+        return lap_args_fail(command, "option '%s' takes no value, but was given '%s'", typed,
+                             value);
     const bool needed = option->value && !lap_option_is_optional(option);
     if (needed && !value)
         value = argv[++*i_p];
     if (needed && !value)
-        return lap_args_fail(command, "option '--%s' needs a value: --%s %s", option->name,
-                             option->name, option->value);
+        return lap_args_fail(command, "option '%s' needs a value: %s %s", typed, typed,
+                             option->value);
     /* A value that comes again takes the place of an earlier one; who names a list twice wants both. */
     if (args->given[o] && is_list(option))
         return lap_args_fail(command,
-                             "option '--%s' is given twice, as '%s' and as '%s'; expected it once, "
-                             "with commas: --%s %s,%s",
-                             option->name, args->values[o], value, option->name, args->values[o],
-                             value);
+                             "option '%s' is given twice, as '%s' and as '%s'; expected it once, "
+                             "with commas: %s %s,%s",
+                             typed, args->values[o], value, typed, args->values[o], value);
     args->open = lap_option_is_optional(option) && !value ? option->name : NULL;
     args->values[o] = value ? value : "";
     args->given[o] = true;
@@ -174,6 +169,7 @@ int lap_args_parse(const lap_command_t *command, int argc, char **argv, lap_args
 {
     assert(command->noptions <= LAP_OPTIONS_MAX && command->naliases <= LAP_ALIASES_MAX);
     lap_args_t args = {.command = command, .positionals = argv + 1};
+    lap_spelling_begin(command);
     for (size_t o = 0; o < command->noptions; o++)
         args.values[o] = command->options[o].default_value;
     bool options_end = false;

@@ -26,7 +26,7 @@ int lap_ranks_fail(const char *name, int rank, lap_status_t status)
     char who[32] = "";
     if (rank >= 0)
         snprintf(who, sizeof(who), "rank %d: ", rank);
-    fprintf(stderr, "%s: %s%s: %s\n", name, who, lap_status_string(status), lap_last_error());
+    lap_tell(name, "%s%s: %s", who, lap_status_string(status), lap_last_error());
     return LAP_CLI_FAILED;
 }
 
@@ -134,7 +134,7 @@ static int join_world(const lap_ranks_t *job)
     lap_environment_t environment;
     lap_status_t status = lap_environment_read(&environment);
     if (status != LAP_OK) {
-        fprintf(stderr, "%s: %s\n", job->name, lap_last_error());
+        lap_tell(job->name, "%s", lap_last_error());
         return LAP_CLI_USAGE;
     }
     /* A launcher that is killed cannot end its ranks. */
@@ -217,7 +217,7 @@ static int run_threads(const lap_ranks_t *job)
     rank_thread_t *ranks = lap_alloc(nranks, sizeof(*ranks));
     int result = LAP_CLI_OK;
     if (!worlds || !ranks) {
-        fprintf(stderr, "%s: no memory for %zu ranks\n", job->name, nranks);
+        lap_tell(job->name, "no memory for %zu ranks", nranks);
         result = LAP_CLI_FAILED;
         goto out;
     }
@@ -233,7 +233,7 @@ static int run_threads(const lap_ranks_t *job)
         rank->job = job;
         rank->world = worlds[started];
         if (lap_thread_start(&rank->thread, "lap-rank", thread_main, rank) != 0) {
-            fprintf(stderr, "%s: cannot start the thread of rank %zu\n", job->name, started);
+            lap_tell(job->name, "cannot start the thread of rank %zu", started);
             result = LAP_CLI_FAILED;
             break;
         }
@@ -264,7 +264,7 @@ static bool check_device(const lap_ranks_t *job, lap_gpu_answer_t *answer_p)
     const lap_gpu_needs_t needs = {job->transport, job->nranks, job->device_bytes, job->dtype};
     if (!uses_gpus(job) || lap_gpu_check(&needs, answer_p, why))
         return true;
-    fprintf(stderr, "%s: device cuda: %s\n", job->name, why);
+    lap_tell(job->name, "device cuda: %s", why);
     return false;
 }
 
@@ -273,7 +273,7 @@ static bool check_timeout(const lap_ranks_t *job)
     uint64_t ns;
     if (job->timeout_s > 0 || lap_environment_timeout(&ns) == LAP_OK)
         return true;
-    fprintf(stderr, "%s: %s\n", job->name, lap_last_error());
+    lap_tell(job->name, "%s", lap_last_error());
     return false;
 }
 

@@ -199,8 +199,7 @@ static lap_status_t predict(const lap_train_model_t *model, lap_train_result_t *
                                           : lap_nn_predict(model->nn, &prediction);
     if (status == LAP_ERR_NO_MEMORY) { /* on all ranks: they train without */
         if (lap_group_rank(model->groups.world) == 0)
-            fprintf(stderr, "%s: nothing is predicted: %s\n", lap_train_command.name,
-                    lap_last_error());
+            lap_tell(lap_train_command.name, "nothing is predicted: %s", lap_last_error());
         return LAP_OK;
     }
     LAP_TRY(status);

@@ -234,9 +234,10 @@ typedef struct lap_train_saver {
     int saved;        /* the step of the latest checkpoint */
     int wanted;       /* ... of the one that is being written */
     bool writing;
-    bool failed; /* the latest could not be written */
-    bool ended;  /* no iteration follows */
-    int lock;    /* of the folder of --save, on rank 0; 0: none */
+    bool failed;   /* the latest could not be written */
+    bool ended;    /* no iteration follows */
+    bool restarts; /* --load is --save: the same command line begins and goes on */
+    int lock;      /* of the folder of --save, on rank 0; 0: none */
 } lap_train_saver_t;
 
 /* Locks the folder of --save, and loads what --load names. Collective over the world; lap_train_saver_clear undoes it. */

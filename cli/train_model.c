@@ -416,9 +416,8 @@ lap_status_t lap_train_tell_not_finite(lap_train_model_t *model, int index, cons
     else
         snprintf(why, sizeof(why), "--lr, which is %g, may be too large",
                  (double)train->optimizer.lr);
-    fprintf(stderr, "%s: iteration %d%s: the %s is %g: %s; %s%s\n", lap_train_command.name,
-            index + 1, way, of_loss ? "loss" : "norm of the gradients",
-            isnan(value) ? fabs(value) : value, where, why,
-            train->goes_on ? "" : " (--continue-on-nan goes on)");
+    lap_tell(lap_train_command.name, "iteration %d%s: the %s is %g: %s; %s%s", index + 1, way,
+             of_loss ? "loss" : "norm of the gradients", isnan(value) ? fabs(value) : value, where,
+             why, train->goes_on ? "" : " (--continue-on-nan goes on)");
     return LAP_OK;
 }

@@ -412,6 +412,17 @@ static int read_config(const lap_command_t *command, int *argc_p, char ***argv_p
     return status;
 }
 
+/* What the file of --config has is spelled as there, unless the command line has it, too. */
+static void spell_config(const lap_args_t *args, const bool *line)
+{
+    for (size_t o = 0; o < NOPTIONS; o++) {
+        const char *key =
+            args->given[o] && !line[o] ? lap_config_key(lap_train_options[o].name) : NULL;
+        if (key)
+            lap_spelling_note(o, key);
+    }
+}
+
 int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_train_t *train_p)
 {
     lap_args_t args;
@@ -422,6 +433,7 @@ int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_tra
         status = lap_args_parse(command, argc, argv, &args);
     if (status != LAP_CLI_GO)
         return status;
+    spell_config(&args, line);
     lap_train_t train = {
         .grid = LAP_GRID_INIT, .desc = LAP_NN_DESC_INIT, .optimizer = LAP_OPTIMIZER_DESC_INIT};
     train.data = args.values[DATA];

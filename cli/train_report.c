@@ -54,7 +54,7 @@ static void say_of_file(const lap_train_t *train, const lap_group_t *world, cons
 {
     lap_train_say(train, world, "|-- %s: %s", path, text);
     if ((train->json || train->quiet) && lap_group_rank(world) == 0)
-        fprintf(stderr, "%s: %s: %s\n", lap_train_command.name, path, text);
+        lap_tell(lap_train_command.name, "%s: %s", path, text);
 }
 
 void lap_train_say_unused(const lap_train_t *train, const lap_group_t *world)
@@ -233,8 +233,8 @@ static void print_iterations(const lap_train_t *train, const lap_train_result_t 
     if (train->quiet)
         return;
     if (train->trace && !train->apart && strcmp(train->device, "cuda") == 0)
-        printf(
-            "All iterations were traced, which takes time: with --iters 3 or more some are not.\n");
+        lap_spelling_print(stdout, "All iterations were traced, which takes time: with --iters 3 "
+                                   "or more some are not.\n");
     if (train->apart)
         printf("Iterations with figures of communication were traced, which takes time: their "
                "times do not count.\n");

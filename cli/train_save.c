@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "checkpoint/checkpoint.h"
@@ -46,10 +47,10 @@ static lap_status_t check_place(const lap_train_saver_t *saver)
                          "newest",
                          train->save, train->iters, names);
     if (lap_ckpt_folder_names(train->save, (uint64_t)saver->step + 1, last, names, sizeof(names)))
-        fprintf(stderr,
-                "%s: --save %s has checkpoints of steps that this training has not made yet: %s; "
-                "until it has, --load takes those\n",
-                lap_train_command.name, train->save, names);
+        lap_tell(lap_train_command.name,
+                 "--save %s has checkpoints of steps that this training has not made yet: %s; "
+                 "until it has, --load takes those",
+                 train->save, names);
     return LAP_OK;
 }
 
@@ -84,8 +85,8 @@ static void tell_differences(const lap_train_saver_t *saver)
     const lap_checkpoint_t *checkpoint = saver->checkpoint;
     if (lap_group_rank(saver->group) == 0 &&
         lap_ckpt_differs(&checkpoint->loaded, &checkpoint->training, text, sizeof(text)))
-        fprintf(stderr, "%s: --load %s: settings are not those of the checkpoint: %s\n",
-                lap_train_command.name, saver->train->load, text);
+        lap_tell(lap_train_command.name, "--load %s: settings are not those of the checkpoint: %s",
+                 saver->train->load, text);
 }
 
 /* What dynamic loss scaling has come to goes on with the training. */
@@ -116,12 +117,47 @@ static void take_scale(lap_train_saver_t *saver)
             saver->model->scale = found;
 }
 
+/*
+ * A job that is started again, as after a crash, has one command line, whose --load is its own --save: at first there is
+ * nothing in it. Any other --load was expected to have something. *goes_on_p: there is something to load. Collective.
+ */
+static lap_status_t look(lap_train_saver_t *saver, bool *goes_on_p)
+{
+    const lap_train_t *train = saver->train;
+    struct {
+        bool restarts, goes_on;
+    } found = {.goes_on = true};
+    if (lap_group_rank(saver->group) == 0 && train->save) {
+        struct stat load, save;
+        found.restarts = stat(train->load, &load) == 0 && stat(train->save, &save) == 0 &&
+                         load.st_dev == save.st_dev && load.st_ino == save.st_ino;
+        found.goes_on = !found.restarts || lap_ckpt_folder_has_any(train->load);
+        if (!found.goes_on)
+            lap_tell(lap_train_command.name,
+                     "--load %s has no checkpoint yet: training begins with step 1", train->load);
+    }
+    LAP_TRY(lap_group_broadcast(saver->group, &found, sizeof(found)));
+    saver->restarts = found.restarts;
+    *goes_on_p = found.goes_on;
+    return LAP_OK;
+}
+
 static lap_status_t load(lap_train_saver_t *saver, lap_train_model_t *model)
 {
     const lap_train_t *train = saver->train;
     lap_checkpoint_state_t state = LAP_CHECKPOINT_STATE_INIT;
+    bool goes_on = false;
+    LAP_TRY(look(saver, &goes_on));
+    if (!goes_on)
+        return LAP_OK;
     LAP_TRY(lap_checkpoint_load(saver->checkpoint, train->load, &state));
-    if (state.step >= (uint64_t)train->iters)
+    const bool ended = saver->restarts && state.step == (uint64_t)train->iters;
+    if (ended && lap_group_rank(saver->group) == 0)
+        lap_tell(lap_train_command.name,
+                 "--load %s has the checkpoint of step %" PRIu64
+                 ", the last of --iters %d: nothing is left to train",
+                 train->load, state.step, train->iters);
+    if (!ended && state.step >= (uint64_t)train->iters)
         return lap_error(LAP_ERR_INVALID,
                          "--load %s is a checkpoint of step %" PRIu64
                          "; expected --iters to be more than that, not %d",
@@ -192,9 +228,8 @@ static lap_status_t conclude(lap_train_saver_t *saver, lap_status_t status)
     if (status == LAP_OK || status == LAP_IN_PROGRESS || !is_survived(status))
         return status == LAP_IN_PROGRESS ? LAP_OK : status;
     if (lap_group_rank(saver->group) == 0)
-        fprintf(stderr, "%s: the checkpoint of step %d was not saved: %s%s\n",
-                lap_train_command.name, saver->wanted, lap_last_error(),
-                saver->ended ? "" : "; training goes on");
+        lap_tell(lap_train_command.name, "the checkpoint of step %d was not saved: %s%s",
+                 saver->wanted, lap_last_error(), saver->ended ? "" : "; training goes on");
     saver->failed = true;
     saver->writing = false;
     return LAP_OK;

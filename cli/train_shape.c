@@ -110,17 +110,35 @@ static bool parse_dtype(const lap_args_t *args, const char *text, lap_dtype_t *d
                           text, fp8 ? " (for GEMMs in FP8, add --fp8)" : "");
 }
 
-static bool refuse_batch(const lap_train_t *train, const lap_args_t *args)
+/* `size`: of a micro-batch, or 0. */
+static bool refuse_batch(const lap_train_t *train, const lap_args_t *args, size_t size)
 {
+    const size_t dp = (size_t)train->grid.dp;
+    const char *plural = dp > 1 ? "s" : "";
+    const bool own = args->given[BATCH_SIZE]; /* what replicas do not share */
+    if (own && size > 0)
+        return lap_args_wrong(args->command,
+                              "--batch-size is %zu; expected a multiple of the --micro-batch of "
+                              "%zu, up to %d times that",
+                              train->batch / dp, size, MICRO_MOST);
+    if (own)
+        return lap_args_wrong(args->command,
+                              "--batch-size is %zu; expected a multiple of the %d micro-batches",
+                              train->batch / dp, train->micro);
+    if (size > 0)
+        return lap_args_wrong(args->command,
+                              "--batch is %zu; expected a multiple of %zu, the --micro-batch of "
+                              "%zu for each of %zu replica%s, up to %d times that",
+                              train->batch, dp * size, size, dp, plural, MICRO_MOST);
     if (train->micro == 1)
         return lap_args_wrong(
-            args->command, "--batch is %zu; expected a multiple of the %d replicas, which share it",
-            train->batch, train->grid.dp);
+            args->command,
+            "--batch is %zu; expected a multiple of the %zu replicas, which share it", train->batch,
+            dp);
     return lap_args_wrong(
         args->command,
-        "--batch is %zu; expected a multiple of %d: %d replica%s times %d micro-batches",
-        train->batch, train->grid.dp * train->micro, train->grid.dp, train->grid.dp > 1 ? "s" : "",
-        train->micro);
+        "--batch is %zu; expected a multiple of %zu: %zu replica%s times %d micro-batches",
+        train->batch, dp * (size_t)train->micro, dp, plural, train->micro);
 }
 
 /* The sequences of an iteration, which replicas and their micro-batches share. */
@@ -152,14 +170,8 @@ static bool parse_batch(lap_train_t *train, const lap_args_t *args)
     } else if (!lap_train_count(args, BATCH, batch, &train->batch)) {
         return false;
     }
-    if (size > 0 && (train->batch % sharers != 0 || train->batch / sharers > MICRO_MOST))
-        return lap_args_wrong(
-            args->command,
-            "--batch is %zu; expected a multiple of %zu, the --micro-batch of %zu "
-            "for each of %d replicas, up to %d times that",
-            train->batch, sharers, size, train->grid.dp, MICRO_MOST);
-    if (train->batch % sharers != 0)
-        return refuse_batch(train, args);
+    if (train->batch % sharers != 0 || (size > 0 && train->batch / sharers > MICRO_MOST))
+        return refuse_batch(train, args, size);
     train->micro = size > 0 ? (int)(train->batch / sharers) : train->micro;
     train->desc.batch = size > 0 ? size : train->batch / sharers;
     return true;

@@ -208,10 +208,12 @@ const lap_option_t lap_train_options[NOPTIONS] = {
     [SAVE_EVERY] = {0, "save-every", "COUNT", "also after every COUNT iterations", NULL},
     [KEEP] = {0, "keep", "COUNT", "remove older checkpoints of --save than the COUNT newest ones",
               NULL},
-    [LOAD] = {0, "load", "DIR",
-              "go on from the newest whole checkpoint in DIR, until --iters in all; or from one "
-              "checkpoint, or with weights from files of safetensors",
-              NULL},
+    [LOAD] =
+        {0, "load", "DIR",
+         "go on from the newest whole checkpoint in DIR, until --iters in all; or from one "
+         "checkpoint, or with weights from files of safetensors. The DIR of --save may be empty "
+         "at first: so one command line begins a training, and goes on with it",
+         NULL},
     [SEED] = {0, "seed", "N", "seed of weights and data", "1234"},
     [NO_OVERLAP] = {0, "no-comm-overlap", NULL, "first communicate, then compute", NULL},
     [RULES] = {0, "tp-comm-overlap-cfg", "FILE.yaml",

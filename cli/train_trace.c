@@ -170,8 +170,8 @@ static bool write_file(const lap_train_t *train, const lap_train_result_t *resul
         return false;
     }
     if (timeline->dropped > 0)
-        fprintf(stderr, "%s: the trace lacks %zu records, for which a step has no room\n",
-                lap_train_command.name, timeline->dropped);
+        lap_tell(lap_train_command.name,
+                 "the trace lacks %zu records, for which a step has no room", timeline->dropped);
     return true;
 }
 
@@ -179,13 +179,23 @@ static bool write_file(const lap_train_t *train, const lap_train_result_t *resul
 static bool add_simulated(const lap_train_result_t *result, lap_timeline_t *timeline)
 {
     if (result->simulated.dropped > 0)
-        fprintf(stderr, "%s: the simulated trace lacks %zu records, for which a step has no room\n",
-                lap_train_command.name, result->simulated.dropped);
+        lap_tell(lap_train_command.name,
+                 "the simulated trace lacks %zu records, for which a step has no room",
+                 result->simulated.dropped);
     if (result->simulated.nrecords == 0 ||
         lap_timeline_predict(timeline, &result->simulated) == LAP_OK)
         return true;
-    fprintf(stderr, "%s: no trace is written: %s\n", lap_train_command.name, lap_last_error());
+    lap_tell(lap_train_command.name, "no trace is written: %s", lap_last_error());
     return false;
+}
+
+static void tell_not_written(const lap_train_t *train)
+{
+    const char *const paths[] = {train->trace_path, train->report};
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
+        if (paths[i])
+            lap_tell(lap_train_command.name, "no iteration was traced: %s is not written",
+                     paths[i]);
 }
 
 lap_status_t lap_train_write_trace(const lap_train_t *train, lap_group_t *world,
@@ -198,8 +208,7 @@ lap_status_t lap_train_write_trace(const lap_train_t *train, lap_group_t *world,
     LAP_TRY(lap_timeline_gather(timeline, world));
     bool written = true;
     if (lap_group_rank(world) == 0 && timeline->nrecords == 0)
-        fprintf(stderr, "%s: no iteration was traced: no trace is written\n",
-                lap_train_command.name);
+        tell_not_written(train);
     else if (lap_group_rank(world) == 0)
         written = add_simulated(result, timeline) && write_file(train, result, timeline);
     LAP_TRY(lap_group_broadcast(world, &written, sizeof(written))); /* ranks end alike */
@@ -221,12 +230,11 @@ bool lap_train_is_hidden(const lap_train_t *train, const lap_train_result_t *res
     if (known && percent >= train->least_hidden)
         return true;
     if (speaks && known)
-        fprintf(stderr,
-                "%s: --assert-hidden %g: %.1f %% of communication was hidden, %.3f of %.3f ms\n",
-                lap_train_command.name, train->least_hidden, percent, all->hidden * 1e3,
-                all->total * 1e3);
+        lap_tell(lap_train_command.name,
+                 "--assert-hidden %g: %.1f %% of communication was hidden, %.3f of %.3f ms",
+                 train->least_hidden, percent, all->hidden * 1e3, all->total * 1e3);
     else if (speaks)
-        fprintf(stderr, "%s: --assert-hidden %g: no communication was traced\n",
-                lap_train_command.name, train->least_hidden);
+        lap_tell(lap_train_command.name, "--assert-hidden %g: no communication was traced",
+                 train->least_hidden);
     return false;
 }

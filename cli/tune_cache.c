@@ -134,7 +134,7 @@ static bool look_up(const lap_train_t *train, lap_tune_entry_t *entry)
     if (status == LAP_OK && fd >= 0)
         status = lap_tune_key_init(train, &key);
     if (status != LAP_OK)
-        fprintf(stderr, "%s: the cache is not used: %s\n", name, lap_last_error());
+        lap_tell(name, "the cache is not used: %s", lap_last_error());
     if (status == LAP_OK && fd >= 0)
         path_in(fd, &key, path);
     const bool there = status == LAP_OK && fd >= 0 && access(path, F_OK) == 0;
@@ -227,8 +227,8 @@ void lap_tune_store(const lap_train_t *train, const lap_tune_entry_t *entry)
         status = write_text(path, &key, entry);
     }
     if (status != LAP_OK)
-        fprintf(stderr, "%s: the cache does not have the result: %s\n", train->args.command->name,
-                lap_last_error());
+        lap_tell(train->args.command->name, "the cache does not have the result: %s",
+                 lap_last_error());
     if (fd >= 0)
         close(fd);
 }

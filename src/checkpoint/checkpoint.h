@@ -223,6 +223,12 @@ lap_status_t lap_ckpt_folder_lock(const char *dir, int *lock_p);
 size_t lap_ckpt_folder_names(const char *dir, uint64_t least, uint64_t most, char *text,
                              size_t room);
 
+/*
+ * Whether `dir` has a checkpoint, whole or damaged, or files of safetensors: something to load. A folder without a
+ * manifest is a save that was killed.
+ */
+bool lap_ckpt_folder_has_any(const char *dir);
+
 /* Removes one, with the files of a checkpoint that are in it, and nothing else. */
 void lap_ckpt_folder_remove(const char *path);
 

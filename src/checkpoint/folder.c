@@ -249,3 +249,28 @@ size_t lap_ckpt_folder_names(const char *dir, uint64_t least, uint64_t most, cha
     lap_free(names);
     return found;
 }
+
+bool lap_ckpt_folder_has_any(const char *dir)
+{
+    static const char weights[] = ".safetensors";
+    bool found = false;
+    char path[PATH_MAX], inner[PATH_MAX];
+    lap_ckpt_name_t unused;
+    DIR *folder = opendir(dir);
+    if (!folder)
+        return errno != ENOENT;
+    for (const struct dirent *entry; !found && (entry = readdir(folder)) != NULL;) {
+        const char *name = entry->d_name;
+        const size_t length = strlen(name), end = strlen(weights);
+        found = strcmp(name, LAP_CKPT_MANIFEST) == 0 ||
+                (length > end && strcmp(name + length - end, weights) == 0);
+        if (found || length < strlen(PREFIX) || !parse_name(name, &unused))
+            continue;
+        name_file(path, dir, name);
+        name_file(inner, path, LAP_CKPT_MANIFEST);
+        /* One that cannot be looked at may be whole. */
+        found = access(inner, F_OK) == 0 || errno != ENOENT;
+    }
+    closedir(folder);
+    return found;
+}

@@ -73,8 +73,8 @@ lap train --help
 has '--help has a line for each' "$(tr -s ' ' <"$work/out")" ' -i, --num-iters COUNT the same as --iters' \
     ' -s, --seq-length COUNT the same as --seq' ' --num-heads COUNT the same as --heads' ' --layer-type KIND the same as --layer'
 refuse "unknown option '--num-iter'; did you mean '--num-iters'?" --num-iter 3
-refuse "option '--iters' needs a value" --num-iters
-refuse "--iters is 'x'; expected a whole number" -i x
+refuse "option '--num-iters' needs a value: --num-iters COUNT" --num-iters
+refuse "-i is 'x'; expected a whole number" -i x
 
 # ---- rules from standard input ----
 

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# An option that has several names is called by the one that was typed, in every sentence: of the parser, of checks, of ranks, and
+# about what a file of --config has.
+. "$(dirname "$0")/tap.bash"
+cd "$work" || exit 1
+gpt=(--model gpt --layers 1 --hidden 32 --heads 4 --seq 8 --vocab 64 --no-predict --no-trace)
+
+# says NAME STATUS SENTENCE ARGUMENTS...: what lap train says is one line, with the sentence.
+says() {
+    local name=$1 code=$2 sentence=$3
+    shift 3
+    lap train "$@"
+    is "$name: status $code and one line" "$status:$(wc -l <"$work/err")" "$code:1"
+    has '... the sentence' "$err" "$sentence"
+}
+
+# The names of the table, of an alias, and letters: joined to their values, apart from them, without one.
+says 'the name of the table' 2 "--iters is 'x'; expected a whole number" --iters x
+says 'another name' 2 "--steps is 'x'; expected a whole number" --steps x
+says '... with its value' 2 "--num-iters is 'x'; expected a whole number" --num-iters=x
+says 'a letter' 2 "-i is 'x'; expected a whole number" -i x
+says '... with its value' 2 "-i is 'x'; expected a whole number" -ix
+says '... and that counts which came last' 2 "--steps is 'y'; expected a whole number" --iters x --steps y
+says 'a value is missing' 2 "option '--global-batch' needs a value: --global-batch COUNT" "${gpt[@]}" --global-batch
+says 'a value too many' 2 "option '--use-distributed-optimizer' takes no value, but was given 'yes'" --use-distributed-optimizer=yes
+
+# Two options in a sentence, and sentences of rules about several.
+says 'replicas' 2 "--dp is '0'; expected a whole number" "${gpt[@]}" --dp 0
+says 'a batch' 2 '--global-batch is 3; expected a multiple of the 2 replicas' "${gpt[@]}" --dp 2 --global-batch 3
+says '... by the name of the table' 2 '--batch is 3; expected a multiple of the 2 replicas' "${gpt[@]}" --dp 2 --batch 3
+says '... of micro-batches' 2 '--global-batch is 4; expected a multiple of 6, the --micro-batch of 3 for each of 2 replicas' \
+    "${gpt[@]}" --dp 2 --global-batch 4 --micro-batch 3
+says '... of a replica' 2 '--batch-size is 3; expected a multiple of the 2 micro-batches' "${gpt[@]}" --dp 2 --batch-size 3 --micro-batches 2
+says '... and its micro-batches' 2 '-b is 3; expected a multiple of the --micro-batch of 2' "${gpt[@]}" --dp 2 -b 3 --micro-batch 2
+says 'two of the same' 2 '--global-batch and --batch-size are both given' "${gpt[@]}" --global-batch 2 --batch-size 2
+says 'a rule' 2 '--save-interval needs a place; expected --save DIR' "${gpt[@]}" --save-interval 2
+says '... that names another option' 2 '--no-overlap-param-sync is for a shared optimizer; expected --distributed-optimizer' \
+    "${gpt[@]}" --no-overlap-param-sync
+says 'a value is none of our words' 2 "--steps is '--iters'; expected a whole number" --steps --iters
+
+# By ranks, and about a checkpoint.
+lap train "${gpt[@]}" --tp 2 --steps 2 --global-batch 4 --save run --quiet
+is 'a checkpoint' "$status$err" 0
+lap train "${gpt[@]}" --tp 2 --steps 2 --load run --global-batch 4 --quiet
+has 'a rank' "$status $err" '1 ' 'checkpoint of step 2; expected --steps to be more than that, not 2'
+lap train "${gpt[@]}" --tp 2 -i 3 --load run --global-batch 2 --quiet
+has 'what is not as in a checkpoint' "$status $err" '0 ' '--global-batch is 4 in the checkpoint and 2 here'
+lap run -n 2 bash -c 'exec "$0" train "$@" --steps $((LAP_RANK + 1))' "$LAP" "${gpt[@]}" --tp 2
+has 'ranks that differ' "$status $err" '1 ' 'rank 0 says --steps = 1, rank 1 says --steps = 2'
+
+# By a file: its keys, unless the command line says more.
+if ! "$LAP" info | grep -q '  libyaml .*not found'; then
+    printf '%s\n' 'vocab_size: 64' 'global_batch_size: 3' 'micro_batch_size: 2' 'tp_comm_overlap: false' >model.yaml
+    says 'keys of a file' 2 'lap train: global_batch_size is 3; expected a multiple of 2, the micro_batch_size of 2 for each of 1 replica,' \
+        --config model.yaml
+    says '... of which the command line has one' 2 'lap train: --global-batch is 5; expected a multiple of 2, the micro_batch_size of 2' \
+        --config model.yaml --global-batch 5
+    says '... and a key that is the contrary of an option' 2 '--compare needs overlap; expected no --no-comm-overlap with it' \
+        --config model.yaml --global-batch 4 --tp 2 --compare
+fi
+finish

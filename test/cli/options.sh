@@ -52,7 +52,7 @@ wrong 'help on what is not there' "'rum'" "'run'" -- help rum
 wrong 'unknown option' "'--rank'" "'--ranks'" -- run --rank 4 true
 wrong 'unknown option with a value' "'--garce'" "'--grace'" -- run -n 2 --garce=3 true
 wrong 'unknown letter' "'-q'" 'lap run --help' -- run -q 2 true
-wrong 'a value is missing' "option '-n' needs a value: -n P" -- run -n
+wrong 'a value is missing' "option '-n' needs a value: -n N" -- run -n
 wrong 'a value too many' '--no-prefix' "'yes'" -- run -n 2 --no-prefix=yes true
 wrong 'a list twice' "'--method' is given twice, as 'ring' and as 'pull'; expected it once, with commas: --method ring,pull" -- \
     bench ag 8 8 8 --method ring --method pull

@@ -74,6 +74,9 @@ static inline void lap_nn_set_after_step(lap_linked_t *linked, uint32_t first)
 /* The region of a program that a region of its list is, and where in it. */
 uint32_t lap_nn_linked_region(const lap_nn_list_t *list, uint32_t region, size_t *offset_p);
 
+/* Whether a region is the caller's and has contents before a pass. */
+bool lap_nn_is_given(const lap_nn_list_t *list, uint32_t region);
+
 /*
  * Gives a program the regions of a list, with the same numbers, and the scratch of its operators.
  * `first`: scales and copies of weights are yet to be made.
@@ -191,6 +194,8 @@ void lap_nn_expect_step(const lap_nn_list_t *list, lap_linked_t *linked);
 /* All of a pass that is linked in that way. */
 void lap_nn_expect(const lap_nn_list_t *list, const lap_nn_linking_t *linking,
                    const lap_nn_buckets_t *buckets, lap_linked_t *linked);
+
+/* ---- programs.c ---- */
 
 /*
  * Links the pass of a plan. Methods that are "auto" are taken as serial. The caller clears it, also

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The programs of all ranks that share weights: linked from a plan, counted and proved. Runs nothing.
+ * What a program is made of is in program.c.
+ */
+#include <string.h>
+
+#include "core/status.h"
+#include "nn/context.h"
+#include "nn/program.h"
+#include "overlap/overlap.h"
+#include "schedule/lower.h"
+#include "util/alloc.h"
+
+const lap_nn_kernels_t *lap_nn_kernels_for(const lap_target_t *target)
+{
+    const lap_nn_kernels_t *kernels = NULL;
+    if (target->device.graphs && lap_nn_kernels_find("cuda", &kernels) != LAP_OK)
+        kernels = NULL;
+    return kernels;
+}
+
+/* From the descriptions of operators; the context is how they are linked. */
+static lap_status_t build_described(void *context, const lap_nn_list_t *list, uint32_t step,
+                                    size_t m, lap_schedule_t *schedule_p)
+{
+    const lap_nn_linking_t *linking = context;
+    lap_op_desc_t desc = list->steps[step].desc;
+    lap_problem_t problem;
+    const lap_builder_t *builder;
+    if (desc.method && strcmp(desc.method, LAP_AUTO) == 0)
+        desc.method = "serial";
+    const lap_nn_slice_t slice = lap_nn_slice(list, list->steps[step].group);
+    LAP_TRY(lap_problem_init(&problem, &builder, &desc, slice.size, linking->target->can));
+    problem.rank = slice.rank;
+    problem.m = m;
+    LAP_TRY(lap_build(builder, &problem, schedule_p));
+    return linking->as_built ? LAP_OK : lap_lower(schedule_p, 1, linking->target, linking->after);
+}
+
+/* How the buckets of a replica are built from their descriptions. */
+typedef struct bucket_source {
+    const lap_nn_linking_t *linking;
+    lap_nn_buckets_t buckets;
+} bucket_source_t;
+
+static lap_status_t build_bucket(void *context, size_t index, int which, lap_schedule_t *schedule_p)
+{
+    const bucket_source_t *source = context;
+    const lap_nn_linking_t *linking = source->linking;
+    const lap_op_desc_t desc = lap_nn_bucket_desc(&source->buckets, index, which);
+    lap_problem_t problem;
+    const lap_builder_t *builder;
+    LAP_TRY(lap_problem_init(&problem, &builder, &desc, source->buckets.replicas,
+                             linking->target->can));
+    problem.rank = source->buckets.replica;
+    LAP_TRY(lap_build(builder, &problem, schedule_p));
+    return linking->as_built ? LAP_OK : lap_lower(schedule_p, 1, linking->target, linking->after);
+}
+
+static lap_status_t link_parts(const lap_nn_list_t *list, const lap_nn_linking_t *linking,
+                               const lap_nn_source_t *source, const lap_nn_replicas_t *replicas,
+                               lap_linked_t *linked)
+{
+    const size_t seq = list->plan.desc.seq;
+    lap_nn_mode_t mode = {.first = linking->first, .more = linking->more};
+    lap_nn_link_regions(list, linking->first, linked);
+    if (replicas)
+        lap_nn_link_wire(list, replicas, linked);
+    const bool ahead = list->shards && replicas && linking->replication.ahead;
+    mode.replicas = replicas;
+    if (linking->first && !ahead)
+        LAP_TRY(lap_nn_link_part(list, LAP_NN_REFRESH, seq, mode, source, linked));
+    mode.replicas = ahead && !linking->more ? replicas : NULL; /* the first of a step gathers */
+    LAP_TRY(lap_nn_link_part(list, LAP_NN_FORWARD, seq, mode, source, linked));
+    mode.replicas = NULL;
+    LAP_TRY(lap_nn_link_part(list, LAP_NN_LOSS_PART, seq, mode, source, linked));
+    const bool late = linking->replication.late, held = linking->replication.held;
+    mode.replicas = late || held ? NULL : replicas;
+    LAP_TRY(lap_nn_link_part(list, linking->more ? LAP_NN_BACKWARD_MORE : LAP_NN_BACKWARD, seq,
+                             mode, source, linked));
+    mode.replicas = replicas;
+    if (replicas && late && !held)
+        LAP_TRY(lap_nn_link_part(list, LAP_NN_SYNC, seq, mode, source, linked));
+    if (linking->optimizer)
+        LAP_TRY(ahead && linking->replication.starts
+                    ? lap_nn_link_step_start(list, source, replicas, linked)
+                    : lap_nn_link_step(list, source, ahead ? NULL : replicas, linked));
+    lap_nn_expect(list, linking, replicas ? replicas->buckets : NULL, linked);
+    return lap_link(linked);
+}
+
+static lap_status_t link_rank(const lap_nn_list_t *list, const lap_nn_linking_t *linking,
+                              const lap_nn_source_t *source, lap_linked_t *linked)
+{
+    const lap_nn_replication_t *replication = &linking->replication;
+    const int nranks = list->plan.nranks;
+    bucket_source_t buckets = {.linking = linking};
+    const lap_nn_replicas_t replicas = {.buckets = &buckets.buckets,
+                                        .base = list->rank,
+                                        .stride = nranks,
+                                        .build = build_bucket,
+                                        .context = &buckets};
+    const int sharers = replication->replicas * (int)list->plan.desc.cp;
+    if (sharers <= 1)
+        return link_parts(list, linking, source, NULL, linked);
+    lap_status_t status =
+        lap_nn_buckets_init(&buckets.buckets, list, replication->bucket, replication->by_layer,
+                            replication->wire, sharers, linked->rank / nranks);
+    if (status == LAP_OK)
+        status = link_parts(list, linking, source, &replicas, linked);
+    lap_nn_buckets_clear(&buckets.buckets);
+    return status;
+}
+
+lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan_t *plan,
+                                  const lap_nn_linking_t *linking)
+{
+    lap_nn_linking_t known = *linking;
+    const lap_nn_source_t described = {build_described, &known};
+    const lap_nn_source_t *source = linking->source ? linking->source : &described;
+    const int replicas = linking->replication.replicas > 1 ? linking->replication.replicas : 1;
+    const int place = plan->nranks * (int)plan->desc.cp; /* ranks of a replica */
+    const size_t size = (size_t)place * (size_t)replicas;
+    *programs =
+        (lap_nn_programs_t){.size = (int)size,
+                            .separate_step = linking->separate_step,
+                            .starts = linking->replication.starts && linking->replication.ahead,
+                            .late = linking->replication.late};
+    programs->lists = lap_alloc(size, sizeof(*programs->lists));
+    programs->programs = lap_alloc(size, sizeof(*programs->programs));
+    programs->list = lap_alloc(size, sizeof(*programs->list));
+    if (!programs->lists || !programs->programs || !programs->list)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the programs of %zu ranks", size);
+    for (int rank = 0; rank < programs->size; rank++) {
+        lap_nn_list_t *list = &programs->lists[rank];
+        lap_linked_t *linked = &programs->programs[rank];
+        linked->rank = rank;
+        programs->list[rank] = linked;
+        LAP_TRY(lap_nn_list_init(list, plan, plan->desc.shards > 1 ? rank : rank % place,
+                                 lap_nn_kernels_for(linking->target)));
+        if (linking->optimizer)
+            LAP_TRY(lap_nn_list_step(list, linking->optimizer, plan->nranks));
+        LAP_TRY(link_rank(list, linking, source, linked));
+    }
+    return LAP_OK;
+}
+
+void lap_nn_programs_clear(lap_nn_programs_t *programs)
+{
+    for (int rank = 0; rank < programs->size; rank++) {
+        if (programs->programs)
+            lap_linked_clear(&programs->programs[rank]);
+        if (programs->lists)
+            lap_nn_list_clear(&programs->lists[rank]);
+    }
+    lap_free(programs->lists);
+    lap_free(programs->programs);
+    lap_free(programs->list);
+    *programs = (lap_nn_programs_t){.size = 0};
+}
+
+static size_t larger(size_t x, size_t y)
+{
+    return x > y ? x : y;
+}
+
+static size_t given_bytes(const lap_nn_list_t *list)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < list->nregions; i++)
+        bytes += lap_nn_is_given(list, i) ? lap_nn_region_bytes(&list->regions[i]) : 0;
+    return bytes;
+}
+
+/* dy takes the place of y. */
+static size_t made_bytes(const lap_nn_list_t *list)
+{
+    const lap_nn_region_t *y = &list->regions[list->y], *dx = &list->regions[list->dx];
+    return y->memory == LAP_NN_EXTERNAL ? lap_nn_region_bytes(y) + lap_nn_region_bytes(dx) : 0;
+}
+
+/* What is issued at once: all of a step, or where the host comes in between, these by themselves. */
+enum { RUN_PASS, RUN_SYNC, RUN_STEP, RUN_GATHER, RUNS };
+
+/* `stepped`: the optimizer's step comes before the fragment. */
+static int run_of(const lap_nn_programs_t *programs, const lap_nn_list_t *list, uint32_t origin,
+                  bool stepped)
+{
+    size_t index;
+    int which;
+    const bool separate = programs->separate_step,
+               bucket = lap_nn_bucket_of(origin, &index, &which);
+    const bool weights =
+        bucket && list->shards && (which == LAP_NN_BUCKET_PACK || which == LAP_NN_BUCKET_GATHER);
+    if (stepped)
+        return list->shards && !programs->starts ? RUN_GATHER : separate ? RUN_STEP : RUN_PASS;
+    return separate && programs->late && bucket && !weights ? RUN_SYNC : RUN_PASS;
+}
+
+static bool is_in_background(const lap_linked_t *linked, uint32_t f)
+{
+    return linked->fragments[f].schedule.set == LAP_BACKGROUND;
+}
+
+/*
+ * A program is a graph. Where the background takes turns with the rest and no step of the program waits
+ * for it, there are several.
+ */
+static size_t count_launches(const lap_nn_programs_t *programs, int rank)
+{
+    const lap_linked_t *linked = &programs->programs[rank];
+    const lap_nn_list_t *list = &programs->lists[rank];
+    size_t turns[RUNS] = {0}, count = 0;
+    bool waits[RUNS] = {false}, stepped = false;
+    uint32_t last = LAP_NO_STEP, first = 0; /* the fragment before, and the first of the same run */
+    int before = RUNS;
+    for (uint32_t f = 0; f < linked->nfragments; f++) {
+        const lap_fragment_t *fragment = &linked->fragments[f];
+        const uint32_t origin = fragment->origin;
+        const bool step = origin >= list->parts[LAP_NN_STEP] && origin < LAP_NN_BUCKET_ORIGIN;
+        const int run = !step                     ? run_of(programs, list, origin, stepped)
+                        : programs->separate_step ? RUN_STEP
+                                                  : RUN_PASS;
+        stepped = stepped || step;
+        first = run == before ? first : f;
+        turns[run] +=
+            run != before || is_in_background(linked, f) != is_in_background(linked, last);
+        for (uint32_t i = 0; i < fragment->nlinks && !is_in_background(linked, f); i++)
+            waits[run] = waits[run] || (fragment->links[i].fragment >= first &&
+                                        is_in_background(linked, fragment->links[i].fragment));
+        before = run;
+        last = f;
+    }
+    for (int run = 0; run < RUNS; run++)
+        count += waits[run] ? 1 : turns[run];
+    return count;
+}
+
+lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
+{
+    lap_nn_proof_t most = {.steps = 0};
+    for (int rank = 0; rank < programs->size; rank++) {
+        const lap_linked_t *linked = &programs->programs[rank];
+        const lap_nn_list_t *list = &programs->lists[rank];
+        lap_nn_proof_t own = {.fragments = linked->nfragments};
+        bool graphs = true;
+        size_t bytes[LAP_NN_GROUPS] = {0}, scratch[LAP_NN_SCRATCHES] = {0};
+        for (uint32_t f = 0; f < linked->nfragments; f++) {
+            const lap_schedule_t *schedule = &linked->fragments[f].schedule;
+            if (lap_nn_list_is_stage(list) && schedule->nsteps == 0) {
+                own.fragments--; /* what another rank does */
+                continue;
+            }
+            const bool kernel = schedule->nsteps == 1 && schedule->steps[0].kind == LAP_STEP_KERNEL;
+            own.kernels += kernel;
+            graphs = graphs && (kernel || schedule->graph);
+            own.steps += schedule->nsteps;
+            own.links += linked->fragments[f].nlinks;
+            if (linked->fragments[f].origin < list->nentries) {
+                size_t *room =
+                    &scratch[list->entries[linked->fragments[f].origin].index % LAP_NN_SCRATCHES];
+                *room = larger(*room, schedule->scratch_bytes);
+            }
+            const uint32_t buffer = linked->fragments[f].buffer; /* or one of a pipeline */
+            size_t *most_bytes = &bytes[buffer < LAP_NN_GROUPS ? buffer : LAP_NN_BY_LAYERS];
+            *most_bytes = larger(*most_bytes, schedule->symmetric_bytes);
+        }
+        size_t bucket_bytes = bytes[LAP_NN_BY_REPLICAS];
+        most.symmetric_bytes =
+            larger(most.symmetric_bytes, bytes[LAP_NN_BY_LAYERS] + bytes[LAP_NN_BY_RING] +
+                                             bytes[LAP_NN_BY_HEADS] + bytes[LAP_NN_BY_SHARDS] +
+                                             bytes[LAP_NN_BY_NORM]);
+        for (uint32_t i = list->nregions + list->nsteps; i < linked->nregions; i++)
+            bucket_bytes += linked->regions[i].bytes;
+        most.bucket_bytes = larger(most.bucket_bytes, bucket_bytes);
+        most.fragments = larger(most.fragments, own.fragments);
+        most.kernels = larger(most.kernels, own.kernels);
+        most.launches = larger(most.launches, graphs && !lap_nn_list_is_stage(list)
+                                                  ? count_launches(programs, rank)
+                                                  : own.fragments);
+        most.steps = larger(most.steps, own.steps);
+        most.links = larger(most.links, own.links);
+        most.private_bytes = larger(most.private_bytes, list->bytes[LAP_NN_PRIVATE]);
+        most.lasting_bytes = larger(most.lasting_bytes, list->bytes[LAP_NN_LASTING]);
+        for (unsigned i = 0; i < LAP_NN_SCRATCHES; i++)
+            own.scratch_bytes += scratch[i];
+        most.scratch_bytes = larger(most.scratch_bytes, own.scratch_bytes);
+        most.given_bytes = larger(most.given_bytes, given_bytes(list));
+        most.made_bytes = larger(most.made_bytes, made_bytes(list));
+        most.weights = larger(most.weights, lap_nn_optimized(list));
+        most.state_bytes = larger(most.state_bytes, list->bytes[LAP_NN_STATE]);
+    }
+    return most;
+}
+
+/* ---- proofs ---- */
+
+/* Each call by itself, for what the target demands of what it is given. */
+static lap_status_t prove_call(const lap_nn_programs_t *programs, const lap_target_t *target,
+                               uint32_t f, int first, const lap_schedule_t **group)
+{
+    const lap_fragment_t *fragment = &programs->programs[first].fragments[f];
+    const int size = fragment->schedule.size;
+    for (int rank = 0; rank < size; rank++)
+        group[rank] = &programs->programs[lap_fragment_rank(fragment, rank)].fragments[f].schedule;
+    return lap_lowered_check(group, 1, size, target);
+}
+
+/*
+ * What is a call of some ranks, of which the first is this one. Without a pipeline, those of other replicas
+ * are no others than those of the first.
+ */
+static bool is_call(const lap_nn_programs_t *programs, uint32_t f, int rank)
+{
+    const lap_fragment_t *fragment = &programs->programs[rank].fragments[f];
+    const lap_schedule_t *schedule = &fragment->schedule;
+    const bool stage = lap_nn_list_is_stage(&programs->lists[rank]);
+    if (schedule->nsteps == 0 ? stage : schedule->steps[0].kind == LAP_STEP_KERNEL)
+        return false;
+    return stage ? schedule->rank == 0 : rank == 0;
+}
+
+lap_status_t lap_nn_programs_prove(const lap_nn_programs_t *programs, const lap_target_t *target)
+{
+    const lap_schedule_t **group = lap_alloc((size_t)programs->size, sizeof(*group));
+    lap_status_t status = LAP_OK;
+    if (!group)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to check %d ranks", programs->size);
+    for (uint32_t f = 0; f < programs->programs[0].nfragments; f++)
+        for (int rank = 0; rank < programs->size && status == LAP_OK; rank++)
+            if (is_call(programs, f, rank))
+                status = prove_call(programs, target, f, rank, group);
+    lap_free(group);
+    LAP_TRY(status);
+    return lap_linked_check(programs->list, programs->size, target->device.shares_queues);
+}
+
+lap_status_t lap_nn_prove_linking(const lap_nn_plan_t *plan, const lap_nn_linking_t *how,
+                                  lap_nn_proof_t *proof_p)
+{
+    lap_status_t status = LAP_OK;
+    for (int i = 0; i < 3 && status == LAP_OK; i++) {
+        const bool sets = i == 1;
+        lap_nn_programs_t programs;
+        lap_nn_linking_t linking = *how;
+        linking.first = i == 0;
+        linking.more = i == 2;
+        status = lap_nn_programs_init(&programs, plan, &linking);
+        /* All of it is in the first pass, too, unless scales come from passes before. */
+        if (status == LAP_OK && (!sets || plan->desc.fp8 == LAP_FP8_DELAYED))
+            status = lap_nn_programs_prove(&programs, how->target);
+        if (status == LAP_OK && sets)
+            *proof_p = lap_nn_programs_count(&programs);
+        lap_nn_programs_clear(&programs);
+    }
+    return status;
+}
+
+lap_status_t lap_nn_prove(const lap_nn_plan_t *plan, const lap_target_t *target,
+                          lap_nn_proof_t *proof_p)
+{
+    const lap_nn_linking_t how = {.target = target};
+    return lap_nn_prove_linking(plan, &how, proof_p);
+}
+
+/* Layers of a kind repeat the same calls: two of them show all neighbours that calls can have. */
+lap_status_t lap_nn_check(const lap_nn_desc_t *desc, int nranks, const char *transport)
+{
+    lap_nn_plan_t plan = {.nranks = nranks};
+    lap_nn_proof_t proof;
+    const lap_transport_ops_t *ops;
+    const lap_device_ops_t *device;
+    LAP_TRY(lap_nn_plan_init(desc, nranks, &plan));
+    LAP_TRY(lap_transport_find(transport ? transport : "shm", &ops));
+    LAP_TRY(lap_device_find(ops->device ? ops->device : "cpu", &device));
+    const lap_target_t target = lap_target_of(device, ops);
+    if (plan.desc.layers > 2)
+        lap_nn_plan_cut(&plan, 2);
+    return lap_nn_prove(&plan, &target, &proof);
+}

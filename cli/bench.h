@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The parts of `lap bench`: what was asked for (bench_options.c, bench_methods.c), what that means
- * for a rank (bench_shape.c), its matrices (bench_data.c) and the truth about them (bench_truth.c),
- * the measuring that every rank takes part in (bench_measure.c, bench_latency.c), what others than
- * this library do instead (bench_mpi.c) and what rank 0 prints (bench_print.c, bench_json.c,
- * bench_sweep.c). bench.c starts the ranks.
+ * The parts of `lap bench`: what was asked for (bench_options.c, bench_table.c, bench_methods.c), what
+ * that means for a rank (bench_shape.c), its matrices (bench_data.c) and the truth about them
+ * (bench_truth.c), the measuring that every rank takes part in (bench_measure.c, bench_latency.c), what
+ * others than this library do instead (bench_mpi.c) and what rank 0 prints (bench_print.c,
+ * bench_json.c, bench_sweep.c). bench.c starts the ranks.
  */
 #ifndef LAP_CLI_BENCH_H
 #define LAP_CLI_BENCH_H

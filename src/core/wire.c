@@ -15,13 +15,10 @@
 #include "util/clock.h"
 
 #define LARGE_PER_PEER 16 /* large packets on their way to one rank; they pace who sends more */
+#define LAST_PACKETS_NS 500000000u /* what they may take once the process of their rank has ended */
 
-/* Words of the bank: large packets to a rank that got away, the errno of one that is lost, */
+/* The word of the bank for large packets to a rank that got away. */
 #define WORD_PEER(peer) (1 + (size_t)(peer))
-#define WORD_ERROR(base, peer) (1 + (size_t)(base)->world->size + (size_t)(peer))
-/* and when the process of one of this host was found to have ended, in ms. */
-#define WORD_ENDED(base, peer) (1 + 2 * (size_t)(base)->world->size + (size_t)(peer))
-#define LAST_PACKETS_MS 500u /* may take so long */
 
 static lap_wire_base_t *base_of(lap_wire_t *wire)
 {
@@ -184,28 +181,26 @@ void lap_wire_lose(lap_wire_base_t *base, int peer)
 
 void lap_wire_note_error(lap_wire_base_t *base, int peer, int error)
 {
-    atomic_store_explicit(&base->bank->words[WORD_ERROR(base, peer)].value, (uint32_t)error,
-                          memory_order_relaxed); /* lap_wire_lose makes it visible */
+    /* lap_wire_lose makes it visible. */
+    atomic_store_explicit(&base->lanes[peer].error, error, memory_order_relaxed);
 }
 
 int lap_wire_error(const lap_wire_t *wire, int peer)
 {
     const lap_wire_base_t *base = (const lap_wire_base_t *)(const void *)wire;
-    return (int)atomic_load_explicit(&base->bank->words[WORD_ERROR(base, peer)].value,
-                                     memory_order_relaxed);
+    return atomic_load_explicit(&base->lanes[peer].error, memory_order_relaxed);
 }
 
 bool lap_wire_is_over(lap_wire_t *wire, int peer)
 {
     lap_wire_base_t *base = base_of(wire);
-    const uint32_t now = (uint32_t)(lap_now_ns() / 1000000u) | 1; /* never 0 */
-    uint32_t first = 0;
+    const uint64_t now = lap_now_ns();
+    uint64_t first = 0;
     if (atomic_load_explicit(&base->world->peers[peer].lost, memory_order_acquire))
         return true;
-    if (atomic_compare_exchange_strong(&base->bank->words[WORD_ENDED(base, peer)].value, &first,
-                                       now))
+    if (atomic_compare_exchange_strong(&base->lanes[peer].ended_ns, &first, now))
         return false;
-    return now - first > LAST_PACKETS_MS;
+    return now > first + LAST_PACKETS_NS;
 }
 
 void lap_wire_say_bye(lap_wire_base_t *base, bool well)
@@ -231,7 +226,7 @@ lap_status_t lap_wire_base_init(lap_wire_base_t *base, const lap_wire_ops_t *ops
     base->world = world;
     pthread_mutex_init(&base->lock, NULL);
     pthread_mutex_init(&base->ports_lock, NULL);
-    LAP_TRY(lap_region_create(world, lap_bank_bytes(1 + 3 * size), 1, &base->bank_region));
+    LAP_TRY(lap_region_create(world, lap_bank_bytes(1 + size), 1, &base->bank_region));
     base->bank = base->bank_region.data;
     base->lanes = lap_alloc(size, sizeof(*base->lanes));
     if (!base->lanes)

@@ -11,6 +11,7 @@
 #define LAP_CORE_WIRE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -102,10 +103,12 @@ typedef struct lap_wire_port {
     const lap_bank_t *bank;
 } lap_wire_port_t;
 
-/* Memory for large packets to one rank: as many as may be on their way pace who sends more. */
+/* What a wire has for one rank. */
 typedef struct lap_wire_lane {
-    lap_out_t *spare;
-    int made;
+    lap_out_t *spare;          /* memory for large packets to it, */
+    int made;                  /* and how much there is: who sends more waits */
+    _Atomic int error;         /* see lap_wire_error */
+    _Atomic uint64_t ended_ns; /* when its process was found to have ended; 0: it was not */
 } lap_wire_lane_t;
 
 /* What a wire has to begin with. */

@@ -46,11 +46,10 @@ typedef struct lap_span {
 
 /*
  * For how many nanoseconds the thread of a stream was ready to run and had no core: before `ready`
- * of a span, since it was asked last; between ready and begin; and between begin and end. 0 where
- * nobody tells.
+ * of a span, since it was asked last; and between begin and end. 0 where nobody tells.
  */
 typedef struct lap_delays {
-    uint64_t before, waiting, running;
+    uint64_t before, running;
 } lap_delays_t;
 
 /* Copies `rows` rows of `row_bytes` bytes. */

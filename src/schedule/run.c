@@ -317,7 +317,7 @@ void lap_program_forget_times(lap_program_t *program)
     for (size_t i = 0; i < count; i++) {
         program->records[i].span = (lap_span_t){0, 0, 0};
         program->records[i].flight = (lap_span_t){0, 0, 0};
-        program->records[i].delays = (lap_delays_t){0, 0, 0};
+        program->records[i].delays = (lap_delays_t){0, 0};
     }
 }
 

@@ -29,7 +29,7 @@ typedef struct lap_trace_record {
     uint64_t bytes;           /* put, raise */
     lap_span_t span;     /* of the step on its stream; a GEMM block that waited has ready < begin */
     lap_span_t flight;   /* put, raise with bytes: from its start to its delivery */
-    lap_delays_t delays; /* of its stream's thread; `waiting` is of GEMM blocks */
+    lap_delays_t delays; /* of its stream's thread */
 } lap_trace_record_t;
 
 /* All of a record that is known before a step, or a block of a GEMM step, runs. */

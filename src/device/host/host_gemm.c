@@ -46,13 +46,14 @@ static lap_status_t run_block(const gemm_task_t *task, size_t index, search_t se
     block->done = true;
     if (block->has_wait && gemm->wait_passed)
         LAP_TRY(gemm->wait_passed(gemm->context, index));
-    const uint64_t waiting = block->delays ? lap_host_stream_delay(task->stream) : 0;
+    if (block->delays)
+        (void)lap_host_stream_delay(task->stream); /* what follows is counted from here */
     const uint64_t begin_ns = block->span ? lap_now_ns() : 0;
     LAP_TRY(multiply(task, block));
     if (block->span)
         *block->span = (lap_span_t){search.ns, begin_ns, lap_now_ns()};
     if (block->delays)
-        *block->delays = (lap_delays_t){search.delay, waiting, lap_host_stream_delay(task->stream)};
+        *block->delays = (lap_delays_t){search.delay, lap_host_stream_delay(task->stream)};
     return block->raise_arg ? gemm->raise(gemm->context, block->raise_arg) : LAP_OK;
 }
 

@@ -16,7 +16,7 @@
 #include "core/status.h"
 #include "interrupt.h"
 #include "launch.h"
-#include "meeting.h"
+#include "rendezvous.h"
 #include "util/alloc.h"
 #include "util/cores.h"
 #include "util/thread.h"
@@ -146,9 +146,9 @@ static int join_world(const lap_ranks_t *job)
     lap_world_t *world;
     status = job->start ? job->start(job->context, &environment) : LAP_OK;
     if (status == LAP_OK) {
-        lap_meeting_begin(environment.rank == 0 ? environment.dir : "");
-        status = lap_world_create_noted(&options, lap_meeting_note_place, &world);
-        lap_meeting_end();
+        lap_rendezvous_begin(environment.rank == 0 ? environment.dir : "");
+        status = lap_world_create_noted(&options, lap_rendezvous_note_place, &world);
+        lap_rendezvous_end();
     }
     if (status != LAP_OK)
         return lap_ranks_fail(job->name, environment.rank, status);

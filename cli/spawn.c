@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Meeting place, environment, fork and exec of the ranks: see spawn.h. */
+/* Rendezvous directory, environment, fork and exec of the ranks: see spawn.h. */
 #include "spawn.h"
 
 #include <errno.h>

@@ -54,7 +54,7 @@ class Fault:
         self.call = "lap_alloc" if self.kind == "alloc" else r.choice(list(CALLS))
         self.at = r.randint(1, 300 if self.kind == "alloc" else CALLS[self.call]) if self.kind in ("alloc", "call") else \
             r.randint(1, 60)
-        self.place = r.choice(["stdout", "timeline", "meeting"] if self.verb == "bench" else ["stdout", "meeting"])
+        self.place = r.choice(["stdout", "timeline", "rendezvous"] if self.verb == "bench" else ["stdout", "rendezvous"])
         self.setting = r.choice(SETTINGS[self.verb])
         self.goes_on = self.kind in ("kill", "stop")
         self.words += ["--iters", str(ENDLESS if self.goes_on else 12)]
@@ -198,7 +198,7 @@ class Run:
         for pid in left.values():
             os.kill(pid, signal.SIGKILL)
         # mpirun leaves folders of its own. It ends a rank that waits to meet one without memory for its first steps, and
-        # what is ended so leaves the folder of the meeting, as README says.
+        # what is ended so leaves the directory of the rendezvous, as README says.
         excused = re.search(r"no memory to (gather|make a world over MPI)", said)
         files = [name for name in os.listdir(self.tmp) if not name.startswith("ompi.") and not excused]
         self.expect(not files, f"files are left: {files}")

@@ -54,14 +54,14 @@ static double timeout_seconds(const lap_world_t *world)
     return (double)world->timeout_ns * 1e-9;
 }
 
-/* The number by which all ranks know one of this meeting. */
-static int known(const lap_meeting_place_t *place, int rank)
+/* The number by which all ranks know one of this rendezvous. */
+static int known(const lap_rendezvous_t *place, int rank)
 {
     return place->ranks ? place->ranks[rank] : rank;
 }
 
 /* Whether `rank`, for which `self` waits, is known not to come. */
-static lap_status_t look(const lap_meeting_place_t *place, int self, int rank)
+static lap_status_t look(const lap_rendezvous_t *place, int self, int rank)
 {
     if (place->look)
         LAP_TRY(place->look(place->context));
@@ -69,7 +69,7 @@ static lap_status_t look(const lap_meeting_place_t *place, int self, int rank)
 }
 
 /* A descriptor for each other process that tells when it has ended. */
-static lap_status_t open_pidfds(lap_world_t *world, const lap_meeting_place_t *place)
+static lap_status_t open_pidfds(lap_world_t *world, const lap_rendezvous_t *place)
 {
     for (int rank = 0; rank < world->size; rank++) {
         lap_peer_t *peer = &world->peers[rank];
@@ -88,17 +88,17 @@ static lap_status_t open_pidfds(lap_world_t *world, const lap_meeting_place_t *p
 /* What the host has. */
 typedef struct host {
     lap_world_t *world;
-    const lap_meeting_place_t *place;
+    const lap_rendezvous_t *place;
     const char *dir;
     lap_deadline_t deadline;
     int hasty;     /* the rank whose deadline it is, if that is well before this one's; else 0 */
     bool owns_dir; /* to be removed at the end: this host made it, or one that has died did */
     int dir_fd;    /* holds a lock, so that a second host does not take the place of a living one */
     int listener;
-    bool bound;     /* the socket of the listener is in the directory */
-    int *clients;   /* socket to each rank; -1: has not come, or has gone */
-    int *strangers; /* sockets of who has connected and not yet said hello, the eldest first */
-    int nstrangers; /* of them; there is room for host_strangers() */
+    bool bound;           /* the socket of the listener is in the directory */
+    int *clients;         /* socket to each rank; -1: has not come, or has gone */
+    int *strangers;       /* connections that have not sent a hello yet, the eldest first */
+    int nstrangers;       /* of them; there is room for host_strangers() */
     struct pollfd *polls; /* room for the listener, all clients and all strangers */
     lap_status_t failure; /* the first one while gathering, with its sentence */
     char sentence[LAP_ERROR_TEXT];
@@ -197,7 +197,7 @@ static lap_status_t host_timeout(const host_t *host)
     char missing[512], silent[64] = "";
     list_missing(host, missing, sizeof(missing));
     if (host->nstrangers > 0)
-        snprintf(silent, sizeof(silent), "; %d connection%s said nothing", host->nstrangers,
+        snprintf(silent, sizeof(silent), "; %d connection%s sent nothing", host->nstrangers,
                  host->nstrangers == 1 ? " has" : "s have");
     if (host->hasty)
         return lap_error(LAP_ERR_TIMEOUT,
@@ -311,7 +311,7 @@ static lap_status_t host_greet(host_t *host, int fd, int *came_p)
     host->clients[hello.rank] = fd;
     host->world->peers[hello.rank].heap_fd = fds[0];
     host->world->peers[hello.rank].pid = hello.pid;
-    /* Nobody waits longer than it said: the first to lose patience ends the meeting for all. */
+    /* No rank waits longer than its hello says: the first timeout ends the rendezvous for all. */
     if (hello.left_ns < lap_deadline_left(&host->deadline) / 2)
         host->hasty = hello.rank;
     lap_deadline_shorten(&host->deadline, hello.left_ns);
@@ -495,7 +495,7 @@ static void host_tell_all(host_t *host, lap_status_t status)
     }
 }
 
-static lap_status_t host_meet(lap_world_t *world, const lap_meeting_place_t *place,
+static lap_status_t host_meet(lap_world_t *world, const lap_rendezvous_t *place,
                               lap_region_t *board_p)
 {
     host_t host = {.world = world,
@@ -552,7 +552,7 @@ static lap_status_t client_try(const char *dir, int *fd_p)
     return status;
 }
 
-static lap_status_t client_connect(const lap_world_t *world, const lap_meeting_place_t *place,
+static lap_status_t client_connect(const lap_world_t *world, const lap_rendezvous_t *place,
                                    lap_deadline_t *deadline, int *fd_p)
 {
     int fd = -1;
@@ -572,7 +572,7 @@ static lap_status_t client_connect(const lap_world_t *world, const lap_meeting_p
 }
 
 /* Hears from the host. Its failures become ours, in its words. */
-static lap_status_t client_hear(const lap_world_t *world, const lap_meeting_place_t *place, int fd,
+static lap_status_t client_hear(const lap_world_t *world, const lap_rendezvous_t *place, int fd,
                                 lap_deadline_t *deadline, lap_message_kind_t kind,
                                 lap_message_t *message_p, int *fds, int *nfds_p)
 {
@@ -594,7 +594,7 @@ static lap_status_t client_hear(const lap_world_t *world, const lap_meeting_plac
                      known(place, 0), message_p->kind, kind);
 }
 
-static lap_status_t client_hear_table(lap_world_t *world, const lap_meeting_place_t *place, int fd,
+static lap_status_t client_hear_table(lap_world_t *world, const lap_rendezvous_t *place, int fd,
                                       lap_deadline_t *deadline, uint64_t *board_p)
 {
     for (int known = 0; known < world->size;) {
@@ -622,14 +622,14 @@ static lap_status_t client_hear_table(lap_world_t *world, const lap_meeting_plac
 }
 
 /* All that this rank has to do itself before it is ready. */
-static lap_status_t client_prepare(lap_world_t *world, const lap_meeting_place_t *place,
+static lap_status_t client_prepare(lap_world_t *world, const lap_rendezvous_t *place,
                                    uint64_t board, lap_region_t *region_p)
 {
     LAP_TRY(open_pidfds(world, place));
     return lap_region_map(world, 0, board, lap_board_bytes(world->size), region_p);
 }
 
-static lap_status_t client_talk(lap_world_t *world, const lap_meeting_place_t *place, int fd,
+static lap_status_t client_talk(lap_world_t *world, const lap_rendezvous_t *place, int fd,
                                 lap_deadline_t *deadline, lap_region_t *region)
 {
     lap_message_t message = lap_message_make(LAP_MESSAGE_HELLO);
@@ -652,7 +652,7 @@ static lap_status_t client_talk(lap_world_t *world, const lap_meeting_place_t *p
     message = lap_message_make_status(LAP_MESSAGE_READY, status);
     const lap_status_t sent = lap_message_send(fd, &message, NULL, 0, deadline);
     LAP_TRY(status);
-    /* The host, which has not heard of us, waits for nothing else: it is told by our end. */
+    /* The host, which has not heard of us, waits for nothing else: it will see that we end. */
     if (sent != LAP_OK && sent != LAP_ERR_PEER_LOST)
         return sent;
     LAP_TRY(client_hear(world, place, fd, deadline, LAP_MESSAGE_GO, &message, fds, &nfds));
@@ -660,7 +660,7 @@ static lap_status_t client_talk(lap_world_t *world, const lap_meeting_place_t *p
     return LAP_OK;
 }
 
-static lap_status_t client_meet(lap_world_t *world, const lap_meeting_place_t *place,
+static lap_status_t client_meet(lap_world_t *world, const lap_rendezvous_t *place,
                                 lap_region_t *board_p)
 {
     lap_deadline_t deadline = lap_deadline_after(world->timeout_ns);
@@ -677,7 +677,7 @@ static lap_status_t client_meet(lap_world_t *world, const lap_meeting_place_t *p
     return LAP_OK;
 }
 
-lap_status_t lap_bootstrap_meet(lap_world_t *world, const lap_meeting_place_t *place,
+lap_status_t lap_bootstrap_meet(lap_world_t *world, const lap_rendezvous_t *place,
                                 lap_region_t *board_p)
 {
     return world->rank == 0 ? host_meet(world, place, board_p) : client_meet(world, place, board_p);

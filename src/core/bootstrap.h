@@ -18,14 +18,14 @@
 #define LAP_BOOTSTRAP_LINGER_NS 2000000000u
 
 /* Where ranks meet. */
-typedef struct lap_meeting_place {
+typedef struct lap_rendezvous {
     const char *dir;
     /* NULL, but for those of one host among several: the numbers by which all ranks know them, */
     const int *ranks;
-    /* and what is called now and then while somebody has not come: a failure ends the meeting. */
+    /* and what is called now and then while somebody has not come: a failure ends the rendezvous. */
     lap_status_t (*look)(void *context);
     void *context;
-} lap_meeting_place_t;
+} lap_rendezvous_t;
 
 /*
  * Meets the other ranks of the world in the directory of `place`, which rank 0 makes and removes again,
@@ -36,7 +36,7 @@ typedef struct lap_meeting_place {
  * the latest when the first of them has waited for timeout_ns. On failure some peers may be filled
  * in: who destroys the world closes them.
  */
-lap_status_t lap_bootstrap_meet(lap_world_t *world, const lap_meeting_place_t *place,
+lap_status_t lap_bootstrap_meet(lap_world_t *world, const lap_rendezvous_t *place,
                                 lap_region_t *board_p);
 
 #endif

@@ -91,7 +91,7 @@ lap_status_t lap_private_dir_make(const char *dir, int *fd_p)
     return status;
 }
 
-lap_status_t lap_meeting_place_make(lap_note_place_t note, char dir[LAP_DIR_BYTES], int *fd_p)
+lap_status_t lap_rendezvous_dir_make(lap_note_place_t note, char dir[LAP_DIR_BYTES], int *fd_p)
 {
     lap_status_t status = lap_private_dir_name("lap-", 1, dir);
     *fd_p = -1;
@@ -104,7 +104,7 @@ lap_status_t lap_meeting_place_make(lap_note_place_t note, char dir[LAP_DIR_BYTE
     return status;
 }
 
-void lap_meeting_place_remove(lap_note_place_t note, const char *dir, int fd)
+void lap_rendezvous_dir_remove(lap_note_place_t note, const char *dir, int fd)
 {
     if (fd < 0)
         return;

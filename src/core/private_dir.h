@@ -34,8 +34,8 @@ typedef void (*lap_note_place_t)(const char *dir);
  * rank has left that. On failure `dir` is "" and *fd_p -1; removing that does nothing. `note` may be
  * NULL.
  */
-lap_status_t lap_meeting_place_make(lap_note_place_t note, char dir[LAP_DIR_BYTES], int *fd_p);
-void lap_meeting_place_remove(lap_note_place_t note, const char *dir, int fd);
+lap_status_t lap_rendezvous_dir_make(lap_note_place_t note, char dir[LAP_DIR_BYTES], int *fd_p);
+void lap_rendezvous_dir_remove(lap_note_place_t note, const char *dir, int fd);
 
 /*
  * Opens a directory that is there: no link, ours, closed to others; what is not is refused with a

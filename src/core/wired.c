@@ -93,10 +93,10 @@ static lap_status_t meet_locals(lap_wired_t *maker)
     lap_world_t *world = maker->world, *host = maker->host;
     lap_region_t board = {0};
     host->peers[maker->local_rank] = world->peers[maker->rank];
-    const lap_meeting_place_t place = {.dir = maker->cards[maker->locals[0]].dir,
-                                       .ranks = maker->locals,
-                                       .look = look,
-                                       .context = maker};
+    const lap_rendezvous_t place = {.dir = maker->cards[maker->locals[0]].dir,
+                                    .ranks = maker->locals,
+                                    .look = look,
+                                    .context = maker};
     lap_status_t status = lap_bootstrap_meet(host, &place, &board);
     if (status == LAP_OK)
         lap_region_unmap(host, &board);
@@ -124,7 +124,7 @@ static lap_status_t make_group(lap_world_t *world)
 
 /*
  * What a rank does by itself. It comes before the first exchange, so that nobody waits at the
- * meeting for a rank that has no memory.
+ * rendezvous for a rank that has no memory.
  */
 static lap_status_t prepare_world(lap_wired_t *maker, int *place_p)
 {
@@ -138,7 +138,7 @@ static lap_status_t prepare_world(lap_wired_t *maker, int *place_p)
     LAP_TRY(lap_world_alloc(LAP_WORLD_PROCESSES, maker->local_rank, maker->local_size,
                             maker->settings, &maker->host));
     return maker->local_rank == 0
-               ? lap_meeting_place_make(maker->settings->note_place, mine_of(maker)->dir, place_p)
+               ? lap_rendezvous_dir_make(maker->settings->note_place, mine_of(maker)->dir, place_p)
                : LAP_OK;
 }
 
@@ -175,7 +175,7 @@ lap_status_t lap_wired_make(lap_wired_t *maker, lap_status_t status, lap_world_t
     status = exchange(maker, status);
     if (status == LAP_OK)
         status = exchange(maker, make_world(maker));
-    lap_meeting_place_remove(maker->settings->note_place, mine_of(maker)->dir, place);
+    lap_rendezvous_dir_remove(maker->settings->note_place, mine_of(maker)->dir, place);
     lap_world_destroy(maker->host);
     maker->host = NULL;
     if (status == LAP_OK)

@@ -21,7 +21,7 @@ typedef struct lap_wired_ops {
      * Returns the failure by which the world ends here.
      */
     lap_status_t (*report)(lap_wired_t *maker, lap_status_t status);
-    /* While this rank waits for others of its host: a failure that another rank has told, or its end. */
+    /* While this rank waits for others of its host: a failure that another rank has reported, or its end. */
     lap_status_t (*look)(lap_wired_t *maker);
     /* Connects all ranks of the world. */
     lap_status_t (*open_wire)(lap_wired_t *maker, lap_world_t *world, lap_wire_t **wire_p);

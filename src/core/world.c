@@ -164,7 +164,7 @@ static lap_status_t process_world_create(int rank, int size, const char *dir,
     if (status != LAP_OK)
         goto err_destroy;
     if (size > 1)
-        status = lap_bootstrap_meet(world, &(lap_meeting_place_t){.dir = dir}, &board);
+        status = lap_bootstrap_meet(world, &(lap_rendezvous_t){.dir = dir}, &board);
     else
         status = lap_region_create(world, lap_board_bytes(1), 1, &board);
     lap_world_set_local(world, size);
@@ -349,7 +349,7 @@ static lap_status_t meet_with_cards(const lap_bootstrap_t *bootstrap, lap_status
     card_t mine = {.rank = bootstrap->rank, .nranks = bootstrap->nranks};
     int made = -1;
     if (status == LAP_OK && mine.rank == 0)
-        status = lap_meeting_place_make(NULL, mine.dir, &made);
+        status = lap_rendezvous_dir_make(NULL, mine.dir, &made);
     mine.wired = status == LAP_OK && is_wired(settings->transport_name);
     lap_environment_host(mine.host, sizeof(mine.host));
     status = exchange_cards(bootstrap, status, &mine, cards);
@@ -358,7 +358,7 @@ static lap_status_t meet_with_cards(const lap_bootstrap_t *bootstrap, lap_status
             are_wired(cards, mine.nranks)
                 ? meet_over_tcp(bootstrap, &mine, cards, settings, world_p)
                 : process_world_create(mine.rank, mine.nranks, cards[0].dir, settings, world_p);
-    lap_meeting_place_remove(NULL, mine.dir, made);
+    lap_rendezvous_dir_remove(NULL, mine.dir, made);
     return status;
 }
 

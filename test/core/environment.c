@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the environment of each launcher comes to, and what is said about variables that make no
+ * What the environment of each launcher comes to, and the errors about variables that make no
  * sense.
  */
 #include "core/environment.h"

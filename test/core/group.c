@@ -205,7 +205,7 @@ static void failing(lap_world_t *world, void *arg)
     lap_group_t *group = lap_world_group(world);
     tap_success(lap_group_barrier(group), "all are there");
     if (lap_world_rank(world) == 1) {
-        usleep(50000); /* by now the others most likely wait; if not, they are told all the same */
+        usleep(50000); /* by now the others most likely wait; if not, they fail all the same */
         lap_group_fail(group, LAP_ERR_CHECK, "a sentence");
         lap_group_fail(group, LAP_ERR_BUSY, "a later sentence");
     }

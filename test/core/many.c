@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * More ranks than fit in one message of the meeting, or in one poll: 70 processes meet, know each
+ * More ranks than fit in one message of the rendezvous, or in one poll: 70 processes meet, know each
  * other's pids and memory, and run operators. When one of them is killed, every other one names it.
  */
 #include <errno.h>
@@ -208,7 +208,7 @@ int main(void)
     if (memory == MAP_FAILED || !mkdtemp(dir))
         return 1;
     answers = memory;
-    snprintf(base, sizeof(base), "%s/meeting", dir);
+    snprintf(base, sizeof(base), "%s/rendezvous", dir);
     run_case("all know each other and run operators", run_operators, -1, 0, LAP_OK, "");
     run_case("rank 66 is killed", lose_66, 66, SIGKILL, LAP_ERR_PEER_LOST, "died");
     run_case("rank 66 leaves", leave_66, 66, 0, LAP_ERR_PEER_LOST, "left the group");

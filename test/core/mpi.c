@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Worlds of a program that uses MPI itself. Run under mpirun: mpi [single]. The program's own
- * messages go on beside the library's; what is wrong with MPI is told in one sentence.
+ * messages go on beside the library's; what is wrong with MPI is one sentence.
  */
 #include <lap/lap_mpi.h>
 

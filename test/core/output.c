@@ -24,7 +24,7 @@ static struct rlimit limit_files(rlim_t bytes)
     return old;
 }
 
-/* What went wrong long ago is told as it was, not in the words of what went wrong last. */
+/* An early error is reported with its own sentence, not with that of the last one. */
 static void test_late(const char *path)
 {
     lap_output_t output;

@@ -229,7 +229,7 @@ static void slow_start(void)
 /* Ranks that go away. */
 
 /*
- * The others are told before their time is up, and tell who and what; afterwards everything can be
+ * The others return before their timeout, with a sentence about who and what; afterwards everything can be
  * destroyed.
  */
 static void mourn(lap_world_t *world, lap_status_t expected, const char *word)
@@ -329,7 +329,7 @@ static void without_some(void)
     snprintf(shared->sentences[rank], sizeof(shared->sentences[rank]), "%s", lap_last_error());
 }
 
-/* All wait only as long as rank 1, which has a shorter timeout than the others, and are told so. */
+/* All wait only as long as rank 1, which has a shorter timeout than the others, and say so. */
 static void without_patience(void)
 {
     const uint64_t begin = lap_now_ns();
@@ -444,7 +444,7 @@ static void silent_and_alone(void)
             usleep(1000);
         close(fd);
     } else if (my_rank == 0) {
-        not_met(LAP_ERR_TIMEOUT, "have not come", ": 1, 2; 1 connection has said nothing");
+        not_met(LAP_ERR_TIMEOUT, "have not come", ": 1, 2; 1 connection has sent nothing");
         atomic_store(&shared->arrived, 1);
     }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who comes to a meeting over TCP and is no rank of the job, or listens where rank 0 is looked for:
+ * Who comes to a rendezvous over TCP and is no rank of the job, or listens where rank 0 is looked for:
  * it is played here, byte by byte. Ranks are threads.
  */
 #include "core/tcp/tcp.h"
@@ -45,7 +45,7 @@ ssize_t __wrap_getrandom(void *data, size_t bytes, unsigned int flags)
 
 /* A rank that meets the others, in a thread. */
 typedef struct member {
-    lap_tcp_meeting_t meeting;
+    lap_tcp_rendezvous_t rendezvous;
     pthread_t thread;
     lap_status_t status;
     char sentence[LAP_ERROR_TEXT];
@@ -56,8 +56,8 @@ static void *meet_main(void *arg)
 {
     member_t *member = arg;
     const uint64_t began = lap_now_ns();
-    lap_deadline_t deadline = lap_deadline_after(member->meeting.timeout_ns);
-    member->status = lap_tcp_meet(&member->meeting, LAP_OK, &deadline);
+    lap_deadline_t deadline = lap_deadline_after(member->rendezvous.timeout_ns);
+    member->status = lap_tcp_meet(&member->rendezvous, LAP_OK, &deadline);
     member->took_ns = lap_now_ns() - began;
     if (member->status != LAP_OK)
         snprintf(member->sentence, sizeof(member->sentence), "%s", lap_last_error());
@@ -67,7 +67,7 @@ static void *meet_main(void *arg)
 static void start(member_t *member, int rank, int size, uint64_t timeout_ns)
 {
     memset(member, 0, sizeof(*member));
-    member->meeting = (lap_tcp_meeting_t){
+    member->rendezvous = (lap_tcp_rendezvous_t){
         .rank = rank, .size = size, .master = &master, .timeout_ns = timeout_ns};
     pthread_create(&member->thread, NULL, meet_main, member);
 }
@@ -75,9 +75,9 @@ static void start(member_t *member, int rank, int size, uint64_t timeout_ns)
 static void end(member_t *member)
 {
     pthread_join(member->thread, NULL);
-    lap_tcp_part(&member->meeting);
+    lap_tcp_part(&member->rendezvous);
     if (member->sentence[0])
-        tap_note("rank %d: %s", member->meeting.rank, member->sentence);
+        tap_note("rank %d: %s", member->rendezvous.rank, member->sentence);
 }
 
 /* A listener, with the port after it free, too. */
@@ -387,7 +387,7 @@ static void test_version(void)
     const uint64_t proof = proof_of(&hello, &challenge);
     tap_ok(sends(fd, &proof, sizeof(proof)) && hears(fd, &verdict, sizeof(verdict)) &&
                strstr(verdict.text, "version 0.0-old"),
-           "a rank of another version is told");
+           "a rank of another version receives the reason");
     end(&zero);
     tap_ok(zero.status == LAP_ERR_MISMATCH && strstr(zero.sentence, "version 0.0-old"),
            "... and rank 0 says so");
@@ -501,7 +501,8 @@ static void test_unserved(void)
 {
     enum { SIZE = 4, BYTES = 8 };
     int pairs[SIZE][2] = {{-1, -1}}, fds[SIZE] = {-1};
-    lap_tcp_meeting_t meeting = {.size = SIZE, .timeout_ns = 20 * (uint64_t)SECOND, .fds = fds};
+    lap_tcp_rendezvous_t rendezvous = {
+        .size = SIZE, .timeout_ns = 20 * (uint64_t)SECOND, .fds = fds};
     lap_deadline_t deadline = lap_deadline_after(20 * (uint64_t)SECOND);
     char mine[BYTES] = "0", all[SIZE * BYTES];
     frame_t verdict = {0};
@@ -513,7 +514,7 @@ static void test_unserved(void)
                "rank %d has sent its bytes", rank);
     }
     (void)shutdown(fds[2], SHUT_WR);
-    tap_ok(lap_tcp_gather(&meeting, mine, BYTES, all, &deadline) == LAP_ERR_PEER_LOST &&
+    tap_ok(lap_tcp_gather(&rendezvous, mine, BYTES, all, &deadline) == LAP_ERR_PEER_LOST &&
                strstr(lap_last_error(), "rank 2 went away"),
            "rank 0 names the rank that it cannot answer");
     tap_ok(hears(pairs[3][1], &verdict, sizeof(verdict)) && verdict.status == LAP_ERR_PEER_LOST &&

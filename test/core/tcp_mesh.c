@@ -29,8 +29,8 @@ static const lap_key_t key = {{3, 4}};
 typedef struct opener {
     lap_world_t world;
     lap_tcp_door_t door;
-    lap_tcp_meeting_t meeting;
-    int nobody[RANKS]; /* is at the meeting */
+    lap_tcp_rendezvous_t rendezvous;
+    int nobody[RANKS]; /* is at the rendezvous */
     lap_tcp_address_t addresses[RANKS];
     int port;
     int *fds;
@@ -44,7 +44,7 @@ static void *mesh_main(void *arg)
     opener_t *opener = arg;
     lap_deadline_t deadline = lap_deadline_after(20 * SECOND);
     opener->status =
-        lap_tcp_mesh(&opener->world, &opener->door, &opener->meeting, &deadline, &opener->fds);
+        lap_tcp_mesh(&opener->world, &opener->door, &opener->rendezvous, &deadline, &opener->fds);
     if (opener->status != LAP_OK)
         snprintf(opener->sentence, sizeof(opener->sentence), "%s", lap_last_error());
     return NULL;
@@ -54,7 +54,7 @@ static void prepare(opener_t *opener, int rank, int size)
 {
     memset(opener, 0, sizeof(*opener));
     opener->world = (lap_world_t){.rank = rank, .size = size, .timeout_ns = 20 * SECOND};
-    opener->meeting = (lap_tcp_meeting_t){.rank = rank, .size = size, .fds = opener->nobody};
+    opener->rendezvous = (lap_tcp_rendezvous_t){.rank = rank, .size = size, .fds = opener->nobody};
     opener->door = (lap_tcp_door_t){.key = key, .addresses = opener->addresses};
     for (int i = 0; i < size; i++)
         opener->nobody[i] = -1;
@@ -182,12 +182,12 @@ static void test_others(void)
 static void check_report(lap_status_t status, const char *sentence, const char *expected)
 {
     int ends[2] = {-1, -1}, fds[3] = {-1, -1, -1};
-    lap_tcp_meeting_t meeting = {.rank = 2, .size = 3, .fds = fds};
+    lap_tcp_rendezvous_t rendezvous = {.rank = 2, .size = 3, .fds = fds};
     lap_deadline_t deadline = lap_deadline_after(20 * SECOND);
     tap_ok(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0 && close(ends[1]) == 0, "rank 0 ends");
     fds[0] = ends[0];
     lap_error(status, "%s", sentence);
-    tap_failure(lap_tcp_report(&meeting, status, &deadline), status, expected, NULL);
+    tap_failure(lap_tcp_report(&rendezvous, status, &deadline), status, expected, NULL);
     close(ends[0]);
 }
 

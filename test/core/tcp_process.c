@@ -41,8 +41,8 @@ typedef enum step {
 } step_t;
 
 static const char *const step_names[] = {"nowhere",
-                                         "before the meeting",
-                                         "after the meeting",
+                                         "before the rendezvous",
+                                         "after the rendezvous",
                                          "where places are gathered",
                                          "where cards are gathered",
                                          "where the ranks of a host meet",
@@ -82,42 +82,42 @@ static void reach(step_t step)
     raise(SIGKILL);
 }
 
-lap_status_t __real_lap_tcp_meet(lap_tcp_meeting_t *, lap_status_t, lap_deadline_t *);
-lap_status_t __wrap_lap_tcp_meet(lap_tcp_meeting_t *, lap_status_t, lap_deadline_t *);
-lap_status_t __real_lap_tcp_gather(lap_tcp_meeting_t *, const void *, size_t, void *,
+lap_status_t __real_lap_tcp_meet(lap_tcp_rendezvous_t *, lap_status_t, lap_deadline_t *);
+lap_status_t __wrap_lap_tcp_meet(lap_tcp_rendezvous_t *, lap_status_t, lap_deadline_t *);
+lap_status_t __real_lap_tcp_gather(lap_tcp_rendezvous_t *, const void *, size_t, void *,
                                    lap_deadline_t *);
-lap_status_t __wrap_lap_tcp_gather(lap_tcp_meeting_t *, const void *, size_t, void *,
+lap_status_t __wrap_lap_tcp_gather(lap_tcp_rendezvous_t *, const void *, size_t, void *,
                                    lap_deadline_t *);
-lap_status_t __real_lap_bootstrap_meet(lap_world_t *, const lap_meeting_place_t *, lap_region_t *);
-lap_status_t __wrap_lap_bootstrap_meet(lap_world_t *, const lap_meeting_place_t *, lap_region_t *);
-lap_status_t __real_lap_tcp_mesh(const lap_world_t *, const lap_tcp_door_t *, lap_tcp_meeting_t *,
-                                 lap_deadline_t *, int **);
-lap_status_t __wrap_lap_tcp_mesh(const lap_world_t *, const lap_tcp_door_t *, lap_tcp_meeting_t *,
-                                 lap_deadline_t *, int **);
+lap_status_t __real_lap_bootstrap_meet(lap_world_t *, const lap_rendezvous_t *, lap_region_t *);
+lap_status_t __wrap_lap_bootstrap_meet(lap_world_t *, const lap_rendezvous_t *, lap_region_t *);
+lap_status_t __real_lap_tcp_mesh(const lap_world_t *, const lap_tcp_door_t *,
+                                 lap_tcp_rendezvous_t *, lap_deadline_t *, int **);
+lap_status_t __wrap_lap_tcp_mesh(const lap_world_t *, const lap_tcp_door_t *,
+                                 lap_tcp_rendezvous_t *, lap_deadline_t *, int **);
 lap_status_t __real_lap_tcp_begin_connect(const lap_tcp_address_t *, int *);
 lap_status_t __wrap_lap_tcp_begin_connect(const lap_tcp_address_t *, int *);
 void __real_lap_tcp_prepare(int, uint64_t);
 void __wrap_lap_tcp_prepare(int, uint64_t);
 
-lap_status_t __wrap_lap_tcp_meet(lap_tcp_meeting_t *meeting, lap_status_t ready,
+lap_status_t __wrap_lap_tcp_meet(lap_tcp_rendezvous_t *rendezvous, lap_status_t ready,
                                  lap_deadline_t *deadline)
 {
     reach(BEFORE_MEETING);
-    const lap_status_t status = __real_lap_tcp_meet(meeting, ready, deadline);
+    const lap_status_t status = __real_lap_tcp_meet(rendezvous, ready, deadline);
     reach(AFTER_MEETING);
     return status;
 }
 
-lap_status_t __wrap_lap_tcp_gather(lap_tcp_meeting_t *meeting, const void *mine, size_t bytes,
+lap_status_t __wrap_lap_tcp_gather(lap_tcp_rendezvous_t *rendezvous, const void *mine, size_t bytes,
                                    void *all, lap_deadline_t *deadline)
 {
     static const step_t steps[] = {GATHER_PLACES, GATHER_CARDS, GATHER_WIRED};
     reach(gathers < 3 ? steps[gathers] : NOWHERE);
     gathers++;
-    return __real_lap_tcp_gather(meeting, mine, bytes, all, deadline);
+    return __real_lap_tcp_gather(rendezvous, mine, bytes, all, deadline);
 }
 
-lap_status_t __wrap_lap_bootstrap_meet(lap_world_t *world, const lap_meeting_place_t *place,
+lap_status_t __wrap_lap_bootstrap_meet(lap_world_t *world, const lap_rendezvous_t *place,
                                        lap_region_t *board)
 {
     reach(LOCAL_MEETING);
@@ -128,11 +128,12 @@ static bool in_mesh;
 static int calls;
 
 lap_status_t __wrap_lap_tcp_mesh(const lap_world_t *world, const lap_tcp_door_t *door,
-                                 lap_tcp_meeting_t *meeting, lap_deadline_t *deadline, int **fds)
+                                 lap_tcp_rendezvous_t *rendezvous, lap_deadline_t *deadline,
+                                 int **fds)
 {
     reach(BEFORE_MESH);
     in_mesh = true;
-    const lap_status_t status = __real_lap_tcp_mesh(world, door, meeting, deadline, fds);
+    const lap_status_t status = __real_lap_tcp_mesh(world, door, rendezvous, deadline, fds);
     in_mesh = false;
     reach(AFTER_MESH);
     return status;

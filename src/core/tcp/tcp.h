@@ -37,8 +37,8 @@ int lap_tcp_port(const lap_tcp_address_t *address);
 lap_status_t lap_tcp_listen(int port, int *fd_p, int *port_p);
 
 /*
- * One who has connected to this rank; -1: nobody has, or has gone again. An address of IPv4 is told
- * as one. LAP_ERR_SYSTEM: a process without descriptors would be asked again and again.
+ * One who has connected to this rank; -1: nobody has, or has gone again. An address of IPv4 is
+ * returned as one. LAP_ERR_SYSTEM: a process without descriptors would be asked again and again.
  */
 lap_status_t lap_tcp_accept(int listener, int rank, int size, int *fd_p, lap_tcp_address_t *from_p);
 
@@ -86,20 +86,20 @@ lap_status_t lap_tcp_random(lap_key_t *nonce_p);
 uint64_t lap_tcp_proof(const lap_key_t *key, lap_tcp_side_t side, const lap_tcp_hello_t *hello,
                        const lap_key_t *nonce, int port);
 
-/* ---- the meeting of all ranks at rank 0: tcp_meet.c ---- */
+/* ---- the rendezvous of all ranks at rank 0: tcp_meet.c ---- */
 
 /* So many more than there are ranks may wait there to be heard. */
 #define LAP_TCP_STRANGERS 16
 
-typedef struct lap_tcp_meeting {
+typedef struct lap_tcp_rendezvous {
     int rank, size;
     const lap_master_t *master;
     uint64_t timeout_ns;
     int *fds;               /* of rank 0: to each rank; else the first is to rank 0; -1: none */
     lap_tcp_address_t seen; /* this rank, as rank 0 sees it, */
     lap_tcp_address_t master_address; /* and rank 0, as this rank does; neither in rank 0 */
-    bool failed;                      /* a failure has been told: nobody gathers any more */
-} lap_tcp_meeting_t;
+    bool failed;                      /* a failure has been sent: nobody gathers any more */
+} lap_tcp_rendezvous_t;
 
 /*
  * All ranks come to rank 0. Needs rank, size, master and timeout_ns. Collective; on failure all who
@@ -107,8 +107,9 @@ typedef struct lap_tcp_meeting {
  * sentence, is returned, and rank 0 first tells it to those who come within a moment. Ended by
  * lap_tcp_part in any case.
  */
-lap_status_t lap_tcp_meet(lap_tcp_meeting_t *meeting, lap_status_t ready, lap_deadline_t *deadline);
-void lap_tcp_part(lap_tcp_meeting_t *meeting);
+lap_status_t lap_tcp_meet(lap_tcp_rendezvous_t *rendezvous, lap_status_t ready,
+                          lap_deadline_t *deadline);
+void lap_tcp_part(lap_tcp_rendezvous_t *rendezvous);
 
 /* ---- what they say there: tcp_gather.c ---- */
 
@@ -124,45 +125,45 @@ lap_status_t lap_tcp_receive_frame(int fd, void *data, size_t bytes, bool *verdi
 
 /* Tells a failure, with this thread's sentence, to one who may not listen. */
 void lap_tcp_tell(int fd, lap_status_t status);
-void lap_tcp_tell_all(lap_tcp_meeting_t *meeting, lap_status_t status);
+void lap_tcp_tell_all(lap_tcp_rendezvous_t *rendezvous, lap_status_t status);
 
 /* Gathers `bytes` of each rank on every rank. Collective. After a failure nobody can gather again. */
-lap_status_t lap_tcp_gather(lap_tcp_meeting_t *meeting, const void *mine, size_t bytes, void *all,
-                            lap_deadline_t *deadline);
+lap_status_t lap_tcp_gather(lap_tcp_rendezvous_t *rendezvous, const void *mine, size_t bytes,
+                            void *all, lap_deadline_t *deadline);
 
 /*
  * Instead of gathering: this rank has failed, with this thread's sentence. All hear of it at once.
  * Returns the failure that rank 0 heard of first, which all return: of a rank that has lost another,
  * that rank 0 went away, if it did.
  */
-lap_status_t lap_tcp_report(lap_tcp_meeting_t *meeting, lap_status_t status,
+lap_status_t lap_tcp_report(lap_tcp_rendezvous_t *rendezvous, lap_status_t status,
                             lap_deadline_t *deadline);
 
 /*
  * Before this rank gathers: poll() has found `revents` at its connection to `rank`. Returns the
  * failure of which it tells; of rank 0, all hear of it. *ready_p: that rank gathers already.
  */
-lap_status_t lap_tcp_hear(lap_tcp_meeting_t *meeting, int rank, int revents, bool *ready_p);
+lap_status_t lap_tcp_hear(lap_tcp_rendezvous_t *rendezvous, int rank, int revents, bool *ready_p);
 
 /* The same, of all connections, without waiting. */
-lap_status_t lap_tcp_look(lap_tcp_meeting_t *meeting);
+lap_status_t lap_tcp_look(lap_tcp_rendezvous_t *rendezvous);
 
 /* ---- the wire: tcp_mesh.c, tcp_wire.c ---- */
 
 /* Where a rank takes connections of others. */
 typedef struct lap_tcp_door {
-    lap_key_t
-        key; /* keeps those out who were not at the meeting, if nobody reads what passes there */
+    /* Keeps out who was not at the rendezvous, if nobody reads the traffic there. */
+    lap_key_t key;
     int listener;
     lap_tcp_address_t *addresses; /* of all ranks, as this one reaches them */
 } lap_tcp_door_t;
 
 /*
  * A connection to every other rank; *fds_p has one for each, -1 for this rank itself. A failure of
- * another rank that is told at the meeting is a failure of this one.
+ * another rank that is reported at the rendezvous is a failure of this one.
  */
 lap_status_t lap_tcp_mesh(const lap_world_t *world, const lap_tcp_door_t *door,
-                          lap_tcp_meeting_t *meeting, lap_deadline_t *deadline, int **fds_p);
+                          lap_tcp_rendezvous_t *rendezvous, lap_deadline_t *deadline, int **fds_p);
 
 /* A wire over connections to all ranks, which it takes over on success, with the memory of `fds`. */
 lap_status_t lap_tcp_wire_open(lap_world_t *world, int *fds, lap_wire_t **wire_p);

@@ -79,54 +79,55 @@ void lap_tcp_tell(int fd, lap_status_t status)
     tell(fd, status, lap_last_error());
 }
 
-static void tell_all(lap_tcp_meeting_t *meeting, lap_status_t status, const char *text)
+static void tell_all(lap_tcp_rendezvous_t *rendezvous, lap_status_t status, const char *text)
 {
-    meeting->failed = true;
-    for (int rank = 1; rank < meeting->size; rank++)
-        if (meeting->fds[rank] >= 0)
-            tell(meeting->fds[rank], status, text);
+    rendezvous->failed = true;
+    for (int rank = 1; rank < rendezvous->size; rank++)
+        if (rendezvous->fds[rank] >= 0)
+            tell(rendezvous->fds[rank], status, text);
 }
 
-void lap_tcp_tell_all(lap_tcp_meeting_t *meeting, lap_status_t status)
+void lap_tcp_tell_all(lap_tcp_rendezvous_t *rendezvous, lap_status_t status)
 {
-    tell_all(meeting, status, lap_last_error());
+    tell_all(rendezvous, status, lap_last_error());
 }
 
 /* Of a frame of `rank` that did not come, or did not get there. */
-static lap_status_t frame_failed(const lap_tcp_meeting_t *meeting, int rank, lap_status_t status)
+static lap_status_t frame_failed(const lap_tcp_rendezvous_t *rendezvous, int rank,
+                                 lap_status_t status)
 {
     if (status == LAP_ERR_PEER_LOST)
         return lap_error(status, "rank %d went away while the ranks were meeting", rank);
     if (status == LAP_ERR_TIMEOUT)
         return lap_error(status, "rank %d came to the others but has not answered within %g s",
-                         rank, (double)meeting->timeout_ns * 1e-9);
+                         rank, (double)rendezvous->timeout_ns * 1e-9);
     return status;
 }
 
 /* Takes what ranks say as it comes: one that fails ends it for all, and so does one that goes away. */
-static lap_status_t host_collect(const lap_tcp_meeting_t *meeting, struct pollfd *polls,
+static lap_status_t host_collect(const lap_tcp_rendezvous_t *rendezvous, struct pollfd *polls,
                                  size_t bytes, char *all, lap_deadline_t *deadline)
 {
-    const int size = meeting->size;
+    const int size = rendezvous->size;
     int missing = size - 1, first = 1;
     for (int rank = 0; rank < size; rank++)
-        polls[rank] = (struct pollfd){.fd = meeting->fds[rank], .events = POLLIN | POLLRDHUP};
+        polls[rank] = (struct pollfd){.fd = rendezvous->fds[rank], .events = POLLIN | POLLRDHUP};
     while (missing > 0) {
         lap_status_t status = lap_wait_polls(polls, size, deadline);
         while (!(polls[first].events & POLLIN))
             first++;
         if (status != LAP_OK)
-            return frame_failed(meeting, first, status);
+            return frame_failed(rendezvous, first, status);
         for (int rank = 1; rank < size; rank++) {
             bool verdict = false;
             if (!polls[rank].revents)
                 continue;
             status = LAP_ERR_PEER_LOST;
             if (polls[rank].events & POLLIN)
-                status = lap_tcp_receive_frame(meeting->fds[rank], all + (size_t)rank * bytes,
+                status = lap_tcp_receive_frame(rendezvous->fds[rank], all + (size_t)rank * bytes,
                                                bytes, &verdict, deadline);
             if (status != LAP_OK)
-                return verdict ? status : frame_failed(meeting, rank, status);
+                return verdict ? status : frame_failed(rendezvous, rank, status);
             polls[rank].events = POLLRDHUP;
             missing--;
         }
@@ -134,79 +135,79 @@ static lap_status_t host_collect(const lap_tcp_meeting_t *meeting, struct pollfd
     return LAP_OK;
 }
 
-static lap_status_t host_gather(lap_tcp_meeting_t *meeting, size_t bytes, char *all,
+static lap_status_t host_gather(lap_tcp_rendezvous_t *rendezvous, size_t bytes, char *all,
                                 lap_deadline_t *deadline)
 {
-    struct pollfd *polls = lap_alloc((size_t)meeting->size, sizeof(*polls));
+    struct pollfd *polls = lap_alloc((size_t)rendezvous->size, sizeof(*polls));
     lap_status_t status =
-        polls ? host_collect(meeting, polls, bytes, all, deadline)
-              : lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %d ranks", meeting->size);
+        polls ? host_collect(rendezvous, polls, bytes, all, deadline)
+              : lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %d ranks", rendezvous->size);
     lap_free(polls);
     if (status != LAP_OK) {
-        lap_tcp_tell_all(meeting, status);
+        lap_tcp_tell_all(rendezvous, status);
         return status;
     }
-    for (int rank = 1; rank < meeting->size; rank++) {
-        status = lap_tcp_send_frame(meeting->fds[rank], LAP_OK, all, (size_t)meeting->size * bytes,
-                                    deadline);
+    for (int rank = 1; rank < rendezvous->size; rank++) {
+        status = lap_tcp_send_frame(rendezvous->fds[rank], LAP_OK, all,
+                                    (size_t)rendezvous->size * bytes, deadline);
         if (status == LAP_OK)
             continue;
-        status = frame_failed(meeting, rank, status);
+        status = frame_failed(rendezvous, rank, status);
         /* It may have a part of the frame, and would take the sentence for the rest. */
-        close(meeting->fds[rank]);
-        meeting->fds[rank] = -1;
-        lap_tcp_tell_all(meeting, status);
+        close(rendezvous->fds[rank]);
+        rendezvous->fds[rank] = -1;
+        lap_tcp_tell_all(rendezvous, status);
         return status;
     }
     return LAP_OK;
 }
 
-lap_status_t lap_tcp_gather(lap_tcp_meeting_t *meeting, const void *mine, size_t bytes, void *all,
-                            lap_deadline_t *deadline)
+lap_status_t lap_tcp_gather(lap_tcp_rendezvous_t *rendezvous, const void *mine, size_t bytes,
+                            void *all, lap_deadline_t *deadline)
 {
-    if (meeting->rank == 0) {
+    if (rendezvous->rank == 0) {
         memcpy(all, mine, bytes);
-        return host_gather(meeting, bytes, all, deadline);
+        return host_gather(rendezvous, bytes, all, deadline);
     }
     /* What cannot be sent because rank 0 is gone is no failure yet: it may have left its sentence. */
     bool verdict = false;
-    lap_status_t status = lap_tcp_send_frame(meeting->fds[0], LAP_OK, mine, bytes, deadline);
+    lap_status_t status = lap_tcp_send_frame(rendezvous->fds[0], LAP_OK, mine, bytes, deadline);
     if (status == LAP_OK || status == LAP_ERR_PEER_LOST)
-        status = lap_tcp_receive_frame(meeting->fds[0], all, (size_t)meeting->size * bytes,
+        status = lap_tcp_receive_frame(rendezvous->fds[0], all, (size_t)rendezvous->size * bytes,
                                        &verdict, deadline);
-    return status == LAP_OK || verdict ? status : frame_failed(meeting, 0, status);
+    return status == LAP_OK || verdict ? status : frame_failed(rendezvous, 0, status);
 }
 
-lap_status_t lap_tcp_report(lap_tcp_meeting_t *meeting, lap_status_t status,
+lap_status_t lap_tcp_report(lap_tcp_rendezvous_t *rendezvous, lap_status_t status,
                             lap_deadline_t *deadline)
 {
     char mine[LAP_ERROR_TEXT], text[LAP_ERROR_TEXT];
     bool verdict = false;
-    if (meeting->failed) /* this is what all have heard */
+    if (rendezvous->failed) /* this is what all have heard */
         return status;
-    meeting->failed = true;
+    rendezvous->failed = true;
     snprintf(mine, sizeof(mine), "%s", lap_last_error());
-    snprintf(text, sizeof(text), "rank %d: %.*s", meeting->rank, LAP_ERROR_TEXT - 24, mine);
-    if (meeting->rank == 0) {
-        tell_all(meeting, status, text);
+    snprintf(text, sizeof(text), "rank %d: %.*s", rendezvous->rank, LAP_ERROR_TEXT - 24, mine);
+    if (rendezvous->rank == 0) {
+        tell_all(rendezvous, status, text);
         return status;
     }
-    tell(meeting->fds[0], status, text);
+    tell(rendezvous->fds[0], status, text);
     lap_deadline_part_t part = lap_deadline_begin_part(deadline, VERDICT_NS);
     const lap_status_t first =
-        lap_tcp_receive_frame(meeting->fds[0], NULL, 0, &verdict, &part.until);
+        lap_tcp_receive_frame(rendezvous->fds[0], NULL, 0, &verdict, &part.until);
     lap_deadline_end_part(deadline, &part);
     if (verdict && strcmp(lap_last_error(), text) != 0)
         return first;
     /* Another rank that this one has lost may have ended because rank 0 did. */
     if (!verdict && first == LAP_ERR_PEER_LOST && status == LAP_ERR_PEER_LOST)
-        return frame_failed(meeting, 0, first);
+        return frame_failed(rendezvous, 0, first);
     return lap_error(status, "%s", mine);
 }
 
-lap_status_t lap_tcp_hear(lap_tcp_meeting_t *meeting, int rank, int revents, bool *ready_p)
+lap_status_t lap_tcp_hear(lap_tcp_rendezvous_t *rendezvous, int rank, int revents, bool *ready_p)
 {
-    const int fd = meeting->fds[rank];
+    const int fd = rendezvous->fds[rank];
     const bool gone = revents & (POLLRDHUP | POLLHUP | POLLERR);
     lap_status_t status = LAP_ERR_PEER_LOST;
     bool verdict = false;
@@ -217,27 +218,27 @@ lap_status_t lap_tcp_hear(lap_tcp_meeting_t *meeting, int rank, int revents, boo
         return LAP_OK;
     if (!gone && got > 0 && !whole)
         return LAP_OK; /* more will come */
-    *ready_p = !gone && whole && frame.status == LAP_OK && meeting->rank == 0;
+    *ready_p = !gone && whole && frame.status == LAP_OK && rendezvous->rank == 0;
     if (*ready_p)
         return LAP_OK;
     lap_deadline_t deadline = lap_deadline_after(VERDICT_NS);
     if (whole && frame.status != LAP_OK)
         status = lap_tcp_receive_frame(fd, NULL, 0, &verdict, &deadline);
     if (!verdict)
-        status = frame_failed(meeting, rank, LAP_ERR_PEER_LOST);
-    meeting->failed = true;
-    if (meeting->rank == 0)
-        lap_tcp_tell_all(meeting, status);
+        status = frame_failed(rendezvous, rank, LAP_ERR_PEER_LOST);
+    rendezvous->failed = true;
+    if (rendezvous->rank == 0)
+        lap_tcp_tell_all(rendezvous, status);
     return status;
 }
 
-lap_status_t lap_tcp_look(lap_tcp_meeting_t *meeting)
+lap_status_t lap_tcp_look(lap_tcp_rendezvous_t *rendezvous)
 {
-    for (int rank = 0; rank < meeting->size; rank++) {
-        struct pollfd one = {.fd = meeting->fds[rank], .events = POLLIN | POLLRDHUP};
+    for (int rank = 0; rank < rendezvous->size; rank++) {
+        struct pollfd one = {.fd = rendezvous->fds[rank], .events = POLLIN | POLLRDHUP};
         bool ready;
         if (poll(&one, 1, 0) > 0)
-            LAP_TRY(lap_tcp_hear(meeting, rank, one.revents, &ready));
+            LAP_TRY(lap_tcp_hear(rendezvous, rank, one.revents, &ready));
     }
     return LAP_OK;
 }

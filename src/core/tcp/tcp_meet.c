@@ -35,9 +35,9 @@ static double seconds(uint64_t ns)
 
 /* "gpu1:29501", "gpu1, ports 29501 to 29516", or "port 29501 of 10.0.0.1 fd00::1" */
 #define PLACE_TEXT 320
-static const char *place_of(const lap_tcp_meeting_t *meeting, char text[PLACE_TEXT])
+static const char *place_of(const lap_tcp_rendezvous_t *rendezvous, char text[PLACE_TEXT])
 {
-    const lap_master_t *master = meeting->master;
+    const lap_master_t *master = rendezvous->master;
     if (master->nports > 1)
         snprintf(text, PLACE_TEXT, "%s, ports %d to %d", master->hosts, master->port,
                  master->port + master->nports - 1);
@@ -59,11 +59,11 @@ typedef struct stranger {
     struct {
         lap_tcp_hello_t hello;
         uint64_t proof;
-    } said;
+    } received;
 } stranger_t;
 
 typedef struct host {
-    lap_tcp_meeting_t *meeting;
+    lap_tcp_rendezvous_t *rendezvous;
     lap_deadline_t *deadline;
     int listener, port;
     int came;
@@ -79,7 +79,7 @@ typedef struct host {
 
 static lap_status_t host_listen(host_t *host)
 {
-    const lap_master_t *master = host->meeting->master;
+    const lap_master_t *master = host->rendezvous->master;
     char place[PLACE_TEXT];
     if (master->listener >= 0) {
         host->listener = master->listener;
@@ -94,7 +94,7 @@ static lap_status_t host_listen(host_t *host)
     return lap_error(LAP_ERR_SYSTEM,
                      "rank 0 cannot listen at %s: another process of this host does; expected a "
                      "port of its own for each job, such as LAP_MASTER=host:port gives",
-                     place_of(host->meeting, place));
+                     place_of(host->rendezvous, place));
 }
 
 static lap_status_t went_away(const host_t *host, int rank)
@@ -107,19 +107,19 @@ static lap_status_t went_away(const host_t *host, int rank)
 /* Whether a hello of this job makes sense. */
 static lap_status_t check_hello(const host_t *host, const stranger_t *stranger)
 {
-    const lap_tcp_meeting_t *meeting = host->meeting;
-    const lap_tcp_hello_t *hello = &stranger->said.hello;
+    const lap_tcp_rendezvous_t *rendezvous = host->rendezvous;
+    const lap_tcp_hello_t *hello = &stranger->received.hello;
     char from[LAP_TCP_TEXT], before[LAP_TCP_TEXT];
     lap_tcp_name(&stranger->from, from);
     if (strncmp(hello->version, lap_version_string(), sizeof(hello->version)) != 0)
         return lap_error(
             LAP_ERR_MISMATCH, "rank 0 runs version %s of this library, rank %d (%s) version %.*s",
             lap_version_string(), hello->rank, from, (int)sizeof(hello->version), hello->version);
-    if (hello->size != meeting->size || hello->rank < 1 || hello->rank >= meeting->size)
+    if (hello->size != rendezvous->size || hello->rank < 1 || hello->rank >= rendezvous->size)
         return lap_error(LAP_ERR_MISMATCH,
                          "%s says that it is rank %d of %d, expected ranks 1 to %d of %d", from,
-                         hello->rank, hello->size, meeting->size - 1, meeting->size);
-    if (meeting->fds[hello->rank] >= 0)
+                         hello->rank, hello->size, rendezvous->size - 1, rendezvous->size);
+    if (rendezvous->fds[hello->rank] >= 0)
         return lap_error(LAP_ERR_MISMATCH,
                          "%s and %s both say that they are rank %d: expected a rank for each "
                          "process, and a port or a LAP_JOB of its own for each job",
@@ -134,13 +134,13 @@ static bool is_gone(const stranger_t *stranger)
     return poll(&gone, 1, 0) > 0;
 }
 
-/* A proof has come: a rank is welcomed, and told how it is seen from here. */
+/* A proof has come: a rank is admitted, and sent its address as it is seen from here. */
 static lap_status_t admit(host_t *host, const stranger_t *stranger)
 {
-    const lap_tcp_hello_t *hello = &stranger->said.hello;
+    const lap_tcp_hello_t *hello = &stranger->received.hello;
     const bool ours =
-        stranger->said.proof == lap_tcp_proof(&host->meeting->master->key, LAP_TCP_RANK, hello,
-                                              &stranger->nonce, host->port);
+        stranger->received.proof == lap_tcp_proof(&host->rendezvous->master->key, LAP_TCP_RANK,
+                                                  hello, &stranger->nonce, host->port);
     host->others += !ours;
     if (!ours || is_gone(stranger)) {
         close(stranger->fd);
@@ -152,13 +152,13 @@ static lap_status_t admit(host_t *host, const stranger_t *stranger)
         close(stranger->fd);
         return status;
     }
-    host->meeting->fds[hello->rank] = stranger->fd;
+    host->rendezvous->fds[hello->rank] = stranger->fd;
     host->from[hello->rank] = stranger->from;
     host->came++;
-    lap_tcp_prepare(stranger->fd, host->meeting->timeout_ns);
+    lap_tcp_prepare(stranger->fd, host->rendezvous->timeout_ns);
     if (hello->left_ns < lap_deadline_left(host->deadline) / 2)
         host->hasty = hello->rank;
-    /* Nobody waits longer than it said: the first to lose patience ends the meeting for all. */
+    /* No rank waits longer than its hello says: the first timeout ends the rendezvous for all. */
     lap_deadline_shorten(host->deadline, hello->left_ns);
     (void)lap_tcp_send_frame(stranger->fd, LAP_OK, &stranger->from, sizeof(stranger->from),
                              host->deadline);
@@ -181,28 +181,28 @@ static lap_status_t challenge(host_t *host, int index)
     lap_tcp_challenge_t message = {.magic = CHALLENGE_MAGIC};
     LAP_TRY(lap_tcp_random(&message.nonce));
     stranger->nonce = message.nonce;
-    message.proof = lap_tcp_proof(&host->meeting->master->key, LAP_TCP_RANK_0,
-                                  &stranger->said.hello, &message.nonce, host->port);
+    message.proof = lap_tcp_proof(&host->rendezvous->master->key, LAP_TCP_RANK_0,
+                                  &stranger->received.hello, &message.nonce, host->port);
     if (is_gone(stranger) || send(stranger->fd, &message, sizeof(message),
                                   MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(message))
         close(forget(host, index).fd);
     return LAP_OK;
 }
 
-/* Reads what a stranger has said so far. One that ends at a proof does not take this for its rank 0. */
+/* Reads what a stranger has sent so far. One that ends at a proof does not take this for its rank 0. */
 static lap_status_t hear(host_t *host, int index)
 {
     stranger_t *stranger = &host->strangers[index];
-    const size_t hello = sizeof(stranger->said.hello), whole = sizeof(stranger->said);
+    const size_t hello = sizeof(stranger->received.hello), whole = sizeof(stranger->received);
     const bool challenged = stranger->got >= hello;
-    const ssize_t got = recv(stranger->fd, (char *)&stranger->said + stranger->got,
+    const ssize_t got = recv(stranger->fd, (char *)&stranger->received + stranger->got,
                              (challenged ? whole : hello) - stranger->got, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return LAP_OK;
     stranger->got += got > 0 ? (size_t)got : 0;
-    const bool other =
-        challenged ? got <= 0
-                   : stranger->got >= sizeof(uint64_t) && stranger->said.hello.magic != HELLO_MAGIC;
+    const bool other = challenged ? got <= 0
+                                  : stranger->got >= sizeof(uint64_t) &&
+                                        stranger->received.hello.magic != HELLO_MAGIC;
     host->others += other;
     if (got <= 0 || other) {
         close(forget(host, index).fd);
@@ -220,7 +220,8 @@ static lap_status_t hear(host_t *host, int index)
 static lap_status_t host_accept(host_t *host)
 {
     stranger_t stranger = {.got = 0};
-    LAP_TRY(lap_tcp_accept(host->listener, 0, host->meeting->size, &stranger.fd, &stranger.from));
+    LAP_TRY(
+        lap_tcp_accept(host->listener, 0, host->rendezvous->size, &stranger.fd, &stranger.from));
     if (stranger.fd < 0)
         return LAP_OK; /* it has gone again */
     if (host->nstrangers == host->most)
@@ -232,19 +233,19 @@ static lap_status_t host_accept(host_t *host)
 /* Waits for whatever comes, and hears it; finds those who go away. */
 static lap_status_t host_step(host_t *host)
 {
-    const lap_tcp_meeting_t *meeting = host->meeting;
-    struct pollfd *polls = host->polls, *strangers = &polls[meeting->size];
+    const lap_tcp_rendezvous_t *rendezvous = host->rendezvous;
+    struct pollfd *polls = host->polls, *strangers = &polls[rendezvous->size];
     const int heard = host->nstrangers;
     polls[0] = (struct pollfd){.fd = host->listener, .events = POLLIN};
-    for (int rank = 1; rank < meeting->size; rank++)
-        polls[rank] = (struct pollfd){.fd = meeting->fds[rank], .events = POLLRDHUP};
+    for (int rank = 1; rank < rendezvous->size; rank++)
+        polls[rank] = (struct pollfd){.fd = rendezvous->fds[rank], .events = POLLRDHUP};
     for (int i = 0; i < heard; i++)
         strangers[i] = (struct pollfd){.fd = host->strangers[i].fd, .events = POLLIN};
-    LAP_TRY(lap_wait_polls(polls, meeting->size + heard, host->deadline));
-    for (int rank = 1; rank < meeting->size; rank++) {
+    LAP_TRY(lap_wait_polls(polls, rendezvous->size + heard, host->deadline));
+    for (int rank = 1; rank < rendezvous->size; rank++) {
         if (polls[rank].revents) {
-            close(meeting->fds[rank]);
-            meeting->fds[rank] = -1;
+            close(rendezvous->fds[rank]);
+            rendezvous->fds[rank] = -1;
             return went_away(host, rank);
         }
     }
@@ -256,24 +257,24 @@ static lap_status_t host_step(host_t *host)
 
 static lap_status_t host_timeout(const host_t *host)
 {
-    const lap_tcp_meeting_t *meeting = host->meeting;
+    const lap_tcp_rendezvous_t *rendezvous = host->rendezvous;
     char missing[256] = "", place[PLACE_TEXT], silent[96] = "", others[96] = "", hasty[64] = "";
     size_t used = 0;
-    for (int rank = 1; rank < meeting->size && used + 16 < sizeof(missing); rank++)
-        if (meeting->fds[rank] < 0)
+    for (int rank = 1; rank < rendezvous->size && used + 16 < sizeof(missing); rank++)
+        if (rendezvous->fds[rank] < 0)
             used += (size_t)snprintf(missing + used, sizeof(missing) - used, "%s%d",
                                      used ? ", " : "", rank);
     if (host->hasty)
         snprintf(hasty, sizeof(hasty), " (the timeout of rank %d)", host->hasty);
     if (host->nstrangers > 0)
-        snprintf(silent, sizeof(silent), "; %d connection%s said nothing", host->nstrangers,
+        snprintf(silent, sizeof(silent), "; %d connection%s sent nothing", host->nstrangers,
                  host->nstrangers == 1 ? " has" : "s have");
     if (host->others > 0)
         snprintf(others, sizeof(others), "; %d connection%s of no rank of this job", host->others,
                  host->others == 1 ? " was" : "s were");
-    const uint64_t waited = meeting->timeout_ns;
+    const uint64_t waited = rendezvous->timeout_ns;
     return lap_error(LAP_ERR_TIMEOUT, "of %d ranks these have not come to %s within %g s%s: %s%s%s",
-                     meeting->size, place_of(meeting, place), seconds(waited), hasty, missing,
+                     rendezvous->size, place_of(rendezvous, place), seconds(waited), hasty, missing,
                      silent, others);
 }
 
@@ -294,7 +295,7 @@ static lap_status_t host_run(host_t *host, lap_status_t ready)
     lap_status_t status = host_listen(host);
     if (status != LAP_OK)
         note_failure(host, status);
-    while (host->listener >= 0 && host->came < host->meeting->size &&
+    while (host->listener >= 0 && host->came < host->rendezvous->size &&
            !lap_deadline_passed(host->deadline)) {
         status = host_step(host);
         if (status != LAP_OK && status != LAP_ERR_TIMEOUT)
@@ -302,14 +303,14 @@ static lap_status_t host_run(host_t *host, lap_status_t ready)
     }
     if (host->failure != LAP_OK)
         return lap_error(host->failure, "%s", host->sentence);
-    return host->came < host->meeting->size ? host_timeout(host) : LAP_OK;
+    return host->came < host->rendezvous->size ? host_timeout(host) : LAP_OK;
 }
 
-static lap_status_t host_meet(lap_tcp_meeting_t *meeting, lap_status_t ready,
+static lap_status_t host_meet(lap_tcp_rendezvous_t *rendezvous, lap_status_t ready,
                               lap_deadline_t *deadline)
 {
-    const size_t size = (size_t)meeting->size, most = size + LAP_TCP_STRANGERS;
-    host_t host = {.meeting = meeting,
+    const size_t size = (size_t)rendezvous->size, most = size + LAP_TCP_STRANGERS;
+    host_t host = {.rendezvous = rendezvous,
                    .deadline = deadline,
                    .listener = -1,
                    .came = 1,
@@ -319,14 +320,14 @@ static lap_status_t host_meet(lap_tcp_meeting_t *meeting, lap_status_t ready,
                    .polls = lap_alloc(size + most, sizeof(struct pollfd))};
     lap_status_t status = LAP_OK;
     if (!host.from || !host.strangers || !host.polls)
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to meet %d ranks", meeting->size);
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to meet %d ranks", rendezvous->size);
     if (status == LAP_OK)
         status = host_run(&host, ready);
     /* Before anybody goes on: the next world of the same ranks may meet at the same place. */
-    if (host.listener >= 0 && host.listener != meeting->master->listener)
+    if (host.listener >= 0 && host.listener != rendezvous->master->listener)
         close(host.listener);
     if (status != LAP_OK)
-        lap_tcp_tell_all(meeting, status);
+        lap_tcp_tell_all(rendezvous, status);
     for (int i = 0; i < host.nstrangers; i++)
         close(host.strangers[i].fd);
     lap_free(host.polls);
@@ -339,7 +340,7 @@ static lap_status_t host_meet(lap_tcp_meeting_t *meeting, lap_status_t ready,
 
 /* One attempt to reach rank 0, and what came of it. */
 typedef struct attempt {
-    lap_tcp_meeting_t *meeting;
+    lap_tcp_rendezvous_t *rendezvous;
     lap_deadline_t *deadline;
     bool reached;    /* it was rank 0, with its verdict */
     char last[256];  /* why the latest did not reach it, */
@@ -350,7 +351,7 @@ typedef struct attempt {
 static lap_status_t prove(attempt_t *attempt, int fd, const lap_tcp_address_t *address,
                           const lap_tcp_hello_t *hello, lap_deadline_t *until)
 {
-    const lap_key_t *key = &attempt->meeting->master->key;
+    const lap_key_t *key = &attempt->rendezvous->master->key;
     const int port = lap_tcp_port(address);
     char name[LAP_TCP_TEXT];
     lap_tcp_challenge_t theirs;
@@ -370,10 +371,10 @@ static lap_status_t prove(attempt_t *attempt, int fd, const lap_tcp_address_t *a
 /* Says hello to who listens there, which may be somebody else: nothing is believed before its proof. */
 static lap_status_t greet(attempt_t *attempt, int fd, const lap_tcp_address_t *address)
 {
-    lap_tcp_meeting_t *meeting = attempt->meeting;
+    lap_tcp_rendezvous_t *rendezvous = attempt->rendezvous;
     lap_tcp_hello_t hello = {.magic = HELLO_MAGIC,
-                             .rank = meeting->rank,
-                             .size = meeting->size,
+                             .rank = rendezvous->rank,
+                             .size = rendezvous->size,
                              .left_ns = lap_deadline_left(attempt->deadline)};
     char name[LAP_TCP_TEXT];
     bool verdict = false;
@@ -382,8 +383,8 @@ static lap_status_t greet(attempt_t *attempt, int fd, const lap_tcp_address_t *a
     lap_deadline_part_t part = lap_deadline_begin_part(attempt->deadline, WELCOME_NS);
     lap_status_t status = prove(attempt, fd, address, &hello, &part.until);
     if (status == LAP_OK)
-        status =
-            lap_tcp_receive_frame(fd, &meeting->seen, sizeof(meeting->seen), &verdict, &part.until);
+        status = lap_tcp_receive_frame(fd, &rendezvous->seen, sizeof(rendezvous->seen), &verdict,
+                                       &part.until);
     lap_deadline_end_part(attempt->deadline, &part);
     attempt->reached = status == LAP_OK || verdict;
     if (!attempt->reached)
@@ -407,9 +408,9 @@ static lap_status_t try_address(attempt_t *attempt, const lap_tcp_address_t *add
     LAP_TRY(status);
     status = greet(attempt, fd, address);
     if (status == LAP_OK) {
-        attempt->meeting->fds[0] = fd;
-        attempt->meeting->master_address = *address;
-        lap_tcp_prepare(fd, attempt->meeting->timeout_ns);
+        attempt->rendezvous->fds[0] = fd;
+        attempt->rendezvous->master_address = *address;
+        lap_tcp_prepare(fd, attempt->rendezvous->timeout_ns);
         return LAP_OK;
     }
     close(fd);
@@ -420,7 +421,7 @@ static lap_status_t try_address(attempt_t *attempt, const lap_tcp_address_t *add
 /* All ports at all addresses of one name. */
 static lap_status_t try_host(attempt_t *attempt, const char *host)
 {
-    const lap_master_t *master = attempt->meeting->master;
+    const lap_master_t *master = attempt->rendezvous->master;
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     struct addrinfo *found = NULL;
     const int error = getaddrinfo(host, NULL, &hints, &found);
@@ -446,17 +447,17 @@ static lap_status_t try_host(attempt_t *attempt, const char *host)
 
 static lap_status_t try_hosts(attempt_t *attempt)
 {
-    char hosts[sizeof(attempt->meeting->master->hosts)], *rest = NULL;
-    memcpy(hosts, attempt->meeting->master->hosts, sizeof(hosts));
+    char hosts[sizeof(attempt->rendezvous->master->hosts)], *rest = NULL;
+    memcpy(hosts, attempt->rendezvous->master->hosts, sizeof(hosts));
     for (char *host = strtok_r(hosts, " ", &rest); host && !attempt->reached;
          host = strtok_r(NULL, " ", &rest))
         LAP_TRY(try_host(attempt, host));
     return LAP_OK;
 }
 
-static lap_status_t client_meet(lap_tcp_meeting_t *meeting, lap_deadline_t *deadline)
+static lap_status_t client_meet(lap_tcp_rendezvous_t *rendezvous, lap_deadline_t *deadline)
 {
-    attempt_t attempt = {.meeting = meeting, .deadline = deadline};
+    attempt_t attempt = {.rendezvous = rendezvous, .deadline = deadline};
     char place[PLACE_TEXT];
     for (uint64_t pause = 2000000u;; pause = pause < PAUSE_MOST_NS ? pause * 2 : pause) {
         LAP_TRY(try_hosts(&attempt));
@@ -464,12 +465,12 @@ static lap_status_t client_meet(lap_tcp_meeting_t *meeting, lap_deadline_t *dead
             break;
         const uint64_t left = lap_deadline_left(deadline);
         if (left == 0)
-            return lap_error(LAP_ERR_TIMEOUT,
-                             "rank %d has not found rank 0 at %s within %g s (%s); expected %s to "
-                             "name the host of rank 0, and a port of it that is open",
-                             meeting->rank, place_of(meeting, place), seconds(meeting->timeout_ns),
-                             attempt.other[0] ? attempt.other : attempt.last,
-                             meeting->master->source);
+            return lap_error(
+                LAP_ERR_TIMEOUT,
+                "rank %d has not found rank 0 at %s within %g s (%s); expected %s to "
+                "name the host of rank 0, and a port of it that is open",
+                rendezvous->rank, place_of(rendezvous, place), seconds(rendezvous->timeout_ns),
+                attempt.other[0] ? attempt.other : attempt.last, rendezvous->master->source);
         lap_sleep_until_ns(lap_now_ns() + (pause < left ? pause : left));
     }
     deadline->at += LAP_BOOTSTRAP_GRACE_NS;
@@ -478,24 +479,25 @@ static lap_status_t client_meet(lap_tcp_meeting_t *meeting, lap_deadline_t *dead
 
 /* ---- all ---- */
 
-lap_status_t lap_tcp_meet(lap_tcp_meeting_t *meeting, lap_status_t ready, lap_deadline_t *deadline)
+lap_status_t lap_tcp_meet(lap_tcp_rendezvous_t *rendezvous, lap_status_t ready,
+                          lap_deadline_t *deadline)
 {
-    if (meeting->rank != 0)
+    if (rendezvous->rank != 0)
         LAP_TRY(ready);
-    meeting->fds = lap_alloc((size_t)meeting->size, sizeof(int));
-    if (!meeting->fds)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory to meet %d ranks", meeting->size);
-    for (int rank = 0; rank < meeting->size; rank++)
-        meeting->fds[rank] = -1;
-    return meeting->rank == 0 ? host_meet(meeting, ready, deadline)
-                              : client_meet(meeting, deadline);
+    rendezvous->fds = lap_alloc((size_t)rendezvous->size, sizeof(int));
+    if (!rendezvous->fds)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to meet %d ranks", rendezvous->size);
+    for (int rank = 0; rank < rendezvous->size; rank++)
+        rendezvous->fds[rank] = -1;
+    return rendezvous->rank == 0 ? host_meet(rendezvous, ready, deadline)
+                                 : client_meet(rendezvous, deadline);
 }
 
-void lap_tcp_part(lap_tcp_meeting_t *meeting)
+void lap_tcp_part(lap_tcp_rendezvous_t *rendezvous)
 {
-    for (int rank = 0; meeting->fds && rank < meeting->size; rank++)
-        if (meeting->fds[rank] >= 0)
-            close(meeting->fds[rank]);
-    lap_free(meeting->fds);
-    meeting->fds = NULL;
+    for (int rank = 0; rendezvous->fds && rank < rendezvous->size; rank++)
+        if (rendezvous->fds[rank] >= 0)
+            close(rendezvous->fds[rank]);
+    lap_free(rendezvous->fds);
+    rendezvous->fds = NULL;
 }

@@ -3,7 +3,7 @@
  * Connections between all ranks. Every rank listens before it tells the others where, so that one who
  * connects waits for nobody: each connects to the ranks before it, to all at once, and takes those
  * after it. Both sides say who they are; whoever comes without the key of this world is turned away.
- * Meanwhile all listen to the meeting: a rank that cannot connect says so there, and nobody waits for it.
+ * Meanwhile all listen to the rendezvous: a rank that cannot connect says so there, and nobody waits for it.
  */
 #include "core/tcp/tcp.h"
 
@@ -26,7 +26,7 @@ typedef struct greeting {
     int32_t from, to;
 } greeting_t;
 
-/* A connection whose other end has not yet said who it is. */
+/* A connection whose other end has not sent its greeting yet. */
 typedef struct stranger {
     int fd;
     size_t got;
@@ -36,14 +36,14 @@ typedef struct stranger {
 typedef struct mesh {
     const lap_world_t *world;
     const lap_tcp_door_t *door;
-    lap_tcp_meeting_t *meeting;
-    int *fds;              /* to each rank, once both have said who they are; else -1 */
+    lap_tcp_rendezvous_t *rendezvous;
+    int *fds;              /* to each rank, once both have sent a greeting; else -1 */
     stranger_t *calls;     /* to each rank before this one, until then */
     int calling, awaited;  /* ranks before this one, and after it, that are not connected */
     stranger_t *strangers; /* who has connected to this rank */
     int nstrangers, most;  /* of them, and how many there may be */
     bool *ready;           /* of rank 0: who waits there to be gathered */
-    struct pollfd *polls;  /* room for the meeting, the calls, the listener and all strangers */
+    struct pollfd *polls;  /* room for the rendezvous, the calls, the listener and all strangers */
 } mesh_t;
 
 /* Reads more of a greeting: 1: it is whole; 0: not yet; -1: there will be no more, with an errno. */
@@ -176,25 +176,27 @@ static lap_status_t late(const mesh_t *mesh)
                      rank, world->rank, (double)world->timeout_ns * 1e-9);
 }
 
-/* Waits for whatever comes, and hears it; what is said at the meeting first. */
+/* Waits for events and handles them, those of the rendezvous first. */
 static lap_status_t step(mesh_t *mesh, lap_deadline_t *deadline)
 {
     const int size = mesh->world->size, heard = mesh->nstrangers;
-    struct pollfd *meeting = mesh->polls, *calls = &meeting[size], *strangers = &calls[size + 1];
+    struct pollfd *rendezvous = mesh->polls, *calls = &rendezvous[size],
+                  *strangers = &calls[size + 1];
     for (int rank = 0; rank < size; rank++) {
         const short events = mesh->ready[rank] ? POLLRDHUP : POLLIN | POLLRDHUP;
-        meeting[rank] = (struct pollfd){.fd = mesh->meeting->fds[rank], .events = events};
+        rendezvous[rank] = (struct pollfd){.fd = mesh->rendezvous->fds[rank], .events = events};
         calls[rank].fd = mesh->calls[rank].fd;
     }
     calls[size] = (struct pollfd){.fd = mesh->door->listener, .events = POLLIN};
     for (int i = 0; i < heard; i++)
         strangers[i] = (struct pollfd){.fd = mesh->strangers[i].fd, .events = POLLIN};
-    const lap_status_t status = lap_wait_polls(meeting, 2 * size + 1 + heard, deadline);
+    const lap_status_t status = lap_wait_polls(rendezvous, 2 * size + 1 + heard, deadline);
     if (status != LAP_OK)
         return status == LAP_ERR_TIMEOUT ? late(mesh) : status;
     for (int rank = 0; rank < size; rank++)
-        if (meeting[rank].revents)
-            LAP_TRY(lap_tcp_hear(mesh->meeting, rank, meeting[rank].revents, &mesh->ready[rank]));
+        if (rendezvous[rank].revents)
+            LAP_TRY(
+                lap_tcp_hear(mesh->rendezvous, rank, rendezvous[rank].revents, &mesh->ready[rank]));
     for (int rank = 0; rank < size; rank++)
         if (calls[rank].revents)
             LAP_TRY(go_on(mesh, rank, &calls[rank]));
@@ -262,11 +264,11 @@ static void mesh_free(mesh_t *mesh, bool made)
 }
 
 lap_status_t lap_tcp_mesh(const lap_world_t *world, const lap_tcp_door_t *door,
-                          lap_tcp_meeting_t *meeting, lap_deadline_t *deadline, int **fds_p)
+                          lap_tcp_rendezvous_t *rendezvous, lap_deadline_t *deadline, int **fds_p)
 {
     mesh_t mesh = {.world = world,
                    .door = door,
-                   .meeting = meeting,
+                   .rendezvous = rendezvous,
                    .calling = world->rank,
                    .awaited = world->size - 1 - world->rank};
     const bool made = mesh_alloc(&mesh);

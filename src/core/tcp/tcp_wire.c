@@ -35,7 +35,7 @@ typedef struct conn {
     int peer;
     pthread_mutex_t lock; /* of what follows */
     lap_out_t *first, **last;
-    bool writes; /* the thread is told when the socket takes more */
+    bool writes; /* the thread waits until the socket takes more, too */
     bool broken; /* nothing can be sent any more, */
     int error;   /* for a reason of the network's; 0: another */
 
@@ -60,7 +60,7 @@ static tcp_wire_t *self_of(lap_wire_t *wire)
 
 /* ---- sending ---- */
 
-/* What the thread is told of a socket. */
+/* The events of a socket that the thread waits for. */
 static void watch(tcp_wire_t *self, conn_t *conn, bool writes)
 {
     struct epoll_event event = {.events = EPOLLIN | (writes ? (uint32_t)EPOLLOUT : 0u),
@@ -89,7 +89,7 @@ static void break_off(tcp_wire_t *self, conn_t *conn)
 
 /*
  * Writes what the kernel takes, with the lock of the connection held. A failure is not yet a lost rank: it
- * may have said goodbye, which the thread has yet to read.
+ * may have sent its goodbye, which the thread has yet to read.
  */
 static void flush(tcp_wire_t *self, conn_t *conn)
 {

@@ -31,7 +31,7 @@ typedef struct place {
 /* A world being made. */
 typedef struct maker {
     lap_wired_t wired;
-    lap_tcp_meeting_t meeting;
+    lap_tcp_rendezvous_t rendezvous;
     lap_tcp_door_t door;
     int port; /* of the door */
 } maker_t;
@@ -39,26 +39,26 @@ typedef struct maker {
 static lap_status_t gather(lap_wired_t *wired, const void *mine, size_t bytes, void *all)
 {
     maker_t *maker = (maker_t *)wired;
-    return lap_tcp_gather(&maker->meeting, mine, bytes, all, &wired->deadline);
+    return lap_tcp_gather(&maker->rendezvous, mine, bytes, all, &wired->deadline);
 }
 
 static lap_status_t report(lap_wired_t *wired, lap_status_t status)
 {
     maker_t *maker = (maker_t *)wired;
-    return lap_tcp_report(&maker->meeting, status, &wired->deadline);
+    return lap_tcp_report(&maker->rendezvous, status, &wired->deadline);
 }
 
 static lap_status_t look(lap_wired_t *wired)
 {
     maker_t *maker = (maker_t *)wired;
-    return lap_tcp_look(&maker->meeting);
+    return lap_tcp_look(&maker->rendezvous);
 }
 
 static lap_status_t open_wire(lap_wired_t *wired, lap_world_t *world, lap_wire_t **wire_p)
 {
     maker_t *maker = (maker_t *)wired;
     int *fds = NULL;
-    LAP_TRY(lap_tcp_mesh(world, &maker->door, &maker->meeting, &wired->deadline, &fds));
+    LAP_TRY(lap_tcp_mesh(world, &maker->door, &maker->rendezvous, &wired->deadline, &fds));
     const lap_status_t status = lap_tcp_wire_open(world, fds, wire_p);
     for (int rank = 0; status != LAP_OK && rank < world->size; rank++)
         if (fds[rank] >= 0)
@@ -84,7 +84,7 @@ static void find_addresses(maker_t *maker, const place_t *places)
     for (int rank = 0; rank < maker->wired.size; rank++) {
         lap_tcp_address_t *address = &maker->door.addresses[rank];
         const bool at_master = memcmp(places[rank].host, places[0].host, sizeof(places->host)) == 0;
-        *address = at_master ? maker->meeting.master_address : places[rank].seen;
+        *address = at_master ? maker->rendezvous.master_address : places[rank].seen;
         lap_tcp_set_port(address, places[rank].port);
     }
     maker->door.key = places[0].key;
@@ -106,7 +106,7 @@ static lap_status_t find_ranks(maker_t *maker, const char *host)
     lap_wired_t *wired = &maker->wired;
     const size_t size = (size_t)wired->size;
     place_t mine = {.key = maker->door.key,
-                    .seen = maker->meeting.seen,
+                    .seen = maker->rendezvous.seen,
                     .port = maker->port,
                     .left_ns = lap_deadline_left(&wired->deadline)};
     snprintf(mine.host, sizeof(mine.host), "%s", host);
@@ -153,7 +153,7 @@ static lap_status_t check_files(const maker_t *maker, int expected)
                                  maker->wired.rank, count, expected, maker->wired.size);
 }
 
-/* For the meeting, at which rank 0 has a connection to each rank, and to who may be one. */
+/* For the rendezvous, at which rank 0 has a connection to each rank, and to who may be one. */
 static lap_status_t prepare(maker_t *maker)
 {
     LAP_TRY(lap_tcp_random(&maker->door.key));
@@ -166,7 +166,7 @@ static lap_status_t prepare(maker_t *maker)
 static lap_status_t make(maker_t *maker, const lap_environment_t *environment,
                          lap_world_t **world_p)
 {
-    LAP_TRY(lap_tcp_meet(&maker->meeting, prepare(maker), &maker->wired.deadline));
+    LAP_TRY(lap_tcp_meet(&maker->rendezvous, prepare(maker), &maker->wired.deadline));
     LAP_TRY(find_ranks(maker, environment->host));
     /* A connection to each rank; a heap, a pidfd and a socket of each rank of the host. */
     const int files = maker->wired.size + 3 * maker->wired.local_size + SPARE_FILES;
@@ -181,13 +181,13 @@ lap_status_t lap_tcp_world_create(const lap_environment_t *environment,
                                .deadline = lap_deadline_after(settings->timeout_ns),
                                .rank = environment->rank,
                                .size = environment->size},
-                     .meeting = {.rank = environment->rank,
-                                 .size = environment->size,
-                                 .master = &environment->master,
-                                 .timeout_ns = settings->timeout_ns},
+                     .rendezvous = {.rank = environment->rank,
+                                    .size = environment->size,
+                                    .master = &environment->master,
+                                    .timeout_ns = settings->timeout_ns},
                      .door.listener = -1};
     const lap_status_t status = make(&maker, environment, world_p);
-    lap_tcp_part(&maker.meeting);
+    lap_tcp_part(&maker.rendezvous);
     if (maker.door.listener >= 0)
         close(maker.door.listener);
     lap_free(maker.door.addresses);

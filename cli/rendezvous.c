@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Signals that come while ranks meet: see meeting.h. */
-#include "meeting.h"
+/* Signals that come while ranks meet: see rendezvous.h. */
+#include "rendezvous.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -23,10 +23,10 @@ enum { NUMBERS = sizeof(numbers) / sizeof(numbers[0]) };
 static struct {
     char dir[LAP_DIR_BYTES];
     bool keep; /* the directory was there before, and nobody's remains: it stays */
-    int fd;    /* a socket, to find out who listens there; -1: there is no meeting */
+    int fd;    /* a socket, to find out who listens there; -1: there is no rendezvous */
     bool handled[NUMBERS];
     _Atomic(const char *) place; /* another one, which this process has made itself; NULL: none */
-} meeting = {.fd = -1};
+} rendezvous = {.fd = -1};
 
 /* Whether nobody else listens there: another job may have the same directory. */
 static bool is_ours(int dir)
@@ -34,9 +34,9 @@ static bool is_ours(int dir)
     const struct sockaddr_un address = lap_private_dir_socket(dir);
     struct ucred who = {.pid = -1};
     socklen_t bytes = sizeof(who);
-    if (connect(meeting.fd, (const struct sockaddr *)&address, sizeof(address)) != 0)
+    if (connect(rendezvous.fd, (const struct sockaddr *)&address, sizeof(address)) != 0)
         return errno == ECONNREFUSED || errno == ENOENT; /* ENOENT: its socket is not there yet */
-    return getsockopt(meeting.fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 &&
+    return getsockopt(rendezvous.fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 &&
            who.pid == getpid();
 }
 
@@ -47,54 +47,54 @@ static bool is_ours(int dir)
 static void end_by(int number)
 {
     const struct timespec moment = {.tv_nsec = 200000000};
-    const char *place = meeting.place;
-    if (!place && !meeting.dir[0])
+    const char *place = rendezvous.place;
+    if (!place && !rendezvous.dir[0])
         nanosleep(&moment, NULL);
     const int made = place ? lap_private_dir_look(place) : -1;
-    const int dir = meeting.dir[0] ? lap_private_dir_look(meeting.dir) : -1;
+    const int dir = rendezvous.dir[0] ? lap_private_dir_look(rendezvous.dir) : -1;
     if (made >= 0) {
         lap_private_dir_remove_socket(made);
         lap_private_dir_remove(place, made);
     }
     if (dir >= 0 && is_ours(dir)) {
         lap_private_dir_remove_socket(dir);
-        if (!meeting.keep)
-            lap_private_dir_remove(meeting.dir, dir);
+        if (!rendezvous.keep)
+            lap_private_dir_remove(rendezvous.dir, dir);
     }
     raise(number); /* it does what it always does, once this has returned */
 }
 
-void lap_meeting_note_place(const char *dir)
+void lap_rendezvous_note_place(const char *dir)
 {
-    meeting.place = dir;
+    rendezvous.place = dir;
 }
 
-void lap_meeting_begin(const char *dir)
+void lap_rendezvous_begin(const char *dir)
 {
     const struct sigaction ours = {.sa_handler = end_by, .sa_flags = SA_RESETHAND};
     struct sigaction action;
-    if (lap_socket_open(&meeting.fd) != LAP_OK)
+    if (lap_socket_open(&rendezvous.fd) != LAP_OK)
         return;
-    snprintf(meeting.dir, sizeof(meeting.dir), "%s", dir);
+    snprintf(rendezvous.dir, sizeof(rendezvous.dir), "%s", dir);
     const int there = *dir ? lap_private_dir_look(dir) : -1;
-    meeting.keep = there >= 0 && !lap_private_dir_has_socket(there);
+    rendezvous.keep = there >= 0 && !lap_private_dir_has_socket(there);
     if (there >= 0)
         close(there);
     /* Those that are ignored, as SIGHUP is under nohup, or that somebody handles stay so. */
     for (size_t i = 0; i < NUMBERS; i++)
-        meeting.handled[i] = sigaction(numbers[i], NULL, &action) == 0 &&
-                             action.sa_handler == SIG_DFL &&
-                             sigaction(numbers[i], &ours, NULL) == 0;
+        rendezvous.handled[i] = sigaction(numbers[i], NULL, &action) == 0 &&
+                                action.sa_handler == SIG_DFL &&
+                                sigaction(numbers[i], &ours, NULL) == 0;
 }
 
-void lap_meeting_end(void)
+void lap_rendezvous_end(void)
 {
     const struct sigaction standard = {.sa_handler = SIG_DFL};
     for (size_t i = 0; i < NUMBERS; i++)
-        if (meeting.handled[i])
+        if (rendezvous.handled[i])
             sigaction(numbers[i], &standard, NULL);
-    meeting.place = NULL;
-    if (meeting.fd >= 0)
-        close(meeting.fd);
-    meeting.fd = -1;
+    rendezvous.place = NULL;
+    if (rendezvous.fd >= 0)
+        close(rendezvous.fd);
+    rendezvous.fd = -1;
 }

@@ -7,14 +7,14 @@
  * TCP. The library itself cannot do that: signals belong to the program. SIGKILL still leaves the
  * directory, which the next job of the same place then takes over.
  */
-#ifndef LAP_CLI_MEETING_H
-#define LAP_CLI_MEETING_H
+#ifndef LAP_CLI_RENDEZVOUS_H
+#define LAP_CLI_RENDEZVOUS_H
 
-/* A process has one meeting at a time. `dir`: where this rank is the host; "": nowhere. */
-void lap_meeting_begin(const char *dir);
-void lap_meeting_end(void);
+/* A process has one rendezvous at a time. `dir`: where this rank is the host; "": nowhere. */
+void lap_rendezvous_begin(const char *dir);
+void lap_rendezvous_end(void);
 
-/* The place that this process has made for the meeting: a lap_note_place_t. */
-void lap_meeting_note_place(const char *dir);
+/* The place that this process has made for the rendezvous: a lap_note_place_t. */
+void lap_rendezvous_note_place(const char *dir);
 
 #endif

@@ -65,7 +65,7 @@ static bool parse_ranks(lap_train_t *train, const lap_args_t *args)
         return false;
     if (!lap_arg_int(args->command, "--pp", args->values[PP], 1, LAP_LAUNCH_MAX, &grid->pp))
         return false;
-    /* Who says how the ranks of a model share it has said all of them. */
+    /* A model of which another size of the grid is given has no tensor parallelism by default. */
     grid->tp = args->values[MODEL] && (grid->dp > 1 || grid->cp > 1 || grid->pp > 1) ? 1 : 4;
     if (args->values[TP] &&
         !lap_arg_int(args->command, "--tp", args->values[TP], 1, LAP_LAUNCH_MAX, &grid->tp))

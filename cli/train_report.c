@@ -222,7 +222,7 @@ static void print_iterations(const lap_train_t *train, const lap_train_result_t 
     print_comm_head(false);
     for (int i = 0; i < result->done; i++) {
         const lap_train_iteration_t *it = &result->iterations[i];
-        /* A model may make thousands of steps: those of which it said nothing, but for the last. */
+        /* A model may make thousands of steps: the table has those of --log-interval, and the last. */
         if (train->model && (result->first + i + 1) % train->log_interval != 0 &&
             i < result->done - 1)
             continue;

@@ -378,7 +378,7 @@ LAP_API float *lap_nn_gradients(lap_nn_t *nn, size_t *count_p);
 LAP_API void lap_nn_zero_gradients(lap_nn_t *nn);
 
 /*
- * Says whether the backwards from now on are followed by others of the same step (1), or each is
+ * Sets whether the backwards from now on are followed by others of the same step (1), or each is
  * the last of its step (0, the default): gradient accumulation over micro-batches.
  *
  *     lap_nn_zero_gradients(nn);
@@ -398,7 +398,7 @@ LAP_API void lap_nn_zero_gradients(lap_nn_t *nn);
  * Calls that would give other sums return LAP_ERR_INVALID: lap_dp_wait or lap_optimizer_step after
  * a backward that is not the last. With lap_dp also a step before lap_dp_wait, and a backward
  * between the last one and lap_dp_wait, or between lap_dp_wait and lap_nn_zero_gradients.
- * Local, touches no memory. Every rank says the same.
+ * Local, touches no memory. Every rank passes the same value.
  */
 LAP_API void lap_nn_accumulate(lap_nn_t *nn, int more);
 

@@ -9,6 +9,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "core/fields.h"
+#include "core/file.h"
 #include "nn/nn.h"
 #include "nn/nn_fields.h"
 
@@ -101,16 +102,12 @@ void lap_ckpt_read_config(const char *dir, lap_ckpt_fields_t *fields_p)
         {"high_freq_factor", "rope_high_freq"},
         {"original_max_position_embeddings", "rope_original"},
     };
-    char path[PATH_MAX], text[16384] = "", value[LAP_SINGLE_TEXT];
+    char path[PATH_MAX], text[16384], value[LAP_SINGLE_TEXT];
     double number;
     *fields_p = (lap_ckpt_fields_t){.count = 0};
     if (snprintf(path, sizeof(path), "%s/" LAP_CKPT_CONFIG, dir) >= PATH_MAX)
         return;
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return;
-    text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
-    fclose(file);
+    lap_file_read_text(path, text, sizeof(text));
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         if (find_number(text, keys[i][0], &number))
             lap_ckpt_add_field(fields_p, keys[i][1], lap_single_text((float)number, value));

@@ -20,8 +20,8 @@ lap_status_t lap_file_write(int fd, const char *path, const void *from, size_t b
 lap_status_t lap_file_open(const char *path, int *fd_p, uint64_t *bytes_p);
 
 /*
- * Reads a file of /proc or /sys, which has no size, as a string: the first `bytes` - 1 bytes of a longer
- * one. False, and an empty string, when there is nothing to read.
+ * Reads a small file as a string, also one of /proc or /sys, which has no size: the first `bytes` - 1
+ * bytes of a longer one. False, and an empty string, when there is nothing to read.
  */
 bool lap_file_read_text(const char *path, char *text, size_t bytes);
 

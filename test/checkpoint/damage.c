@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Checkpoints that are not whole: what is damaged is named, and the newest whole one is taken. A disk without
- * room is told of, and leaves what was there.
+ * room is an error, and leaves what was there.
  */
 #include <lap/checkpoint.h>
 
@@ -21,7 +21,7 @@ static char dir[] = "/tmp/lap-damage-XXXXXX";
 
 /* ---- a disk without room ---- */
 
-static bool no_blocks, no_fallocate, no_writes; /* told before, or as it is written */
+static bool no_blocks, no_fallocate, no_writes; /* found before, or as it is written */
 int __real_fallocate(int fd, int mode, off_t at, off_t bytes);
 int __wrap_fallocate(int fd, int mode, off_t at, off_t bytes);
 ssize_t __real_pwrite(int fd, const void *data, size_t bytes, off_t at);

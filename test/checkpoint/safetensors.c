@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of safetensors: read as they are written, in all types of numbers; what is wrong with others is said. */
+/* Files of safetensors: read as they are written, in all types of numbers; others are errors. */
 #include "checkpoint/safetensors.h"
 
 #include <stdio.h>

@@ -109,7 +109,7 @@ static void test_types(void)
     tap_ok(wrong == 0, "%s: casts of all types into all: %zu wrong", ops->name, wrong);
 }
 
-/* What is too large saturates in FP8; infinity and NaN are told by amax. */
+/* What is too large saturates in FP8; infinity and NaN are seen in amax. */
 static void test_specials(void)
 {
     static const float given[4] = {1e30f, -3.0f, INFINITY, NAN};

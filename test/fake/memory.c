@@ -15,7 +15,7 @@
 #define ALIGNMENT 256u /* of memory of a GPU */
 
 typedef struct memory {
-    CUdeviceptr address; /* as it is told to others: see FAKE_BIT */
+    CUdeviceptr address; /* as others see it: see FAKE_BIT */
     char *data;          /* where it begins; with FAKE_STRICT the address may be further on, */
     size_t bytes;        /* so many before its end */
     size_t room;         /* from data on */
@@ -67,7 +67,7 @@ static void unmap(const memory_t *memory)
         munmap(memory->data, memory->room);
 }
 
-/* Memory of GPUs as it is told to others. */
+/* Memory of GPUs as others see it. */
 static void set_address(memory_t *memory)
 {
     memory->address =

@@ -30,7 +30,7 @@
 #define POLLS 3      /* until something has been done */
 #define ALIGNMENT 4096u
 
-/* The memory of a rank, as it is told to the others. */
+/* The memory of a rank, as the others know it. */
 typedef struct offer {
     _Atomic int made;
     uint64_t bytes;
@@ -68,7 +68,7 @@ typedef struct op {
 struct ncclComm {
     int rank, size;
     hall_t *hall;
-    int polls; /* still to come, before what was told last is done */
+    int polls; /* still to come, before the last call is done */
     bool connected, puts, blocks;
     ncclWindow_t windows, registering;
     ncclWindow_t *registered_p; /* where the one that is being made goes */
@@ -113,7 +113,7 @@ __attribute__((constructor)) static void find_driver(void)
     }
 }
 
-/* A communicator that blocks has done what it was told when the call returns. */
+/* A communicator that blocks is done when the call returns. */
 static ncclResult_t finish(struct ncclComm *comm, ncclResult_t result)
 {
     while (comm->blocks && result == ncclInProgress) {

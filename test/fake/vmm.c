@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Virtual memory management of the fake driver: memory is a file, mapped at addresses that were
- * reserved before. What is left over at the end of the process is told, and what is released twice:
+ * reserved before. What is left over at the end of the process is reported, and what is released twice:
  * the process then fails.
  */
 #include <pthread.h>

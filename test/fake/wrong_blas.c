@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An OpenBLAS whose cblas_sgemm is wrong when it is told to, for LAP_OPENBLAS: the real one, and then
+ * An OpenBLAS whose cblas_sgemm is wrong on request, for LAP_OPENBLAS: the real one, and then
  * the first element of its result is changed. The environment says when:
  *
  *   WRONG_BY     what is added to the element, as a part of itself; not set: nothing is wrong

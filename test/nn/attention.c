@@ -491,7 +491,7 @@ static void show_speeds(void)
         show_speed(&problems[i]);
 }
 
-static bool speed, all, few; /* as main is told */
+static bool speed, all, few; /* arguments of main */
 
 static void test_device(void)
 {

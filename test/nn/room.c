@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Layers are held against the memory that is available, together for all ranks of the host, before
- * any of it is taken: all ranks are told, and the sentence has both numbers. Linked with --wrap for
+ * any of it is taken: all ranks fail, and the sentence has both numbers. Linked with --wrap for
  * lap_memory_room, so that the machine has as much as a test wants.
  */
 #include <inttypes.h>

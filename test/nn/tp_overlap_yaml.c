@@ -312,7 +312,7 @@ static void load_mistakes(void)
     }
 }
 
-/* Nested deeply, long, full of aliases: told at the first line that is not as it should be. */
+/* Nested deeply, long, full of aliases: an error at the first wrong line. */
 static void load_monsters(void)
 {
     enum { LENGTH = 1 << 20 };

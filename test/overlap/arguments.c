@@ -97,7 +97,7 @@ static void test_descriptions(lap_group_t *group)
     tap_success(lap_group_barrier(group), "the group works after all this");
 }
 
-/* The same for what may be said of types, layout and epilogue. */
+/* The same for types, layout and epilogue. */
 static void test_fields_disagree(lap_group_t *group)
 {
     const int other = lap_group_rank(group) == 1;
@@ -138,7 +138,7 @@ static void test_fields_disagree(lap_group_t *group)
     tap_ok(!op, "nothing was made");
 }
 
-/* One rank says something else: all ranks learn who said what. */
+/* One rank gives another value: the error of all ranks has both values, and the ranks. */
 static void test_disagreement(lap_group_t *group)
 {
     lap_op_t *op = NULL;
@@ -152,7 +152,7 @@ static void test_disagreement(lap_group_t *group)
                 "direct", NULL);
     desc = good_desc(LAP_AG_GEMM);
     if (lap_group_rank(group) == 0)
-        desc.n = 0; /* wrong on its own: that rank is told so, the others that it was rank 0 */
+        desc.n = 0; /* wrong on its own: the error of that rank; the others name rank 0 */
     tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_INVALID, "n", "0", NULL);
     test_fields_disagree(group);
     lap_buffer_t *buffer = NULL;

@@ -40,7 +40,7 @@ static void check_views(const lap_trace_t *trace, const char *label)
     }
 }
 
-/* Returns when all others have said that they are blocked in the call, which this rank has not begun. */
+/* Returns when all others have reported that they are blocked in the call, which this rank has not begun. */
 static void await_others(const lap_group_t *group)
 {
     for (int r = 0; r < group->size; r++)

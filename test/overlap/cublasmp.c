@@ -191,7 +191,7 @@ static void test_transport(lap_group_t *group)
     lap_buffer_destroy(buffer);
 }
 
-/* One rank that cannot make its part: all are told at once, and go on. Only the fake fails so. */
+/* One rank that cannot make its part: all fail at once, and go on. Only the fake fails so. */
 static void test_local_failure(lap_group_t *group)
 {
     lap_op_t *op = NULL;

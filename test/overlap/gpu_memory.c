@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A GPU without enough memory: whoever asks is told how much was asked for and how much is free,
+ * A GPU without enough memory: the error has how much was asked for and how much is free,
  * all ranks fail together, nothing is lost, and smaller things work afterwards. See suite.h for how
  * it is started; on a device that works in the memory of the host there is nothing to test here.
  */
@@ -56,7 +56,7 @@ static size_t settled_bytes(lap_group_t *group)
     return bytes;
 }
 
-/* A rank may also repeat what another one said. */
+/* A rank may also return the sentence of another one. */
 static void test_absurd(lap_group_t *group)
 {
     lap_buffer_t *buffer = NULL;

@@ -2,7 +2,7 @@
 /*
  * How a method is picked, with times that the test gives: on a clock of its own, operators are not
  * run but take as long as a table says, in each round and on each rank. What is picked and what is
- * told of it must be the same on all ranks, whichever of them is slow.
+ * reported of it must be the same on all ranks, whichever of them is slow.
  */
 #include <math.h>
 #include <stdio.h>

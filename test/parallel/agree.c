@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Descriptions that one rank alone gives otherwise: of operators, layers, rules, optimizers, replicas
- * and pipelines, each field by itself. All ranks learn at once which field it is, of which rank, and what
- * both said; and the group can still be used. A field that no test changes fails the test.
+ * and pipelines, each field by itself. All ranks learn at once which field it is, of which rank, and both
+ * values; and the group can still be used. A field that no test changes fails the test.
  */
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +20,7 @@ typedef struct change {
     const char *name;
     size_t offset, bytes;
     const void *value;
-    const char *words; /* that the sentence has besides: what was said; NULL: the name is enough */
+    const char *words; /* that the sentence has besides: the values; NULL: the name is enough */
     int base;          /* which description it is changed in */
 } change_t;
 

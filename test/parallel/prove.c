@@ -84,7 +84,7 @@ static lap_status_t create_stages(const lap_grid_groups_t *groups, const scene_t
     return lap_pp_create(groups->tp, groups->pp, &desc, &options, pp_p);
 }
 
-/* What the proof that belongs to a call has said of the step of the optimizer. */
+/* The result of the proof that belongs to a call, for the step of the optimizer. */
 static void is_proved(const lap_pp_t *pp, const scene_t *scene, lap_status_t status,
                       const char *what)
 {

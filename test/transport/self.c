@@ -28,8 +28,8 @@ static void refuse_shm(lap_world_t *world, void *arg)
 }
 
 /*
- * Rank 1 never raises it; ranks 1 and 2, more patient, wait for something else and are told the
- * same.
+ * Rank 1 never raises it; ranks 1 and 2, more patient, wait for something else and fail with the
+ * same sentence.
  */
 static void wait_in_vain(lap_world_t *world, void *arg)
 {

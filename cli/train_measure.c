@@ -142,15 +142,37 @@ static lap_status_t measure_call(lap_trace_t *trace, int rank, const work_t *wor
     return LAP_OK;
 }
 
-/* What the pauses in one call were for: `call` has the records of all ranks. */
-static lap_status_t find_causes(lap_trace_t *call, int rank, lap_train_comm_t *comm)
+/* What is no pause of a call. */
+typedef struct spent {
+    work_t work;          /* of all calls, in order */
+    work_t calls;         /* the time of those before */
+    lap_interval_t *both; /* room for what concerns one call */
+} spent_t;
+
+/*
+ * The pauses in one call, and what they were for: `call` has the records of all ranks. Calls may be in flight together, and
+ * a pause counts once, for the first of them.
+ */
+static lap_status_t find_causes(lap_trace_t *call, int rank, spent_t *spent,
+                                lap_train_comm_t *comm_p)
 {
+    lap_train_comm_t comm = {0};
     lap_trace_view_t view;
+    size_t count = spent->calls.count;
     lap_trace_trim(call);
-    LAP_TRY(lap_trace_view(call, rank, &view));
+    memcpy(spent->both, spent->calls.intervals, count * sizeof(*spent->both));
+    for (size_t i = 0; i < spent->work.count; i++)
+        if (spent->work.intervals[i].end > call->calls[rank].begin &&
+            spent->work.intervals[i].begin < call->calls[rank].end)
+            spent->both[count++] = spent->work.intervals[i];
+    LAP_TRY(lap_trace_view_among(call, rank, spent->both, count, &view));
+    comm.exposed = (double)view.exposed_ns * 1e-9;
     for (int c = 0; c < LAP_CAUSES; c++)
-        comm->causes[c] += (double)view.cause_ns[c] * 1e-9;
+        comm.causes[c] = (double)view.cause_ns[c] * 1e-9;
+    spent->calls.intervals[spent->calls.count++] = view.call;
+    spent->calls.count = lap_intervals_join(spent->calls.intervals, spent->calls.count);
     lap_trace_view_clear(&view);
+    *comm_p = comm;
     return LAP_OK;
 }
 
@@ -211,6 +233,7 @@ typedef struct explaining {
     const lap_trace_t *all;
     lap_trace_t call;
     size_t *ends;
+    spent_t spent;
     uint32_t number;
     lap_train_iteration_t *iteration;
 } explaining_t;
@@ -220,12 +243,34 @@ static lap_status_t explain_call(void *context, uint32_t step, const lap_op_t *o
 {
     explaining_t *explaining = context;
     const lap_train_model_t *model = explaining->model;
-    (void)trace;
+    lap_train_comm_t comm, *kind = kind_of(explaining->iteration, trace->group);
     if (!is_explained(model, op))
         return LAP_OK;
     take_call(explaining->all, explaining->number++, explaining->ends, &explaining->call);
-    return find_causes(&explaining->call, lap_group_rank(model->groups.tp),
-                       &explaining->iteration->rows[row_of(model, step)]);
+    LAP_TRY(find_causes(&explaining->call, lap_group_rank(model->groups.tp), &explaining->spent,
+                        &comm));
+    add(&explaining->iteration->rows[row_of(model, step)], comm);
+    if (kind)
+        add(kind, comm);
+    return LAP_OK;
+}
+
+/* What a rank has computed in all calls; false: no memory. Each call has a record of the rank. */
+static bool list_spent(const lap_trace_t *all, int rank, spent_t *spent)
+{
+    work_t *work = &spent->work;
+    work->intervals = lap_alloc(all->nrecords, sizeof(*work->intervals));
+    spent->calls.intervals = lap_alloc(all->nrecords + 1, sizeof(*work->intervals));
+    spent->both = lap_alloc(2 * all->nrecords + 1, sizeof(*work->intervals));
+    if (!work->intervals || !spent->calls.intervals || !spent->both)
+        return false;
+    for (size_t i = 0; i < all->nrecords; i++) {
+        const lap_trace_record_t *record = &all->records[i];
+        if (record->rank == rank && lap_step_computes(record->kind, record->stream))
+            work->intervals[work->count++] = (lap_interval_t){record->span.begin, record->span.end};
+    }
+    work->count = lap_intervals_join(work->intervals, work->count);
+    return true;
 }
 
 static lap_status_t explain_calls(const lap_train_model_t *model, const lap_trace_t *all,
@@ -242,7 +287,8 @@ static lap_status_t explain_calls(const lap_train_model_t *model, const lap_trac
     explaining.call.calls = lap_alloc(size, sizeof(*explaining.call.calls));
     explaining.ends = lap_alloc(size, sizeof(*explaining.ends));
     lap_status_t status = LAP_OK;
-    if (!explaining.call.records || !explaining.call.calls || !explaining.ends)
+    if (!explaining.call.records || !explaining.call.calls || !explaining.ends ||
+        !list_spent(all, lap_group_rank(model->groups.tp), &explaining.spent))
         status =
             lap_error(LAP_ERR_NO_MEMORY, "no memory for the calls of %zu records", all->nrecords);
     else
@@ -252,6 +298,9 @@ static lap_status_t explain_calls(const lap_train_model_t *model, const lap_trac
     lap_free(explaining.call.records);
     lap_free(explaining.call.calls);
     lap_free(explaining.ends);
+    lap_free(explaining.spent.work.intervals);
+    lap_free(explaining.spent.calls.intervals);
+    lap_free(explaining.spent.both);
     return status;
 }
 
@@ -281,7 +330,9 @@ static lap_status_t add_call(void *context, uint32_t step, const lap_op_t *op, l
     const bool explained = is_explained(measuring->model, op);
     lap_train_comm_t comm, *kind = kind_of(measuring->iteration, trace->group);
     LAP_TRY(measure_call(trace, op->group->rank, explained ? &none : measuring->work, NULL, &comm));
-    if (!explained)
+    if (explained) /* explain_call tells that, with what it was for */
+        comm.exposed = 0;
+    else
         comm.causes[LAP_CAUSE_WIRE] = comm.exposed;
     add(&measuring->iteration->rows[row_of(measuring->model, step)], comm);
     if (kind)

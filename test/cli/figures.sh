@@ -93,6 +93,13 @@ mostly 'training on 8 ranks and 2 cores' "$everything" '
 assert share["core"] > max(share["wire"], share["late"]), share' \
     timeout 120 taskset -c "$cores" "$LAP" train --layer layernorm_mlp --tp 8 --seq 256 --heads 8 --head-dim 32 --iters 5 --json
 
+# Where a link has a latency, calls of backward are in flight together, and a rank waits for several of them at once.
+lap train --layer transformer --heads 4 --head-dim 16 --seq 32 --layers 2 --tp 2 --link 100MB/s,1ms --iters 3 --no-predict --json
+holds 'a pause that several calls have counts once: none is longer than the iteration' '
+for row in it["iterations"]:
+    causes(row)
+    assert 0 < row["exposed_ms"] < row["ms"], row'
+
 # ---- efficiency ----
 
 lap bench ag 512 64 64 --ranks 2 --iters 5 --method all,auto --json

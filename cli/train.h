@@ -240,6 +240,9 @@ typedef struct lap_train_saver {
     int lock;      /* of the folder of --save, on rank 0; 0: none */
 } lap_train_saver_t;
 
+/* Whether --load has something to load, or may be empty: LAP_CLI_GO, or the exit status after a sentence. */
+int lap_train_load_check(const lap_train_t *train);
+
 /* Locks the folder of --save, and loads what --load names. Collective over the world; lap_train_saver_clear undoes it. */
 lap_status_t lap_train_saver_init(lap_train_saver_t *saver, lap_train_model_t *model);
 void lap_train_saver_clear(lap_train_saver_t *saver);

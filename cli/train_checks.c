@@ -142,7 +142,7 @@ lap_status_t lap_train_device_bytes(const lap_train_t *train, double *bytes_p)
 {
     const double moments = train->optimizer.kind == LAP_SGD ? 4 : 8; /* bytes of a weight */
     lap_nn_plan_t plan;
-    double bytes;
+    double bytes = 0;
     if (train->grid.pp > 1)
         LAP_TRY(stage_bytes(train, moments, &bytes));
     if (train->grid.pp == 1)
@@ -188,5 +188,6 @@ int lap_train_check(const lap_train_t *train, int nranks)
         status = lap_train_data_check(train);
     if (status != LAP_OK)
         return lap_args_refused(train->args.command, status, "");
-    return check_memory(train, nranks);
+    const int found = lap_train_load_check(train);
+    return found == LAP_CLI_GO ? check_memory(train, nranks) : found;
 }

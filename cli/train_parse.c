@@ -156,6 +156,10 @@ static bool parse_checkpoints(lap_train_t *train, const lap_args_t *args)
 {
     train->save = args->values[SAVE];
     train->load = args->values[LOAD];
+    for (const int *option = (const int[]){SAVE, LOAD, NOPTIONS}; *option != NOPTIONS; option++)
+        if (args->given[*option] && !*args->values[*option])
+            return lap_args_wrong(args->command, "--%s is ''; expected a folder",
+                                  lap_train_options[*option].name);
     if (args->values[KEEP] &&
         !lap_arg_int(args->command, "--keep", args->values[KEEP], 1, 1000000, &train->keep))
         return false;

@@ -4,8 +4,10 @@
  * that cannot be written is reported, and training goes on.
  */
 #include <inttypes.h>
+#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -117,6 +119,46 @@ static void take_scale(lap_train_saver_t *saver)
             saver->model->scale = found;
 }
 
+/* Where a folder is, or would be made. The caller frees it; NULL: nowhere, or no memory. */
+static char *place_of(const char *path)
+{
+    char *copy = strdup(path), *name = strdup(path), *place = NULL;
+    char *in = copy ? realpath(dirname(copy), NULL) : NULL;
+    if (in && name && asprintf(&place, "%s/%s", in, basename(name)) < 0)
+        place = NULL;
+    free(in);
+    free(name);
+    free(copy);
+    return place;
+}
+
+/* Whether --load is the folder of --save, which may not be there yet. */
+static bool restarts(const lap_train_t *train)
+{
+    struct stat load, save;
+    if (!train->load || !train->save)
+        return false;
+    if (stat(train->load, &load) == 0 && stat(train->save, &save) == 0)
+        return load.st_dev == save.st_dev && load.st_ino == save.st_ino;
+    char *from = place_of(train->load), *to = place_of(train->save);
+    const bool same = from && to && strcmp(from, to) == 0;
+    free(from);
+    free(to);
+    return same;
+}
+
+int lap_train_load_check(const lap_train_t *train)
+{
+    if (!train->load || restarts(train) || lap_ckpt_folder_has_any(train->load))
+        return LAP_CLI_GO;
+    if (access(train->load, F_OK) != 0)
+        (void)lap_error_errno("cannot open '%s'", train->load);
+    else
+        (void)lap_error(LAP_ERR_INVALID, "there is no whole checkpoint in '%s'", train->load);
+    lap_tell(train->args.command->name, "--load: %s", lap_last_error());
+    return LAP_CLI_FAILED;
+}
+
 /*
  * A job that is started again, as after a crash, has one command line, whose --load is its own --save: at first there is
  * nothing in it. Any other --load was expected to have something. *goes_on_p: there is something to load. Collective.
@@ -128,9 +170,7 @@ static lap_status_t look(lap_train_saver_t *saver, bool *goes_on_p)
         bool restarts, goes_on;
     } found = {.goes_on = true};
     if (lap_group_rank(saver->group) == 0 && train->save) {
-        struct stat load, save;
-        found.restarts = stat(train->load, &load) == 0 && stat(train->save, &save) == 0 &&
-                         load.st_dev == save.st_dev && load.st_ino == save.st_ino;
+        found.restarts = restarts(train);
         found.goes_on = !found.restarts || lap_ckpt_folder_has_any(train->load);
         if (!found.goes_on)
             lap_tell(lap_train_command.name,

@@ -31,7 +31,7 @@
  *
  * The numbers are the same up to rounding for any number of ranks: the weights that a seed gives do
  * not depend on P. On the device "cpu" in float32 they are the same bits for all methods of
- * overlap, unless the environment has LAP_BLAS_EVEN=0.
+ * overlap.
  */
 #ifndef LAP_NN_H
 #define LAP_NN_H

@@ -190,8 +190,8 @@ static lap_status_t check_sizes(const char *schedule, uint32_t ranks, uint32_t c
                          (unsigned)chunks, (unsigned)(LAP_PIPE_MOST / ranks));
     if (interleaved && micros % ranks != 0)
         return lap_error(LAP_ERR_INVALID,
-                         "interleaved has %u micro-batches, expected a multiple of its %u ranks",
-                         (unsigned)micros, (unsigned)ranks);
+                         "interleaved has %u micro-batch%s, expected a multiple of its %u ranks",
+                         (unsigned)micros, micros == 1 ? "" : "es", (unsigned)ranks);
     if (v && chunks > 2)
         return lap_error(LAP_ERR_INVALID, "zb-v has %u stages on a rank, expected 2",
                          (unsigned)chunks);

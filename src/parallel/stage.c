@@ -73,6 +73,8 @@ static lap_status_t make_table(const lap_pp_options_t *options, int nranks,
         LAP_TRY(read_table(options->schedule, pipeline_p));
         LAP_TRY(check_table(pipeline_p, options, nranks));
     } else {
+        if (options->virtual_stages == 1 && strcmp(options->schedule, "zb-v") == 0)
+            return lap_error(LAP_ERR_INVALID, "zb-v has 1 stage on a rank, expected 2");
         LAP_TRY(lap_pipeline_build(options->schedule, (uint32_t)nranks, chunks,
                                    (uint32_t)options->micro_batches, pipeline_p));
     }

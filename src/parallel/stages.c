@@ -14,8 +14,8 @@ static lap_status_t check_given(const lap_stages_t *stages, size_t layers, const
 {
     size_t sum = 0;
     if (ngiven != stages->stages)
-        return lap_error(LAP_ERR_INVALID, "layers are given for %zu stages, expected %u", ngiven,
-                         (unsigned)stages->stages);
+        return lap_error(LAP_ERR_INVALID, "layers are given for %zu stage%s, expected %u", ngiven,
+                         ngiven == 1 ? "" : "s", (unsigned)stages->stages);
     for (size_t s = 0; s < ngiven; s++) {
         if (given[s] < 1 || given[s] > layers)
             return lap_error(LAP_ERR_INVALID, "stage %zu has %zu layers, expected 1 to %zu", s,
@@ -35,9 +35,9 @@ static lap_status_t share_layers(lap_stages_t *stages, size_t layers, const size
         LAP_TRY(check_given(stages, layers, given, ngiven));
     else if (layers < stages->stages)
         return lap_error(LAP_ERR_INVALID,
-                         "%zu layers are not enough for %u stages, expected at "
+                         "%zu layer%s not enough for %u stages, expected at "
                          "least one for each",
-                         layers, (unsigned)stages->stages);
+                         layers, layers == 1 ? " is" : "s are", (unsigned)stages->stages);
     size_t first = 0;
     for (uint32_t s = 0; s < stages->stages; s++) {
         stages->layers[s] = given ? given[s] : lap_shard(layers, (int)stages->stages, (int)s, NULL);

@@ -1,13 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which of several names somebody may have meant. It counts letters and knows no language; names of
- * 32 letters and more are not compared.
+ * Which of several names somebody may have meant. It counts letters, of which small and capital ones are the same, and knows no
+ * language; names of 32 letters and more are not compared.
  */
 #include "util/nearest.h"
 
+#include <ctype.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#include <strings.h>
+
+static bool is_same(char a, char b)
+{
+    return tolower((unsigned char)a) == tolower((unsigned char)b);
+}
 
 /* The number of insertions, deletions, replacements and swaps that make one name of another. */
 static size_t edit_distance(const char *a, const char *b)
@@ -23,12 +30,13 @@ static size_t edit_distance(const char *a, const char *b)
                 d[i][j] = i + j;
                 continue;
             }
-            size_t best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            size_t best = d[i - 1][j - 1] + !is_same(a[i - 1], b[j - 1]);
             if (d[i - 1][j] + 1 < best)
                 best = d[i - 1][j] + 1;
             if (d[i][j - 1] + 1 < best)
                 best = d[i][j - 1] + 1;
-            bool swap = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            bool swap =
+                i > 1 && j > 1 && is_same(a[i - 1], b[j - 2]) && is_same(a[i - 2], b[j - 1]);
             if (swap && d[i - 2][j - 2] + 1 < best)
                 best = d[i - 2][j - 2] + 1;
             d[i][j] = best;
@@ -45,7 +53,7 @@ const char *lap_nearest(const char *text, const char *const *names)
     for (; *names; names++) {
         size_t longer = length > strlen(*names) ? length : strlen(*names);
         size_t distance = edit_distance(text, *names);
-        if (length >= 2 && strncmp(text, *names, length) == 0)
+        if (length >= 2 && distance > 1 && strncasecmp(text, *names, length) == 0)
             distance = 1;
         if (distance <= (longer + 2) / 3 && distance < best) {
             best = distance;

@@ -88,6 +88,7 @@ has '... with the first of them' "$err" 'the first tensor that is not finite is'
 # ---- what is wrong ----
 
 refuse "there is no model 'gpt2-124'; expected one of gpt2-124m," --model gpt2-124
+refuse '(did you mean llama-8b?)' --model Llama-8B
 refuse '(did you mean llama-70b?)' --model lama-70b
 refuse "--layer is 'model'; expected --model NAME" --layer model
 refuse '--layer has no effect on a model' --model gpt --layer attention

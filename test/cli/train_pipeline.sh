@@ -115,6 +115,10 @@ refuse "deadlock: rank 0, action 1, 0B0 waits for 1B0" --tp 1 --pp 2 --schedule 
 refuse "$work/table.csv is for 2 ranks, expected the 3 of the pipeline" --tp 1 --pp 3 --schedule "$work/table.csv"
 refuse "no pipeline schedule '1f1', expected 1f1b, interleaved, zb-h1, zb-v or 1f1b-eager; did you mean 1f1b?" --tp 1 --pp 2 --schedule 1f1
 refuse '4 layers are not enough for 5 stages' --tp 1 --pp 5
+refuse '1 layer is not enough for 2 stages' --tp 1 --pp 2 --layers 1
+refuse 'layers are given for 1 stage, expected 2' --tp 1 --pp 2 --layers-per-stage 4
+refuse 'zb-v has 1 stage on a rank, expected 2' --tp 1 --pp 2 --schedule zb-v --virtual-pp 1
+refuse 'interleaved has 1 micro-batch, expected a multiple of its 2 ranks' --tp 1 --pp 2 --virtual-pp 2 --micro-batches 1
 refuse 'the stages have 3 layers, expected the 4 of the model' --tp 1 --pp 2 --layers-per-stage 2,1
 refuse "--layers-per-stage is '2,x'; expected numbers of layers" --tp 1 --pp 2 --layers-per-stage 2,x
 refuse "--layers-per-stage is '4,0'; expected numbers of layers, 1 or more" --tp 1 --pp 2 --layers-per-stage 4,0

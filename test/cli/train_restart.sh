@@ -65,10 +65,18 @@ mkdir weights && echo 12345678 >weights/model.safetensors
 lap train "${small[@]}" --steps 5 --save weights --load weights
 has 'weights that are none' "$status $err" '1 ' weights/model.safetensors
 mkdir empty
+# Found before any rank starts, and before --save is made.
 lap train "${small[@]}" --steps 5 --save other --load empty
-has 'another folder without a checkpoint' "$status $err" '1 ' "there is no whole checkpoint in 'empty'"
+is 'another folder without a checkpoint' "$status $out$err" "1 lap train: --load: there is no whole checkpoint in 'empty'"
 lap train "${small[@]}" --steps 5 --save other --load nowhere
-has 'another folder that is not there' "$status $err" '1 ' "cannot open 'nowhere'"
+is 'another folder that is not there' "$status $out$err" "1 lap train: --load: cannot open 'nowhere': No such file or directory"
 lap train "${small[@]}" --steps 5 --load empty
-has 'an empty folder and no --save' "$status $err" '1 ' "there is no whole checkpoint in 'empty'"
+is 'an empty folder and no --save' "$status $out$err" "1 lap train: --load: there is no whole checkpoint in 'empty'"
+ok '... and nothing is made' test ! -e other
+lap train "${small[@]}" --steps 1 --save empty/../new --load "$work/new/" --json
+is 'the same folder, in other words, before it is there' "$status $(losses)" "0 $(head -n 1 <<<"$whole")"
+lap train "${small[@]}" --steps 5 --save ''
+is 'no name of a folder' "$status $err" "2 lap train: --save is ''; expected a folder"
+lap train "${small[@]}" --steps 5 --load ''
+is '... to load' "$status $err" "2 lap train: --load is ''; expected a folder"
 finish

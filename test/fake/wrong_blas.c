@@ -6,14 +6,11 @@
  *   WRONG_BY     what is added to the element, as a part of itself; not set: nothing is wrong
  *   WRONG_RANK   only in the process with this LAP_RANK; not set: in all
  *   WRONG_CALL   only in this call of the process, from 1; not set: in all
- *   WRONG_THIN   one row, or one column, is summed in double: its bits are not those of the same row of
- *                a larger matrix, as where OpenBLAS calls a GEMV for it; set to anything
  *   WRONG_COUNT  a file to which the number of calls so far is written by each
  */
 #include <cblas.h>
 #include <dlfcn.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,21 +44,6 @@ static void tell(int call)
     fclose(file);
 }
 
-/* Row-major, alpha 1. */
-static void multiply_in_double(bool a_turned, bool b_turned, blasint m, blasint n, blasint k,
-                               const float *a, blasint lda, const float *b, blasint ldb, float beta,
-                               float *c, blasint ldc)
-{
-    for (blasint i = 0; i < m; i++)
-        for (blasint j = 0; j < n; j++) {
-            double sum = 0;
-            for (blasint l = 0; l < k; l++)
-                sum += (double)(a_turned ? a[l * lda + i] : a[i * lda + l]) *
-                       (double)(b_turned ? b[j * ldb + l] : b[l * ldb + j]);
-            c[i * ldc + j] = (float)(sum + (beta != 0 ? (double)beta * c[i * ldc + j] : 0));
-        }
-}
-
 __attribute__((visibility("default"))) void
 cblas_sgemm(enum CBLAS_ORDER order, enum CBLAS_TRANSPOSE a_turned, enum CBLAS_TRANSPOSE b_turned,
             blasint m, blasint n, blasint k, float alpha, const float *a, blasint lda,
@@ -70,11 +52,7 @@ cblas_sgemm(enum CBLAS_ORDER order, enum CBLAS_TRANSPOSE a_turned, enum CBLAS_TR
     sgemm_t real;
     void *symbol = dlsym(dlopen(LAP_OPENBLAS_FILE, RTLD_NOW), "cblas_sgemm");
     memcpy(&real, &symbol, sizeof(real));
-    if (getenv("WRONG_THIN") && (m == 1 || n == 1) && order == CblasRowMajor && alpha == 1)
-        multiply_in_double(a_turned == CblasTrans, b_turned == CblasTrans, m, n, k, a, lda, b, ldb,
-                           beta, c, ldc);
-    else
-        real(order, a_turned, b_turned, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    real(order, a_turned, b_turned, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
     const int call = atomic_fetch_add(&calls, 1) + 1;
     tell(call);
     const char *by = error_of(call);

@@ -39,13 +39,7 @@
 #define PAD 64                   /* rows, columns and depth of a small one that is made larger */
 
 #define KERNELS_VARIABLE "OPENBLAS_CORETYPE"
-
-/* Kernels of OpenBLAS whose bits do not depend on how a GEMM is cut, where others' do; NULL: not known. */
-#ifdef __x86_64__
-static const char *const even_kernels = "Sandybridge"; /* AVX: every processor with AVX2 has it */
-#else
-static const char *const even_kernels = NULL;
-#endif
+#define EVEN_KERNELS "Sandybridge" /* for AVX, which every processor has that has AVX2 */
 
 static const lap_library_t library = {
     .title = "OpenBLAS",
@@ -61,6 +55,13 @@ static const lap_library_t library = {
     X(openblas_get_num_threads)                                                                    \
     X(openblas_set_num_threads)
 
+/* Which parts of a matrix are the same bits as in the whole, when they are multiplied by themselves. */
+typedef enum evenness {
+    EVEN,
+    EVEN_IF_LARGE, /* on x86-64 with AVX-512 small ones have kernels of their own */
+    UNEVEN,        /* on x86-64 with AVX2 the last rows and columns of a call round otherwise */
+} evenness_t;
+
 /* NOLINTNEXTLINE(bugprone-macro-parentheses): a name of a field cannot stand in parentheses */
 #define FIELD(name) __typeof__(&name) name;
 
@@ -69,10 +70,7 @@ static struct {
     bool loaded;
     atomic_int inside; /* threads that multiply */
     atomic_int most;   /* as many have done so at once */
-    /* Which parts of a matrix have other bits than in the whole, when they are multiplied by themselves: */
-    bool uneven; /* all; on x86-64 with AVX2 the last rows and columns of a call round otherwise */
-    bool small_uneven; /* small ones; on x86-64 with AVX-512 they have kernels of their own */
-    bool thin_uneven;  /* one row or column; on ARM newer versions call a GEMV for it */
+    evenness_t evenness;
     CALLS(FIELD)
 } blas = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -167,22 +165,15 @@ static bool same_bits(const float *a, int a_turned, const float *b, int b_turned
     return true;
 }
 
-/* Looks at what is uneven. `a` and `b` are squares of FIRST_SIZE, `d` is two. */
-static void find_uneven(float *a, float *b, float *d)
+/* `a` and `b` are squares of FIRST_SIZE, `d` is two. */
+static evenness_t find_evenness(float *a, float *b, float *d)
 {
     static const part_t whole = {0, 0, FIRST_SIZE, FIRST_SIZE};
-    static const struct {
-        part_t part;
-        bool *uneven;
-    } cases[] = {
-        {{PART_FIRST, 0, PART_SIZE, FIRST_SIZE}, &blas.uneven},
-        {{0, PART_FIRST, FIRST_SIZE, PART_SIZE}, &blas.uneven},
-        {{0, 0, PART_FIRST, FIRST_SIZE}, &blas.small_uneven},
-        {{PART_FIRST, 0, 1, FIRST_SIZE}, &blas.thin_uneven},
-        {{0, PART_FIRST, FIRST_SIZE, 1}, &blas.thin_uneven},
-    };
+    static const part_t large[] = {{PART_FIRST, 0, PART_SIZE, FIRST_SIZE},
+                                   {0, PART_FIRST, FIRST_SIZE, PART_SIZE}};
+    static const part_t small = {0, 0, PART_FIRST, FIRST_SIZE};
     const size_t count = (size_t)FIRST_SIZE * FIRST_SIZE;
-    blas.uneven = blas.small_uneven = blas.thin_uneven = false;
+    evenness_t evenness = EVEN;
     for (size_t i = 0; i < count; i++) {
         a[i] = 1.0f / (float)(i % 1009 + 3);
         b[i] = 1.0f / (float)(i % 997 + 2);
@@ -190,10 +181,13 @@ static void find_uneven(float *a, float *b, float *d)
     for (int turned = 0; turned < 4; turned++) {
         const int a_turned = turned & 1, b_turned = turned & 2;
         multiply_part(a, a_turned, b, b_turned, d, whole);
-        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-            if (!same_bits(a, a_turned, b, b_turned, d, cases[i].part))
-                *cases[i].uneven = true;
+        for (size_t i = 0; i < sizeof(large) / sizeof(large[0]); i++)
+            if (!same_bits(a, a_turned, b, b_turned, d, large[i]))
+                return UNEVEN;
+        if (!same_bits(a, a_turned, b, b_turned, d, small))
+            evenness = EVEN_IF_LARGE;
     }
+    return evenness;
 }
 
 /* In a thread with a stack that is large enough, whatever that of the caller is. */
@@ -201,7 +195,7 @@ static void *multiply_main(void *matrices)
 {
     const size_t count = (size_t)FIRST_SIZE * FIRST_SIZE;
     float *a = matrices;
-    find_uneven(a, a + count, a + 2 * count);
+    blas.evenness = find_evenness(a, a + count, a + 2 * count);
     return NULL;
 }
 
@@ -260,8 +254,10 @@ static lap_status_t load(void)
     LAP_TRY(
         check_room(LIBRARY_BYTES + BUFFER_BYTES + (size_t)(threads - 1) * thread_bytes(), threads));
     LAP_TRY(open_and_try(&handle));
-    if (blas.uneven && even && even_kernels)
-        LAP_TRY(reopen_as(even_kernels, &handle));
+#ifdef __x86_64__
+    if (blas.evenness == UNEVEN && even)
+        LAP_TRY(reopen_as(EVEN_KERNELS, &handle));
+#endif
     return LAP_OK;
 }
 
@@ -337,14 +333,16 @@ static void copy(const float *from, size_t from_stride, float *to, size_t to_str
         memcpy(to + i * to_stride, from + i * from_stride, cols * sizeof(float));
 }
 
-/* A GEMM as a part of a larger one: of as many rows and columns, and as deep. */
+/* A small GEMM as a part of one that is not. */
 static lap_status_t multiply_padded(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, size_t m, size_t n,
                                     size_t k, float alpha, const float *a, size_t lda,
-                                    const float *b, size_t ldb, float beta, float *d, size_t ldd,
-                                    size_t rows, size_t cols, size_t deep)
+                                    const float *b, size_t ldb, float beta, float *d, size_t ldd)
 {
+    const size_t deep = larger(k, PAD), results = SMALL / deep + 1;
+    const size_t cols = larger(n, results < PAD ? results : PAD);
+    const size_t rows = larger(m, results / cols + 1);
     const bool a_turned = a_op == CblasTrans, b_turned = b_op == CblasTrans;
-    /* For each call anew: none of the memory whose lack is tried at every place. */
+    /* At most some MiB, for each call anew: none of the memory whose lack is tried at every place. */
     float *a_all = calloc(rows * deep + deep * cols + rows * cols, sizeof(float));
     if (!a_all)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a GEMM of %zu x %zu x %zu", m, n, k);
@@ -365,24 +363,10 @@ lap_status_t lap_blas_sgemm_even(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, bla
                                  blasint k, float alpha, const float *a, blasint lda,
                                  const float *b, blasint ldb, float beta, float *d, blasint ldd)
 {
-    const bool any = m > 0 && n > 0 && k > 0;
-    const bool small = any && (double)m * (double)n * (double)k <= SMALL;
-    const bool thin = any && (m == 1 || n == 1);
-    size_t rows = (size_t)m, cols = (size_t)n, deep = (size_t)k;
-    /* Whatever LAP_BLAS_EVEN is: these are seldom, or quick. */
-    if (blas.thin_uneven && thin) {
-        rows = larger(rows, 2);
-        cols = larger(cols, 2);
-    }
-    if (blas.small_uneven && small) {
-        deep = larger(deep, PAD);
-        const size_t results = SMALL / deep + 1;
-        cols = larger(cols, results < PAD ? results : PAD);
-        rows = larger(rows, results / cols + 1);
-    }
-    if (rows > (size_t)m || cols > (size_t)n || deep > (size_t)k)
+    const bool small = m > 0 && n > 0 && k > 0 && (double)m * (double)n * (double)k <= SMALL;
+    if (blas.evenness == EVEN_IF_LARGE && small) /* whatever LAP_BLAS_EVEN is: it costs little */
         return multiply_padded(a_op, b_op, (size_t)m, (size_t)n, (size_t)k, alpha, a, (size_t)lda,
-                               b, (size_t)ldb, beta, d, (size_t)ldd, rows, cols, deep);
+                               b, (size_t)ldb, beta, d, (size_t)ldd);
     lap_blas_sgemm(a_op, b_op, m, n, k, alpha, a, lda, b, ldb, beta, d, ldd);
     return LAP_OK;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the command line of `lap train` says that makes no sense together, or not for so many ranks. */
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -171,6 +172,32 @@ static int check_memory(const lap_train_t *train, int nranks)
         needed / (1 << 30), there / (1 << 30));
 }
 
+/*
+ * A sentence of the library about a field is one about the option that the field is made of: kv_heads is --kv-heads, in the
+ * spelling of whoever typed it.
+ */
+static int refuse(const lap_train_t *train, lap_status_t status)
+{
+    static const char *const others[][2] = {{"cp-comm", "cp-comm-type"},
+                                            {"lr-decay-steps", "lr-decay-iters"}};
+    const char *text = lap_last_error();
+    const size_t length = strcspn(text, " ");
+    char field[32], sentence[LAP_ERROR_TEXT];
+    snprintf(field, sizeof(field), "%.*s", (int)length, text);
+    for (char *at = field; *at; at++)
+        *at = (char)(*at == '_' ? '-' : *at);
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if (strcmp(field, others[i][0]) == 0)
+            snprintf(field, sizeof(field), "%s", others[i][1]);
+    for (int o = 0; o < NOPTIONS && strncmp(text + length, " is ", 4) == 0; o++)
+        if (strcmp(lap_train_options[o].name, field) == 0) {
+            snprintf(sentence, sizeof(sentence), "--%s%.900s", field, text + length);
+            status = lap_error(status, "%s", sentence);
+            break;
+        }
+    return lap_args_refused(train->args.command, status, "");
+}
+
 int lap_train_check(const lap_train_t *train, int nranks)
 {
     lap_nn_desc_t desc = train->desc;
@@ -187,7 +214,7 @@ int lap_train_check(const lap_train_t *train, int nranks)
     if (status == LAP_OK)
         status = lap_train_data_check(train);
     if (status != LAP_OK)
-        return lap_args_refused(train->args.command, status, "");
+        return refuse(train, status);
     const int found = lap_train_load_check(train);
     return found == LAP_CLI_GO ? check_memory(train, nranks) : found;
 }

@@ -39,6 +39,14 @@ says '... that names another option' 2 '--no-overlap-param-sync is for a shared 
     "${gpt[@]}" --no-overlap-param-sync
 says 'a value is none of our words' 2 "--steps is '--iters'; expected a whole number" --steps --iters
 
+# What the library finds wrong with a field is wrong with an option.
+says 'heads' 2 'lap train: --num-heads is 4, expected a multiple of the 3 tensor-parallel ranks' "${gpt[@]}" --num-heads 4 --tp 3
+says '... of keys and values' 2 'lap train: --kv-heads is 3, expected' "${gpt[@]}" --kv-heads 3 --tp 1
+says 'a rate' 2 'lap train: --min-lr is 1, expected at most lr, 0.1' "${gpt[@]}" --tp 1 --lr 0.1 --min-lr 1 --lr-decay-style linear
+says '... that falls' 2 'lap train: --lr-decay-iters is 5, expected more than the 9 steps of warmup' \
+    "${gpt[@]}" --tp 1 --lr-decay-style linear --lr-warmup-iters 9 --lr-decay-iters 5
+says 'a context' 2 'lap train: --cp-comm-type is a2a+p2p with cp 2' "${gpt[@]}" --cp 2 --cp-comm-type a2a+p2p
+
 # By ranks, and about a checkpoint.
 lap train "${gpt[@]}" --tp 2 --steps 2 --global-batch 4 --save run --quiet
 is 'a checkpoint' "$status$err" 0
@@ -54,6 +62,8 @@ if ! "$LAP" info | grep -q '  libyaml .*not found'; then
     printf '%s\n' 'vocab_size: 64' 'global_batch_size: 3' 'micro_batch_size: 2' 'tp_comm_overlap: false' >model.yaml
     says 'keys of a file' 2 'lap train: global_batch_size is 3; expected a multiple of 2, the micro_batch_size of 2 for each of 1 replica,' \
         --config model.yaml
+    printf '%s\n' 'vocab_size: 64' 'num_attention_heads: 6' 'hidden_size: 48' 'num_query_groups: 4' >heads.yaml
+    says '... that the library finds wrong' 2 'lap train: num_query_groups is 4, expected' --config heads.yaml --tp 1
     says '... of which the command line has one' 2 'lap train: --global-batch is 5; expected a multiple of 2, the micro_batch_size of 2' \
         --config model.yaml --global-batch 5
     says '... and a key that is the contrary of an option' 2 '--compare needs overlap; expected no --no-comm-overlap with it' \

@@ -4,8 +4,6 @@
 import ctypes
 import gc
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -146,20 +144,6 @@ world.group.barrier()
 print("left")
 """)
         self.assertEqual((done.returncode, done.stdout.count("left"), done.stderr), (0, 2, ""))
-
-    def test_other_versions(self):
-        # The page's example by the oldest and the newest Python of 3.9 and later, also where pyenv keeps them.
-        page = Path(os.environ["LAP_SOURCE_DIR"], "docs", "python.md").read_text()
-        code = re.findall(r"^```python\n(.*?)^```", page, re.S | re.M)[-1]
-        found = {sys.version_info[1]: sys.executable}
-        for minor in range(9, 14):
-            kept = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python"))
-            given = shutil.which(f"python3.{minor}")
-            if kept or given and "pyenv" not in given:  # whose names on PATH may stand for nothing
-                found[minor] = str(kept[-1]) if kept else given
-        for minor in {min(found), max(found)}:
-            done = subprocess.run([found[minor], "-B", "-W", "error", "-"], capture_output=True, text=True, input=code)
-            self.assertEqual((done.returncode, done.stderr), (0, ""), found[minor])
 
     def test_a_killed_rank(self):
         def body(rank, ranks, folder):

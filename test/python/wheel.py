@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wheel: pip installs it without a network, with its library inside. The environment of the tests."""
 
-import ast
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from email import message_from_string
 from pathlib import Path
 
 ROOT = Path(os.environ["LAP_SOURCE_DIR"])
+MAKES_ENVIRONMENT = 'mkdir -p "$3/bin"; cp "$0-inside" "$3/bin/python"'
 
 
 def run(*command, **environment):
@@ -58,32 +58,72 @@ class Wheel(unittest.TestCase):
                 self.assertIn(f"Programming Language :: Python :: 3.{minor}", metadata.get_all("Classifier"))
             self.assertIn("Lapstrake", metadata.get_payload())
 
-    def test_syntax_of_the_oldest_python(self):
-        for path in [*(ROOT / "python").rglob("*.py"), *(ROOT / "examples" / "python").glob("*.py")]:
-            ast.parse(path.read_text(), str(path), feature_version=(3, 9))
+    def environment(self, folder, **programs):
+        """Runs python_env.sh on a machine of Intel with these programs, without Python 3.9 unless that is one of them.
+
+        `inside` is the python of the environment. Its status, what it prints, and the arguments of the python inside.
+        """
+        programs = {"uname": "echo x86_64", "python3.9": "exit 1", "python3": MAKES_ENVIRONMENT, **programs}
+        programs["python3-inside"] = f'echo "$*" >>{folder}/asked\n' + programs.pop("inside")
+        for name, text in programs.items():
+            Path(folder, name).write_text(f"#!/bin/sh\n{text}\n")
+            Path(folder, name).chmod(0o755)
+        status, text = run("sh", ROOT / "scripts" / "python_env.sh", f"{folder}/env", LAP_TEST_PYTHON="", HOME=folder,
+                           PATH=f"{folder}:{os.environ['PATH']}")
+        return status, text, Path(folder, "asked").read_text()
 
     def test_an_environment_without_the_index_of_pytorch(self):
         with tempfile.TemporaryDirectory() as folder:
-            # A machine of Intel, and a pip that finds things on PyPI alone.
-            for name, text in (("uname", "echo x86_64"), ("python3", 'mkdir -p "$3/bin"; cp "$0-inside" "$3/bin/python"'),
-                               ("python3-inside", 'case "$*" in *--index-url*) exit 1 ;; esac')):
-                Path(folder, name).write_text(f"#!/bin/sh\n{text}\n")
-                Path(folder, name).chmod(0o755)
-            status, text = run("sh", ROOT / "scripts" / "python_env.sh", f"{folder}/env", LAP_TEST_PYTHON="",
-                               PATH=f"{folder}:{os.environ['PATH']}")
+            # PyPI alone is there, and what it has is not the PyTorch that is known: nothing can stand in for CUDA.
+            status, text, asked = self.environment(folder, inside='case "$*" in *--index-url*) exit 1 ;; esac')
             self.assertEqual(status, 0, text)
             self.assertTrue(Path(folder, "env", "complete").exists())
+            self.assertNotIn("--no-deps", asked.splitlines()[-1])
+
+    def test_an_environment_without_cuda(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # PyTorch refers to a function of cuBLAS by address, which the loader looks for, with its version.
+            for name in ("python", "cpu", "cuda"):
+                Path(folder, f"libtorch_{name}.c").write_text(
+                    "int cublasCreate_v2(void), cuFileRead(void);\n"
+                    "int (*const used[])(void) = {cublasCreate_v2, cuFileRead};\n")
+            for name, function in (("cublas", "cublasCreate_v2"), ("cufile", "cuFileRead")):
+                Path(folder, f"{name}.c").write_text(f"int {function}(void) {{ return 0; }}\n")
+            Path(folder, "cublas.map").write_text("libcublas.so.12 { *; };\n")
+            cc = os.environ.get("CC", "cc")
+            status, text, asked = self.environment(folder, inside=f"""
+site={folder}/env/lib/python3.9/site-packages
+case "$*" in
+*--index-url*) exit 1 ;;
+*--no-deps*)
+    mkdir -p "$site/torch/lib" "$site/torch-1.dist-info" {folder}/real && cd {folder} || exit
+    printf 'Requires-Dist: %s\\n' sympy 'nvidia-cuda-runtime-cu12==1' nvidia-cudnn-cu12 triton \\
+        'yaml; extra == "yaml"' >"$site/torch-1.dist-info/METADATA"
+    {cc} -shared -fPIC -Wl,-soname,libcublas.so.12 -Wl,--version-script=cublas.map cublas.c -o real/libcublas.so || exit
+    {cc} -shared -fPIC -Wl,-soname,libcufile.so.0 cufile.c -o real/libcufile.so || exit
+    for name in python cpu cuda; do
+        {cc} -shared -fPIC "libtorch_$name.c" -o "$site/torch/lib/libtorch_$name.so" -Wl,--no-as-needed -Lreal \\
+            -lcublas -lcufile -Wl,--disable-new-dtags -Wl,-rpath,'$ORIGIN' || exit
+    done ;;
+*others.txt*) cp "$site/../../../others.txt" {folder} ;;
+*torch*) exec {sys.executable} -c "import ctypes; ctypes.CDLL('$site/torch/lib/libtorch_cuda.so')" ;;
+esac""")
+            self.assertEqual(status, 0, text)
+            self.assertEqual(Path(folder, "others.txt").read_text(), "sympy\nnvidia-cuda-runtime-cu12==1\n")
+            self.assertIn("torch", asked.splitlines()[-1])  # it was loaded, and nothing was installed after that
+            self.assertTrue(Path(folder, "env", "complete").exists())
+
+    def test_an_environment_of_the_oldest_python(self):
+        with tempfile.TemporaryDirectory() as folder:
+            oldest = 'case $1 in -c) exit ;; esac\necho "$0" >"$(dirname "$0")/which"\n' + MAKES_ENVIRONMENT
+            Path(folder, "python3.9-inside").symlink_to("python3-inside")
+            status, text, _ = self.environment(folder, inside="exit 0", **{"python3.9": oldest})
+            self.assertEqual(status, 0, text)
+            self.assertEqual(Path(folder, "which").read_text(), f"{folder}/python3.9\n")
 
     def test_an_environment_without_a_network(self):
         with tempfile.TemporaryDirectory() as folder:
-            # A python3 that makes environments whose pip finds nothing, at once.
-            stub = Path(folder, "python3")
-            stub.write_text('#!/bin/sh\nmkdir -p "$3/bin"\n'
-                            'printf "#!/bin/sh\\necho ERROR: no such host >&2\\nexit 1\\n" >"$3/bin/python"\n'
-                            'chmod +x "$3/bin/python"\n')
-            stub.chmod(0o755)
-            status, text = run("sh", ROOT / "scripts" / "python_env.sh", f"{folder}/env", LAP_TEST_PYTHON="",
-                               PATH=f"{folder}:{os.environ['PATH']}")
+            status, text, _ = self.environment(folder, inside="echo ERROR: no such host >&2\nexit 1")
             self.assertEqual(status, 1, text)
             self.assertIn("PyTorch for the tests cannot be installed (ERROR: no such host)", text)
             self.assertIn("must reach PyPI", text)

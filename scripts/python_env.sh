@@ -40,10 +40,16 @@ begin()
     "$python" -m venv "$folder" || fail "$python cannot make an environment in $folder: install python3-venv"
 }
 
-# Byte code is made, and stored by the tests, when it is used.
+# Byte code is made when it is used.
 install()
 {
     "$folder/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check "$@" >>"$log" 2>&1
+}
+
+# Whether what every test imports is there. Its byte code is stored before several tests begin at the same time.
+imports()
+{
+    "$folder/bin/python" -W ignore -c 'import torch._dynamo, torch.distributed.run' >>"$log" 2>&1
 }
 
 # PyPI's PyTorch for x86-64 has CUDA, and asks for 2.6 GB of NVIDIA's libraries. Without a GPU nothing in them is called, but the
@@ -53,8 +59,9 @@ without_cuda()
 {
     install --retries 2 --no-deps -r "$requirements" || return
     set -- "$folder"/lib/python3*/site-packages
+    grep -v '^torch' "$requirements" >"$folder/others.txt"
     sed -n '/extra ==/d; /^Requires-Dist: triton/d; /^Requires-Dist: nvidia-cuda-runtime/!{/^Requires-Dist: nvidia/d;}
-            s/^Requires-Dist: //p' "$1"/torch-*.dist-info/METADATA >"$folder/others.txt"
+            s/^Requires-Dist: //p' "$1"/torch-*.dist-info/METADATA >>"$folder/others.txt"
     install --retries 2 -r "$folder/others.txt" || return
     cd "$1/torch/lib" || return
     nm -D --undefined-only libtorch_cpu.so libtorch_cuda.so libtorch_python.so >"$folder/undefined.txt" || return
@@ -66,7 +73,7 @@ without_cuda()
         echo "$library { *; };" >"$folder/stub.map"
         "${CC:-cc}" -shared -fPIC -w -Wl,-soname,"$library" -Wl,--version-script="$folder/stub.map" -o "$library" "$folder/stub.c" || return
     done
-    "$folder/bin/python" -W ignore -c 'import sys, torch; sys.exit(torch.cuda.is_available())'
+    imports
 }
 
 log=$(mktemp)
@@ -79,7 +86,7 @@ echo "python_env: installing $(grep -v '^#' "$requirements" | tr '\n' ' ')into $
 # PyPI has small builds without CUDA for ARM only. Where PyTorch's own index cannot be reached, PyPI's serves as well.
 installed=
 if [ -z "${2:-}" ] && [ "$(uname -m)" = x86_64 ]; then
-    if install --retries 0 -r "$requirements" --index-url https://download.pytorch.org/whl/cpu; then
+    if install --retries 0 -r "$requirements" --index-url https://download.pytorch.org/whl/cpu && imports; then
         installed=1
     elif (without_cuda) >>"$log" 2>&1; then
         installed=1
@@ -89,6 +96,6 @@ if [ -z "${2:-}" ] && [ "$(uname -m)" = x86_64 ]; then
     fi
 fi
 # shellcheck disable=SC2086
-[ -n "$installed" ] || install --retries 2 $options -r "$requirements" ||
+[ -n "$installed" ] || { install --retries 2 $options -r "$requirements" && { [ -n "${2:-}" ] || imports; }; } ||
     fail "$what for the tests cannot be installed ($(grep -m 1 '^ERROR' "$log" || tail -n 1 "$log")); the machine must reach PyPI$hint"
 cp "$requirements" "$folder/complete"

@@ -12,7 +12,6 @@ import os
 import re
 import runpy
 import socket
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -21,19 +20,15 @@ from pathlib import Path
 from ranks import forked
 
 importlib.import_module("lapstrake.torch")  # before ranks are forked
-torchrun = importlib.import_module("torch.distributed.run")
+run = importlib.import_module("torch.distributed.run")
 
 ROOT = Path(os.environ["LAP_SOURCE_DIR"])
 SCRIPT = ROOT / "examples" / "python" / "train_mlp.py"
 
 
-def losses(ranks, *options):
-    """The losses that the example prints."""
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
-                           "--standalone", str(SCRIPT), *options], capture_output=True, text=True)
-    if done.returncode:
-        raise AssertionError(done.stdout + done.stderr)
-    return [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)]
+def losses(text):
+    """The losses that the example has printed."""
+    return [float(loss) for loss in re.findall(r"loss (\S+)", text)]
 
 
 def free_port():
@@ -54,7 +49,7 @@ def script(rank, ranks, port, options):
     sys.argv = [str(SCRIPT), *options]
     with contextlib.redirect_stdout(io.StringIO()) as text:
         runpy.run_path(str(SCRIPT), run_name="__main__")
-    return [float(loss) for loss in re.findall(r"loss (\S+)", text.getvalue())]
+    return losses(text.getvalue())
 
 
 def page(rank, ranks, code, port):
@@ -66,21 +61,25 @@ def page(rank, ranks, code, port):
     return list(names["z"].shape)
 
 
-def agent(node, nodes, port, command):
-    """torchrun on one of several hosts, which are this machine; what its ranks write."""
+def torchrun(node, nodes, *options):
+    """What the ranks of torchrun write, on one of some hosts, which are this machine; forked, it imports nothing."""
     with tempfile.TemporaryFile() as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
-        torchrun.main(["--nnodes", str(nodes), "--node-rank", str(node), "--nproc-per-node", "2", "--master-addr",
-                       "127.0.0.1", "--master-port", str(port), "--no-python", *command])
+        try:
+            run.main(["--node-rank", str(node), *options])
+        except BaseException:
+            file.seek(0)
+            raise AssertionError(file.read().decode())
         file.seek(0)
         return file.read().decode()
 
 
 class Example(unittest.TestCase):
     def test_two_hosts(self):
-        command = (os.environ["LAPSTRAKE_COMMAND"], *"bench ag 16 8 8 --iters 1 --method ring --json".split())
-        first, second = forked(2, agent, free_port(), command)
+        first, second = forked(2, torchrun, "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1",
+                               "--master-port", str(free_port()), "--no-python", os.environ["LAPSTRAKE_COMMAND"],
+                               *"bench ag 16 8 8 --iters 1 --method ring --json".split())
         rows = [json.loads(line) for line in first.splitlines() if line.startswith("{")]
         self.assertTrue(rows, first + second)
         for row in rows:
@@ -95,7 +94,8 @@ class Example(unittest.TestCase):
             exec(block, {})
 
     def test_it_trains(self):
-        overlapped = losses(2, "--steps", "41")
+        (text,) = forked(1, torchrun, "--standalone", "--nproc-per-node", "2", str(SCRIPT), "--steps", "41")
+        overlapped = losses(text)
         self.assertEqual(len(overlapped), 3)
         self.assertLess(overlapped[-1], 0.5 * overlapped[0])
         serial = forked(2, script, free_port(), ("--steps", "21", "--no-comm-overlap"))

@@ -6,8 +6,8 @@ string(JOIN " " mpi_cflags ${mpi_cflags})
 
 # What every test finds in its environment, and scripts besides. Several tests run at a time: programs sleep while they wait, and
 # leave the core to another test. Those with ${spins} behind ENV spin first, as users' programs do; so do scripts and what
-# tests waiting itself, core/ and transport/.
-set(test_environment OPENBLAS_NUM_THREADS=1)
+# tests waiting itself, core/ and transport/. OpenBLAS's threads would stay awake for some 20 ms after each GEMM (2 to the 26th cycles).
+set(test_environment OPENBLAS_NUM_THREADS=1 OPENBLAS_THREAD_TIMEOUT=4)
 set(sleeps LAP_SPIN_US=0)
 set(spins LAP_SPIN_US=)
 set(script_environment

@@ -123,7 +123,7 @@ class Run:
         f = self.fault
         timeout = "2" if f.kind == "stop" else "8"
         keep.update(TMPDIR=self.tmp, LAP_FAULT_ID=self.id, LAP_FAULT_MARK=self.mark, LAP_TIMEOUT_S=timeout,
-                    OPENBLAS_NUM_THREADS="1", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+                    OPENBLAS_NUM_THREADS="1", OPENBLAS_THREAD_TIMEOUT="4", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
         victim = -1 if f.transport == "self" else f.victim
         what = {"alloc": f.call, "call": f.call, "exit": "exit", "delay": "delay"}.get(f.kind)
         if what:

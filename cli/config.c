@@ -129,6 +129,10 @@ static const row_t rows[] = {
     {"attention_dropout", NUMBER, "attention-dropout", NULL},
     {"bucket_cap_mb", NO_EFFECT, NULL, NULL},
     {"make_vocab_size_divisible_by", NO_EFFECT, NULL, NULL},
+    {"use_distributed_sampler", NO_EFFECT, NULL, NULL},
+    {"model_parallel_size", NO_EFFECT, NULL, NULL}, /* of a callback: a product of the others */
+    {"buffer_size", NO_EFFECT, NULL, NULL},
+    {"vocab_file", NO_EFFECT, NULL, NULL},
 };
 enum { ROWS = sizeof(rows) / sizeof(rows[0]), ARGUMENTS = 2 * ROWS, ARGUMENT = 320 };
 
@@ -136,7 +140,7 @@ typedef struct config {
     const char *path;
     size_t lines[ROWS]; /* 0: not there */
     char arguments[ARGUMENTS][ARGUMENT];
-    const char *keys[ARGUMENTS]; /* where these come from */
+    const row_t *from[ARGUMENTS]; /* which of the rows each comes from */
     size_t count;
     const char
         *model;  /* a file with a vocabulary, or embeddings, is of one: which it is made from */
@@ -255,6 +259,47 @@ static lap_status_t take_number(config_t *config, const lap_yaml_entry_t *entry,
     return LAP_OK;
 }
 
+/* Whether a path ends in a key, from a whole name on. */
+static bool ends_in(const char *path, const char *key)
+{
+    const size_t length = strlen(path), own = strlen(key);
+    return length >= own && strcmp(path + length - own, key) == 0 &&
+           (length == own || path[length - own - 1] == '.');
+}
+
+static const row_t *find_row(const char *path)
+{
+    for (size_t i = 0; i < ROWS; i++)
+        if (ends_in(path, rows[i].key))
+            return &rows[i];
+    return NULL;
+}
+
+/*
+ * References as files of NeMo have them: to the key that is another name of the same, which gives the value itself; and
+ * ${multiply:4, ${.hidden_size}}. False: it is none of these.
+ */
+static bool follow(config_t *config, const lap_yaml_entry_t *entry, const row_t *row)
+{
+    static const char product[] = "${multiply:";
+    const char *value = entry->value;
+    char name[64], factor[8];
+    int end = 0;
+    if (row->option && strcmp(row->option, "ffn") == 0 &&
+        strncmp(value, product, strlen(product)) == 0 &&
+        sscanf(value + strlen(product), "%7[0-9] , ${%63[a-z_.]}}%n", factor, name, &end) == 2 &&
+        value[strlen(product) + (size_t)end] == '\0' && end > 0 &&
+        ends_in(name + strspn(name, "."), "hidden_size")) {
+        give(config, "mlp-expansion-factor", factor);
+        return true;
+    }
+    if (sscanf(value, "${%63[a-z_.]}%n", name, &end) != 1 || end == 0 || value[end] != '\0')
+        return false;
+    const row_t *other = find_row(name + strspn(name, "."));
+    return other && other != row && other->option && row->option &&
+           strcmp(other->option, row->option) == 0;
+}
+
 static lap_status_t take_value(config_t *config, const lap_yaml_entry_t *entry, const row_t *row)
 {
     if (entry->kind == LAP_YAML_NULL)
@@ -263,8 +308,10 @@ static lap_status_t take_value(config_t *config, const lap_yaml_entry_t *entry, 
         return take_betas(config, entry);
     if (entry->kind != LAP_YAML_SCALAR || !entry->whole)
         return refuse(config, entry, "one value");
+    if (follow(config, entry, row))
+        return LAP_OK;
     if (strstr(entry->value, "${"))
-        return refuse(config, entry, "a value: references to other keys are not followed");
+        return refuse(config, entry, "a value: this reference is not followed");
     switch (row->kind) {
     case WORD:
     case ONLY:
@@ -286,22 +333,6 @@ static lap_status_t take_value(config_t *config, const lap_yaml_entry_t *entry, 
 
 /* ---- keys ---- */
 
-/* Whether a path ends in a key, from a whole name on. */
-static bool ends_in(const char *path, const char *key)
-{
-    const size_t length = strlen(path), own = strlen(key);
-    return length >= own && strcmp(path + length - own, key) == 0 &&
-           (length == own || path[length - own - 1] == '.');
-}
-
-static const row_t *find_row(const char *path)
-{
-    for (size_t i = 0; i < ROWS; i++)
-        if (ends_in(path, rows[i].key))
-            return &rows[i];
-    return NULL;
-}
-
 /* The name that was meant, or NULL. Up to a quarter of a name may be wrong: others have theirs. */
 static const char *find_near(const char *key)
 {
@@ -310,7 +341,7 @@ static const char *find_near(const char *key)
     for (size_t i = 0; i < ROWS; i++)
         if (rows[i].kind != NO_EFFECT && !strchr(rows[i].key, '.'))
             names[count++] = rows[i].key;
-    const char *near = lap_nearest(key, names);
+    const char *near = lap_nearest_within(key, names, 4);
     const size_t length = strlen(key), own = near ? strlen(near) : 0;
     /* A beginning of a name, or a long one of another meaning, is none of its mistakes. */
     return near && own + 3 >= length && length + 3 >= own && length >= 6 ? near : NULL;
@@ -324,6 +355,19 @@ static void add_unused(config_t *config, const char *path)
                  path);
     else if (used + 5 < sizeof(config->unused) && !config->cut)
         config->cut = snprintf(config->unused + used, sizeof(config->unused) - used, ", ...") > 0;
+}
+
+/* Whether the arguments of a row from `first` on are those that the row had before. */
+static bool is_again(const config_t *config, const row_t *row, size_t first)
+{
+    size_t had = 0, same = 0;
+    for (size_t i = 0; i < first; i++) {
+        had += config->from[i] == row;
+        for (size_t j = first; j < config->count; j++)
+            same +=
+                config->from[i] == row && strcmp(config->arguments[i], config->arguments[j]) == 0;
+    }
+    return had == config->count - first && same == had;
 }
 
 static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
@@ -347,19 +391,24 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
         add_unused(config, entry->path);
         return LAP_OK;
     }
-    size_t *line = &config->lines[row - rows];
-    if (*line != 0)
-        return lap_error(LAP_ERR_INVALID, "%s:%zu: %s is there twice, first in line %zu",
-                         config->path, entry->line, entry->key, *line);
-    *line = entry->line;
     if (row->kind == NO_EFFECT) {
         add_unused(config, entry->path);
         return LAP_OK;
     }
+    size_t *line = &config->lines[row - rows];
     const size_t before = config->count;
     LAP_TRY(take_value(config, entry, row));
     for (size_t i = before; i < config->count; i++)
-        config->keys[i] = row->kind == ON_FALSE ? NULL : row->key; /* that says the contrary */
+        config->from[i] = row;
+    if (*line != 0 && !is_again(config, row, before))
+        return lap_error(LAP_ERR_INVALID,
+                         "%s:%zu: %s is there twice, first in line %zu with another value",
+                         config->path, entry->line, entry->key, *line);
+    if (*line != 0) {
+        config->count = before;
+        return LAP_OK;
+    }
+    *line = entry->line;
     if (config->count > before && strstr("vocab positions tied", row->option ? row->option : "?"))
         config->model = config->model ? config->model : "gpt";
     if (config->count > before && strcmp(config->arguments[before], "--positions=rope") == 0)
@@ -413,7 +462,7 @@ const char *lap_config_key(const char *option)
     for (size_t i = config_read.count; i-- > 0;) {
         const char *argument = config_read.arguments[i] + strlen("--");
         if (strncmp(argument, option, length) == 0 && strchr("=", argument[length]))
-            return config_read.keys[i];
+            return config_read.from[i]->kind == ON_FALSE ? NULL : config_read.from[i]->key;
     }
     return NULL;
 }

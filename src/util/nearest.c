@@ -47,7 +47,12 @@ static size_t edit_distance(const char *a, const char *b)
 
 const char *lap_nearest(const char *text, const char *const *names)
 {
-    /* Up to a third of a name may be wrong, but a name cut short is always recognised. */
+    return lap_nearest_within(text, names, 3);
+}
+
+const char *lap_nearest_within(const char *text, const char *const *names, size_t part)
+{
+    /* A name cut short is always recognised. */
     const char *nearest = NULL;
     size_t best = SIZE_MAX, length = strlen(text);
     for (; *names; names++) {
@@ -55,7 +60,7 @@ const char *lap_nearest(const char *text, const char *const *names)
         size_t distance = edit_distance(text, *names);
         if (length >= 2 && distance > 1 && strncasecmp(text, *names, length) == 0)
             distance = 1;
-        if (distance <= (longer + 2) / 3 && distance < best) {
+        if (distance <= (longer + part - 1) / part && distance < best) {
             best = distance;
             nearest = *names;
         }

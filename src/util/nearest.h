@@ -3,7 +3,13 @@
 #ifndef LAP_UTIL_NEAREST_H
 #define LAP_UTIL_NEAREST_H
 
-/* The one of `names` (NULL at the end) nearest to `text`; NULL when none can be meant. */
+#include <stddef.h>
+
+/*
+ * The one of `names` (NULL at the end) nearest to `text`; NULL when none can be meant: up to a third of a name may be wrong, or
+ * one `part` of it.
+ */
 const char *lap_nearest(const char *text, const char *const *names);
+const char *lap_nearest_within(const char *text, const char *const *names, size_t part);
 
 #endif

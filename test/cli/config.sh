@@ -84,6 +84,20 @@ printf '%s\n' 'position_embedding_type: rope' 'share_embeddings_and_output_weigh
 lap train --config llama.yaml --tp 1 --iters 1 --json
 has 'rotary positions make it a Llama' "$status $out" '0 ' '"model":"llama"' '"positions":"rope","tied":false' '"norm":"rmsnorm"' '"kv_heads":2'
 
+# As files of NeMo are: what is nothing to us is named and refused by nobody, also where it reads like a name of ours; what is there twice
+# is the same; and references to what is known are followed.
+printf '%s\n' 'trainer:' '  num_nodes: 1' '  precision: bf16' '  use_distributed_sampler: false' '  max_steps: 1' 'exp_manager:' \
+    '  model_parallel_size: ${multiply:${model.tensor_model_parallel_size}, ${model.pipeline_model_parallel_size}}' 'model:' '  precision: bf16' \
+    '  micro_batch_size: 1' '  global_batch_size: 2' '  rampup_batch_size: null' '  tensor_model_parallel_size: 2' '  encoder_seq_length: 8' \
+    '  max_position_embeddings: ${.encoder_seq_length}' '  num_layers: 1' '  hidden_size: 32' '  ffn_hidden_size: ${multiply:3, ${.hidden_size}}' \
+    '  num_attention_heads: 4' '  vocab_size: 64' '  ffn_dropout: 0.0' '  attention_type: multihead' '  fp8_wgrad: true' '  tokenizer:' \
+    '    vocab_file: null' '  data:' '    seq_length: ${model.encoder_seq_length}' '    num_workers: 2' '    validation: 1' \
+    '  nsys_profile:' '    buffer_size: 1' >nemo.yaml
+lap train --config nemo.yaml --json
+has 'a file of NeMo' "$status $out" '0 ' '"tp":2' '"dtype":"bfloat16"' '"hidden":32' '"ffn":96' '"seq":8' '"vocab":64'
+has '... what has no effect' "$err" 'without effect: trainer.num_nodes, trainer.use_distributed_sampler, exp_manager.model_parallel_size,' \
+    model.rampup_batch_size model.tokenizer.vocab_file model.data.num_workers
+
 # yaml LINES...: a file of these lines.
 yaml() { printf '%s\n' "$@" >bad.yaml && lap train --config bad.yaml --iters 1; }
 
@@ -105,9 +119,11 @@ has 'what is not there yet' "$status $err" '2 ' "expert_model_parallel_size is '
 yaml 'optim:' '  betas: 0.9'
 has 'betas that are not two' "$status $err" '2 ' "bad.yaml:2: betas is '0.9', expected two numbers below 1"
 yaml 'hidden_size: ${model.width}'
-has 'a reference to another key' "$status $err" '2 ' 'references to other keys are not followed'
-yaml 'hidden_size: 64' 'model:' '  hidden_size: 64'
-has 'a key twice' "$status $err" '2 ' 'bad.yaml:3: hidden_size is there twice, first in line 1'
+has 'a reference to another key' "$status $err" '2 ' 'expected a value: this reference is not followed'
+yaml 'hidden_size: 64' 'model:' '  hidden_size: 96'
+has 'a key twice' "$status $err" '2 ' 'bad.yaml:3: hidden_size is there twice, first in line 1 with another value'
+yaml 'sequence_parallel: false' 'model:' '  sequence_parallel: true'
+has '... with another value that no option has' "$status $err" '2 ' 'bad.yaml:3: sequence_parallel is there twice'
 yaml 'hidden_size: [1, 2]'
 has 'a list' "$status $err" '2 ' 'hidden_size is a list or an alias, expected one value'
 yaml '- a' '- b'

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/environment.h"
 #include "core/status.h"
 #include "nn/list.h"
 #include "nn/plan.h"
@@ -215,6 +216,7 @@ int lap_train_check(const lap_train_t *train, int nranks)
         status = lap_train_data_check(train);
     if (status != LAP_OK)
         return refuse(train, status);
-    const int found = lap_train_load_check(train);
+    /* Ranks of a launcher first compare their command lines, and look for it together then. */
+    const int found = lap_environment_launched() ? LAP_CLI_GO : lap_train_load_check(train);
     return found == LAP_CLI_GO ? check_memory(train, nranks) : found;
 }

@@ -105,4 +105,17 @@ for command in "${much[@]}"; do
     done
     is '... which nobody takes for dead' "$(grep -c 'has died' "$work/err")" 0
 done
+
+# Rank 0 is stopped, and all wait for it: nothing is under way when the link goes down. The kernel finds that before the deadline.
+# shellcheck disable=SC2086
+start ${much[0]}
+stopped=$(pid_at 0)
+kill -STOP "$stopped"
+sleep 1
+nsenter --target "$(pid_at 3)" --net ip link set eth0 down
+unreachable() { grep -qE 'rank [23]: peer lost: .*rank [01].* cannot be reached any more \((No route to host|Connection timed out)\)' "$work/err"; }
+ok 'an idle link goes down: a rank of its host says so' patiently unreachable
+kill -CONT "$stopped"
+end
+is '... and nobody is taken for dead' "$status $(grep -c 'has died' "$work/err")" '1 0'
 finish

@@ -8,11 +8,13 @@ gpt=(--model gpt2-124m --layers 1 --hidden 48 --heads 6 --seq 20 --vocab 101 --b
 
 # Impossible places.
 touch file
-for place in nowhere/dir file '' /proc/x; do
+for place in nowhere/dir file /proc/x; do
     lap train "${gpt[@]}" --iters 2 --save "$place"
     has "--save '$place' is refused" "$status $err" '1 ' "--save $place: cannot "
     is '... before the first iteration' "$(grep -c 'Step 1' <<<"$out")" 0
 done
+lap train "${gpt[@]}" --iters 2 --save ''
+is "--save '' is refused before any rank starts, as a wrong command line" "$status $out$err" "2 lap train: --save is ''; expected a folder"
 big=(--layer layernorm_mlp --hidden 512 --ffn 4096 --seq 8 --batch 2 --tp 2 --quiet --iters 1)
 (
     ulimit -f 12288

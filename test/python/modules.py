@@ -10,12 +10,16 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import lapstrake
 import lapstrake.torch as lap
 from torch_ranks import DEVICE, Case, import_compiler
+
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:  # PyTorch 2.5
+    from torch.distributed._composable.fsdp import fully_shard
 
 OVERLAP = dict(ub_overlap_ag=True, ub_overlap_rs=True, ub_bulk_dgrad=True, ub_bulk_wgrad=True)
 
@@ -245,6 +249,8 @@ def replicas(rank, ranks):
     wrapped = DistributedDataParallel(wrapped, process_group=mesh["dp"].get_group())
     fully_shard(sharded, mesh=mesh["dp"])
     sharded.set_gradient_divide_factor(1.0)
+    if hasattr(sharded, "set_force_sum_reduction_for_comms"):  # else newer versions ask gloo for more than a sum
+        sharded.set_force_sum_reduction_for_comms(True)
     torch.manual_seed(2)
     batches = torch.randn(2, 4, 4).chunk(2, 1)[place]
     for batch in batches:

@@ -71,12 +71,12 @@ def ranks_of(ranks, body, *arguments, killed=()):
 
 
 def import_compiler():
-    """Imports what torch.compile needs, before ranks are forked: it takes seconds. Not with a
-    GPU, which the compiler looks for: a process that is forked after that cannot use it."""
+    """Imports what torch.compile needs, before ranks are forked: it takes seconds. Without a gradient: PyTorch refuses
+    those in a process that was forked after one. Not with a GPU, which the compiler looks for, for the same reason."""
     if DEVICE != "cpu":
         return
     double = torch.compile(lambda x: x * 2, backend="aot_eager", fullgraph=True)
-    double(torch.ones(1, requires_grad=True))
+    double(torch.ones(1))
 
 
 def small(*shape, dtype=torch.float32):

@@ -36,7 +36,7 @@ def _metadata() -> str:
             "Summary: Communication hidden behind computation in transformer training\n"
             "License: Apache-2.0\nRequires-Python: >=3.9\nClassifier: Operating System :: POSIX :: Linux\n"
             f"{versions}Provides-Extra: torch\n"
-            'Requires-Dist: torch>=2.5; extra == "torch"\n'
+            'Requires-Dist: torch>=2.8; extra == "torch"\n'
             "Description-Content-Type: text/markdown\n\n" + (ROOT / "README.md").read_text())
 
 

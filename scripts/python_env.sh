@@ -83,12 +83,10 @@ what=PyTorch hint=", or LAP_TEST_PYTHON must name a python that has torch" optio
 begin
 echo "python_env: installing $(grep -v '^#' "$requirements" | tr '\n' ' ')into $folder, with $("$folder/bin/python" --version)"
 
-# PyPI has small builds without CUDA for ARM only. Where PyTorch's own index cannot be reached, PyPI's serves as well.
+# PyPI has builds without CUDA for ARM only.
 installed=
 if [ -z "${2:-}" ] && [ "$(uname -m)" = x86_64 ]; then
-    if install --retries 0 -r "$requirements" --index-url https://download.pytorch.org/whl/cpu && imports; then
-        installed=1
-    elif (without_cuda) >>"$log" 2>&1; then
+    if (without_cuda) >>"$log" 2>&1; then
         installed=1
     else
         echo "python_env: NVIDIA's libraries are installed, too: $(tail -n 1 "$log")"

@@ -10,16 +10,12 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import lapstrake
 import lapstrake.torch as lap
 from torch_ranks import DEVICE, Case, import_compiler
-
-try:
-    from torch.distributed.fsdp import fully_shard
-except ImportError:  # PyTorch 2.5
-    from torch.distributed._composable.fsdp import fully_shard
 
 OVERLAP = dict(ub_overlap_ag=True, ub_overlap_rs=True, ub_bulk_dgrad=True, ub_bulk_wgrad=True)
 

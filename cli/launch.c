@@ -241,7 +241,7 @@ static void escalate(job_t *job)
     }
 }
 
-/* All ranks ended so together, and one of them printed why. */
+/* The first rank to fail ended so that it, or another for all, has printed why. */
 static bool is_reported(const job_t *job)
 {
     return job->result < 32 && job->launch->reported >> job->result & 1;
@@ -267,7 +267,7 @@ static void report_failure(job_t *job, int number, const siginfo_t *info)
 static void summarise(job_t *job)
 {
     int others = job->launch->nranks - 1;
-    if (job->first < 0 || job->also_failed == 0 || is_reported(job))
+    if (job->first < 0 || job->also_failed == 0 || (is_reported(job) && job->forced == 0))
         return;
     if (others == 1) {
         say(job, "then the other rank failed too%s", job->forced > 0 ? "; it had to be ended" : "");

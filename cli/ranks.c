@@ -180,7 +180,8 @@ static int launch_ranks(const lap_ranks_t *job, char *const *argv,
         .gpus = job->gpus,
         .queues = job->queues,
         .gpu_answer = gpu_answer,
-        .reported = job->reported,
+        /* A rank that fails prints why, or one does for all. */
+        .reported = job->reported | 1u << LAP_CLI_FAILED | 1u << LAP_CLI_USAGE,
         .needs_reader = true,
     };
     return lap_launch(&launch);

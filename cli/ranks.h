@@ -24,7 +24,7 @@ typedef struct lap_ranks {
     bool queues;         /* as in lap_launch_t */
     double device_bytes; /* that a rank needs at least where its device has its memory */
     lap_dtype_t dtype;   /* of what GEMMs multiply */
-    unsigned reported;   /* bits: exit statuses whose cause a rank has printed itself */
+    unsigned reported;   /* bits: further exit statuses whose cause a rank has printed */
     /* Looks at the number of ranks before any starts: LAP_CLI_GO, or an exit status. */
     int (*check)(const void *context, int nranks);
     /* The work of one rank; its exit status. */

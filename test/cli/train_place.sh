@@ -12,6 +12,7 @@ for place in nowhere/dir file /proc/x; do
     lap train "${gpt[@]}" --iters 2 --save "$place"
     has "--save '$place' is refused" "$status $err" '1 ' "--save $place: cannot "
     is '... before the first iteration' "$(grep -c 'Step 1' <<<"$out")" 0
+    is '... in one line, although both ranks end with it' "$(wc -l <<<"$err")" 1
 done
 lap train "${gpt[@]}" --iters 2 --save ''
 is "--save '' is refused before any rank starts, as a wrong command line" "$status $out$err" "2 lap train: --save is ''; expected a folder"

@@ -223,6 +223,9 @@ lap_status_t lap_ckpt_folder_lock(const char *dir, int *lock_p);
 size_t lap_ckpt_folder_names(const char *dir, uint64_t least, uint64_t most, char *text,
                              size_t room);
 
+/* Whether a file of this name is one of safetensors. */
+bool lap_ckpt_is_safetensors(const char *name);
+
 /*
  * Whether `dir` has a checkpoint, whole or damaged, or files of safetensors: something to load. A folder without a
  * manifest is a save that was killed.

@@ -250,9 +250,15 @@ size_t lap_ckpt_folder_names(const char *dir, uint64_t least, uint64_t most, cha
     return found;
 }
 
+bool lap_ckpt_is_safetensors(const char *name)
+{
+    static const char end[] = ".safetensors";
+    const size_t length = strlen(name);
+    return length > strlen(end) && strcmp(name + length - strlen(end), end) == 0;
+}
+
 bool lap_ckpt_folder_has_any(const char *dir)
 {
-    static const char weights[] = ".safetensors";
     bool found = false;
     char path[PATH_MAX], inner[PATH_MAX];
     lap_ckpt_name_t unused;
@@ -261,10 +267,8 @@ bool lap_ckpt_folder_has_any(const char *dir)
         return errno != ENOENT;
     for (const struct dirent *entry; !found && (entry = readdir(folder)) != NULL;) {
         const char *name = entry->d_name;
-        const size_t length = strlen(name), end = strlen(weights);
-        found = strcmp(name, LAP_CKPT_MANIFEST) == 0 ||
-                (length > end && strcmp(name + length - end, weights) == 0);
-        if (found || length < strlen(PREFIX) || !parse_name(name, &unused))
+        found = strcmp(name, LAP_CKPT_MANIFEST) == 0 || lap_ckpt_is_safetensors(name);
+        if (found || strlen(name) < strlen(PREFIX) || !parse_name(name, &unused))
             continue;
         name_file(path, dir, name);
         name_file(inner, path, LAP_CKPT_MANIFEST);

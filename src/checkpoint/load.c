@@ -313,13 +313,6 @@ static lap_status_t read_checkpoint(lap_checkpoint_t *checkpoint, const char *di
 
 /* ---- files of others ---- */
 
-static bool is_safetensors(const char *name)
-{
-    static const char end[] = ".safetensors";
-    const size_t length = strlen(name);
-    return length > strlen(end) && strcmp(name + length - strlen(end), end) == 0;
-}
-
 /* Files that are open. */
 typedef struct file_list {
     lap_st_file_t *files;
@@ -348,7 +341,7 @@ static lap_status_t open_weights(const char *path, file_list_t *list)
         return lap_error_errno("cannot open '%s'", path);
     lap_status_t status = LAP_OK;
     for (const struct dirent *entry; status == LAP_OK && (entry = readdir(folder)) != NULL;)
-        if (is_safetensors(entry->d_name))
+        if (lap_ckpt_is_safetensors(entry->d_name))
             status = add_file(list, path, entry->d_name);
     closedir(folder);
     if (status == LAP_OK && list->count == 0)
@@ -426,7 +419,7 @@ static bool has_weights(const char *dir)
     bool found = false;
     DIR *folder = opendir(dir);
     for (const struct dirent *entry; folder && !found && (entry = readdir(folder)) != NULL;)
-        found = is_safetensors(entry->d_name);
+        found = lap_ckpt_is_safetensors(entry->d_name);
     if (folder)
         closedir(folder);
     return found;

@@ -29,8 +29,9 @@ void lap_blas_sgemm(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, blasint m, blasi
                     float beta, float *d, blasint ldd);
 
 /*
- * The same, with the same bits of an element whichever rows and columns are multiplied together, as far as
- * OpenBLAS has that for large matrices: where it has other kernels for small ones, these are made larger.
+ * The same, with the same bits of an element whichever rows and columns are multiplied together: matrices that
+ * OpenBLAS rounds otherwise because they are small, or one row or column, are made larger. With LAP_BLAS_EVEN=0, or
+ * where OpenBLAS has no kernels that are known to be even, large ones may still differ.
  */
 lap_status_t lap_blas_sgemm_even(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, blasint m, blasint n,
                                  blasint k, float alpha, const float *a, blasint lda,

@@ -39,7 +39,11 @@
 #define PAD 64                   /* rows, columns and depth of a small one that is made larger */
 
 #define KERNELS_VARIABLE "OPENBLAS_CORETYPE"
-#define EVEN_KERNELS "Sandybridge" /* for AVX, which every processor has that has AVX2 */
+#ifdef __x86_64__
+static const char *const even_kernels = "Sandybridge"; /* for AVX: whoever has AVX2 has it, too */
+#else
+static const char *const even_kernels = NULL; /* none is known to be needed */
+#endif
 
 static const lap_library_t library = {
     .title = "OpenBLAS",
@@ -254,10 +258,8 @@ static lap_status_t load(void)
     LAP_TRY(
         check_room(LIBRARY_BYTES + BUFFER_BYTES + (size_t)(threads - 1) * thread_bytes(), threads));
     LAP_TRY(open_and_try(&handle));
-#ifdef __x86_64__
-    if (blas.evenness == UNEVEN && even)
-        LAP_TRY(reopen_as(EVEN_KERNELS, &handle));
-#endif
+    if (even_kernels && blas.evenness == UNEVEN && even)
+        LAP_TRY(reopen_as(even_kernels, &handle));
     return LAP_OK;
 }
 

@@ -35,7 +35,7 @@ done
 for pause in 1 5 25; do
     (ulimit -s 24 && exec env --default-signal=INT "$LAP" bench ag 64 64 64 -n 2 --iters 1000000 >"$work/out" 2>"$work/err") &
     launcher=$!
-    until_true at_work 2
+    ok 'ranks are at work with a stack of 24 KiB' until_true at_work 2
     sleep $pause
     kill -INT $launcher
     collect

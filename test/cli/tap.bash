@@ -79,6 +79,7 @@ until_true() {
     local end=$((SECONDS + 60))
     until "$@"; do
         if [ $SECONDS -ge $end ]; then
+            echo "# not true in 60 s: $*" >&2
             return 1
         fi
         sleep 0.02
@@ -104,10 +105,11 @@ refuse() {
     has '... that says why' "$err" "$words"
 }
 
-# pid_of RANK: of the children of a lap in the background, $launcher.
+# pid_of RANK: of the children of a lap in the background, $launcher. Any of its threads may have started them: with a small stack, another
+# than the first.
 pid_of() {
     local pid
-    for pid in $(cat "/proc/$launcher/task/$launcher/children"); do
+    for pid in $(cat "/proc/$launcher/task"/*/children); do
         if tr '\0' '\n' <"/proc/$pid/environ" | grep -qx "LAP_RANK=$1"; then
             echo "$pid"
         fi

@@ -348,13 +348,13 @@ typedef struct lap_bench_call {
     lap_engine_t *engine;
     lap_buffer_t *buffer;
     lap_op_t *op, *gemm; /* gemm: during which it ran, NULL: none */
-    const lap_trace_t *trace;
+    lap_trace_t *trace;  /* gathered */
     const char *title;
 } lap_bench_call_t;
 
 /*
  * Writes what --trace asks for; a file that cannot be written sets *unwritten_p, on rank 0,
- * after a sentence. Collective, with the trace of each rank, which has not been gathered.
+ * after a sentence. Collective. The trace on rank 0 then has names and what the host did, for the file alone.
  */
 lap_status_t lap_bench_write_trace(const lap_bench_call_t *call, bool *unwritten_p);
 

@@ -592,7 +592,7 @@ static lap_status_t view_call(const lap_trace_t *trace, lap_bench_traced_t *trac
 }
 
 /* The same for a file for other programs. */
-static lap_status_t write_trace(runner_t *runner, size_t method, const lap_trace_t *trace,
+static lap_status_t write_trace(runner_t *runner, size_t method, lap_trace_t *trace,
                                 const char *title)
 {
     const lap_bench_call_t call = {.bench = runner->bench,
@@ -627,14 +627,13 @@ static lap_status_t trace_method(runner_t *runner, size_t method, bool draws, bo
         *traced = (lap_bench_traced_t){
             .calls = TRACED_CALLS, .call = (int)call + 1, .total_ms = ns[call] * 1e-6};
         write_title(runner, method, title, sizeof(title));
-        if (writes)
-            status = write_trace(runner, method, traces[call], title);
-        if (status == LAP_OK)
-            status = lap_trace_gather(traces[call], runner->group);
+        status = lap_trace_gather(traces[call], runner->group);
         if (status == LAP_OK && runner->speaks)
             status = view_call(traces[call], traced);
         if (status == LAP_OK && runner->speaks && draws)
             write_picture(runner, traces[call], title);
+        if (status == LAP_OK && writes)
+            status = write_trace(runner, method, traces[call], title);
     }
     for (size_t i = 0; i < TRACED_CALLS; i++)
         lap_trace_destroy(traces[i]);

@@ -11,37 +11,40 @@
 #include "schedule/simulate.h"
 #include "util/alloc.h"
 
-/* The records of one operator, which are `number` among those that the trace has joined. */
-static lap_status_t add_op(const lap_bench_call_t *call, const lap_op_t *op, uint32_t number,
-                           const char *name, lap_timeline_t *timeline)
+/* ---- a gathered call ---- */
+
+/* Names the records of all ranks; those that have no time, of blocks done with others, are left out. */
+static void label_records(const lap_bench_call_t *call)
 {
-    const lap_trace_t *trace = call->trace;
-    const lap_timeline_call_t words = {
-        .name = name, .layer = -1, .stride = 1, .traffic = LAP_TRAFFIC_TP};
-    lap_schedule_t schedule;
-    size_t first = 0, end;
-    while (first < trace->nrecords && trace->records[first].call != number)
-        first++;
-    for (end = first; end < trace->nrecords && trace->records[end].call == number;)
-        end++;
-    lap_status_t status = lap_op_schedule(op, call->it->m, call->group->rank, &schedule);
-    if (status == LAP_OK)
-        lap_timeline_add_call(timeline, &words, &schedule, trace->records + first, end - first);
-    lap_schedule_clear(&schedule);
-    return status;
+    lap_trace_t *trace = call->trace;
+    const lap_op_t *const ops[] = {call->op, call->gemm}; /* as the trace has joined them */
+    size_t kept = 0;
+    for (size_t i = 0; i < trace->nrecords; i++) {
+        lap_trace_record_t *record = &trace->records[i];
+        const lap_op_t *op = ops[record->call];
+        const lap_op_text_t text = lap_op_text(op->problem.kind, op->builder->name);
+        const lap_trace_label_t label = {.name = record->call ? "gemm"
+                                                              : lap_kind_words[call->it->kind].word,
+                                         .op = text.text,
+                                         .layer = -1,
+                                         .stride = 1,
+                                         .traffic = LAP_TRAFFIC_TP};
+        if (record->span.end == 0 && record->flight.end == 0)
+            continue;
+        lap_record_label(record, &label, record->call);
+        trace->records[kept++] = *record;
+    }
+    trace->nrecords = kept;
 }
 
-static lap_status_t fill(const lap_bench_call_t *call, lap_timeline_t *timeline)
+static void add_host(lap_trace_t *trace)
 {
-    const lap_timeline_call_t host = {.name = "call", .layer = -1};
-    const lap_span_t span = {call->trace->begin, call->trace->begin, call->trace->end};
-    timeline->emulated = call->trace->emulated;
-    LAP_TRY(add_op(call, call->op, 0, lap_kind_words[call->it->kind].word, timeline));
-    if (call->gemm)
-        LAP_TRY(add_op(call, call->gemm, 1, "gemm", timeline));
-    lap_timeline_add_span(timeline, call->group->world->rank, LAP_TIMELINE_HOST,
-                          LAP_TIMELINE_HOST_STREAM, &host, "begin to end", &span);
-    return LAP_OK;
+    const lap_trace_label_t label = {.name = "call", .op = "begin to end", .layer = -1};
+    for (int r = 0; r < trace->size; r++) {
+        const lap_trace_call_t *call = &trace->calls[r];
+        const lap_span_t span = {call->begin, call->begin, call->end};
+        lap_trace_add_span(trace, r, LAP_TRACE_HOST, LAP_TRACE_HOST_STREAM, &label, &span);
+    }
 }
 
 static void put_place(const void *context, int rank, char *text, size_t bytes)
@@ -52,19 +55,19 @@ static void put_place(const void *context, int rank, char *text, size_t bytes)
 
 /* ---- the same call, simulated ---- */
 
-static int describe(void *context, int rank, uint32_t fragment, lap_timeline_call_t *call,
+static int describe(void *context, int rank, uint32_t fragment, lap_trace_label_t *label,
                     char *name, size_t bytes)
 {
     const lap_op_kind_t *kind = context;
     (void)fragment;
-    *call = (lap_timeline_call_t){.layer = -1, .stride = 1, .traffic = LAP_TRAFFIC_TP};
+    *label = (lap_trace_label_t){.layer = -1, .stride = 1, .traffic = LAP_TRAFFIC_TP};
     snprintf(name, bytes, "%s", lap_kind_words[*kind].word);
     return rank;
 }
 
 /* A call by itself is a program of one fragment. */
 static lap_status_t play(const lap_bench_call_t *call, const lap_cost_t *cost,
-                         lap_timeline_t *timeline)
+                         lap_trace_t *timeline)
 {
     const size_t size = (size_t)call->group->size;
     lap_fragment_t *fragments = lap_alloc(size, sizeof(*fragments));
@@ -104,8 +107,7 @@ static lap_status_t play(const lap_bench_call_t *call, const lap_cost_t *cost,
 }
 
 /* Measures what things cost here; rank 0 plays, and gives measured records the times that it finds. */
-static lap_status_t simulate(const lap_bench_call_t *call, lap_timeline_t *measured,
-                             lap_timeline_t *timeline)
+static lap_status_t simulate(const lap_bench_call_t *call, lap_trace_t *simulated)
 {
     const lap_op_desc_t *desc = &call->op->problem.desc;
     const lap_transport_ops_t *transport = call->buffer->ops;
@@ -116,49 +118,50 @@ static lap_status_t simulate(const lap_bench_call_t *call, lap_timeline_t *measu
     lap_cost_add_link(&cost, &call->buffer->link);
     lap_status_t status = LAP_OK;
     if (call->group->rank == 0)
-        status = play(call, &cost, timeline);
+        status = play(call, &cost, simulated);
     if (call->group->rank == 0 && status == LAP_OK)
-        status = lap_timeline_predict(measured, timeline);
-    timeline->emulated = measured->emulated;
+        status = lap_trace_predict(call->trace, simulated);
+    simulated->emulated = call->trace->emulated;
     return lap_group_agree(call->group, status);
 }
 
 /* ---- the file ---- */
 
 /* A full disk must not cost what was measured. */
-static void write_file(const lap_bench_call_t *call, const lap_timeline_t *timeline,
-                       const lap_timeline_t *simulated, bool *unwritten_p)
+static void write_file(const lap_bench_call_t *call, const lap_trace_t *simulated,
+                       bool *unwritten_p)
 {
     const lap_trace_file_t file = {.path = call->bench->trace_path,
                                    .format = call->bench->trace_format,
                                    .command = "lap bench",
                                    .title = call->title,
-                                   .measured = timeline,
+                                   .measured = call->trace,
                                    .simulated = call->bench->trace_simulated ? simulated : NULL,
                                    .place = put_place};
     const lap_status_t status = lap_trace_file_write(&file);
     *unwritten_p = status != LAP_OK;
-    if (status == LAP_OK && timeline->dropped == 0)
+    if (status == LAP_OK && call->trace->dropped == 0)
         return;
     lap_bench_progress_end(true);
     if (status != LAP_OK)
         lap_ranks_fail("lap bench", 0, status);
     else
         fprintf(stderr, "lap bench: the trace lacks %zu records, which had no room in memory\n",
-                timeline->dropped);
+                call->trace->dropped);
 }
 
 lap_status_t lap_bench_write_trace(const lap_bench_call_t *call, bool *unwritten_p)
 {
-    lap_timeline_t timeline = {.size = call->group->size}, simulated = timeline;
-    lap_status_t status = lap_group_agree(call->group, fill(call, &timeline));
-    if (status == LAP_OK)
-        status = lap_timeline_gather(&timeline, call->group);
-    if (status == LAP_OK && call->bench->trace_simulated)
-        status = simulate(call, &timeline, &simulated);
+    lap_trace_t simulated = {.size = call->group->size};
+    lap_status_t status = LAP_OK;
+    if (call->group->rank == 0) {
+        label_records(call);
+        add_host(call->trace);
+    }
+    if (call->bench->trace_simulated)
+        status = simulate(call, &simulated);
     if (status == LAP_OK && call->group->rank == 0)
-        write_file(call, &timeline, &simulated, unwritten_p);
-    lap_timeline_clear(&timeline);
-    lap_timeline_clear(&simulated);
+        write_file(call, &simulated, unwritten_p);
+    lap_trace_clear(&simulated);
     return status;
 }

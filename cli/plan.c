@@ -272,7 +272,7 @@ static void put_place(const void *context, int rank, char *text, size_t bytes)
 }
 
 static lap_trace_file_t trace_file(const lap_plan_request_t *request,
-                                   const lap_plan_config_t *config, const lap_timeline_t *timeline)
+                                   const lap_plan_config_t *config, const lap_trace_t *timeline)
 {
     return (lap_trace_file_t){.path = request->trace,
                               .command = "lap plan",
@@ -284,7 +284,7 @@ static lap_trace_file_t trace_file(const lap_plan_request_t *request,
 
 static lap_status_t write_trace(const lap_plan_request_t *request, const lap_plan_choice_t *choice)
 {
-    lap_timeline_t timeline = {.size = (int)choice->config.pp, .most = LAP_TIMELINE_MOST};
+    lap_trace_t timeline = {.size = (int)choice->config.pp, .most = LAP_TRACE_MOST};
     lap_status_t status =
         lap_plan_timeline(&choice->config, &request->machine, &choice->result, &timeline);
     const lap_trace_file_t file = trace_file(request, &choice->config, &timeline);
@@ -292,8 +292,8 @@ static lap_status_t write_trace(const lap_plan_request_t *request, const lap_pla
         status = lap_trace_file_write(&file);
     if (status == LAP_OK && timeline.dropped > 0)
         fprintf(stderr, "lap plan: the trace lacks %zu records: it has at most %d\n",
-                timeline.dropped, LAP_TIMELINE_MOST);
-    lap_timeline_clear(&timeline);
+                timeline.dropped, LAP_TRACE_MOST);
+    lap_trace_clear(&timeline);
     return status;
 }
 
@@ -317,7 +317,7 @@ static int tell(const lap_plan_request_t *request, const lap_plan_found_t *found
 
 static lap_status_t check_trace(const lap_plan_request_t *request)
 {
-    const lap_timeline_t none = {.size = 1};
+    const lap_trace_t none = {.size = 1};
     const lap_trace_file_t file = trace_file(request, &request->config, &none);
     return request->trace ? lap_trace_file_check(&file) : LAP_OK;
 }

@@ -17,7 +17,7 @@
 
 /* qsort has no context: records and what to sort by are those of the analysis at work here. */
 typedef struct sorted {
-    const lap_timeline_record_t *record;
+    const lap_trace_record_t *record;
     uint32_t index;
 } sorted_t;
 
@@ -33,9 +33,9 @@ static int by_lane(const void *left, const void *right)
     if (order == 0)
         order = compare_numbers(a->record->stream, b->record->stream);
     if (order == 0)
-        order = compare_numbers(a->record->begin, b->record->begin);
+        order = compare_numbers(a->record->span.begin, b->record->span.begin);
     if (order == 0)
-        order = compare_numbers(a->record->end, b->record->end);
+        order = compare_numbers(a->record->span.end, b->record->span.end);
     return order ? order : compare_numbers(a->index, b->index);
 }
 
@@ -44,9 +44,9 @@ static int by_end(const void *left, const void *right)
     const sorted_t *a = left, *b = right;
     int order = compare_numbers((uint64_t)a->record->rank, (uint64_t)b->record->rank);
     if (order == 0)
-        order = compare_numbers(a->record->end, b->record->end);
+        order = compare_numbers(a->record->span.end, b->record->span.end);
     if (order == 0)
-        order = compare_numbers(a->record->begin, b->record->begin);
+        order = compare_numbers(a->record->span.begin, b->record->span.begin);
     return order ? order : compare_numbers(a->index, b->index);
 }
 
@@ -68,13 +68,13 @@ static int compare_words(const word_t *a, const word_t *b)
     return 0;
 }
 
-static word_t raised_word(const lap_timeline_record_t *record)
+static word_t raised_word(const lap_trace_record_t *record)
 {
     return (word_t){record->base, record->stride, record->call,
                     record->rank, record->peer,   record->signal};
 }
 
-static word_t awaited_word(const lap_timeline_record_t *record)
+static word_t awaited_word(const lap_trace_record_t *record)
 {
     return (word_t){record->base, record->stride, record->call,
                     record->from, record->rank,   record->awaited};
@@ -86,12 +86,12 @@ static int by_word(const void *left, const void *right)
     const word_t one = raised_word(a->record), other = raised_word(b->record);
     int order = compare_words(&one, &other);
     if (order == 0)
-        order = compare_numbers(lap_delivered(a->record), lap_delivered(b->record));
+        order = compare_numbers(lap_record_delivered(a->record), lap_record_delivered(b->record));
     return order ? order : compare_numbers(a->index, b->index);
 }
 
 /* All records that `wanted` says, sorted; NULL: no memory. */
-static sorted_t *sort(const lap_timeline_t *timeline, bool (*wanted)(const lap_timeline_record_t *),
+static sorted_t *sort(const lap_trace_t *timeline, bool (*wanted)(const lap_trace_record_t *),
                       int (*compare)(const void *, const void *), size_t *count_p)
 {
     sorted_t *list = lap_alloc(timeline->nrecords, sizeof(*list));
@@ -105,7 +105,7 @@ static sorted_t *sort(const lap_timeline_t *timeline, bool (*wanted)(const lap_t
     return list;
 }
 
-static lap_status_t no_memory(const lap_timeline_t *timeline)
+static lap_status_t no_memory(const lap_trace_t *timeline)
 {
     return lap_error(LAP_ERR_NO_MEMORY, "no memory for a timeline of %zu records",
                      timeline->nrecords);
@@ -113,7 +113,7 @@ static lap_status_t no_memory(const lap_timeline_t *timeline)
 
 static lap_status_t find_order(lap_analysis_t *analysis)
 {
-    const lap_timeline_t *timeline = analysis->timeline;
+    const lap_trace_t *timeline = analysis->timeline;
     size_t count;
     sorted_t *list = sort(timeline, NULL, by_lane, &count);
     if (!list)
@@ -132,7 +132,7 @@ static lap_status_t find_order(lap_analysis_t *analysis)
 
 /* ---- who released whom ---- */
 
-static bool raises(const lap_timeline_record_t *record)
+static bool raises(const lap_trace_record_t *record)
 {
     return record->signal != LAP_NO_SIGNAL && record->stride != 0 && record->peer >= 0 &&
            record->kind != LAP_STEP_WAIT;
@@ -140,13 +140,13 @@ static bool raises(const lap_timeline_record_t *record)
 
 static lap_status_t match_signals(lap_analysis_t *analysis)
 {
-    const lap_timeline_t *timeline = analysis->timeline;
+    const lap_trace_t *timeline = analysis->timeline;
     size_t count;
     sorted_t *list = sort(timeline, raises, by_word, &count);
     if (!list)
         return no_memory(timeline);
     for (size_t i = 0; i < timeline->nrecords; i++) {
-        const lap_timeline_record_t *record = &timeline->records[i];
+        const lap_trace_record_t *record = &timeline->records[i];
         analysis->released_by[i] = LAP_NO_STEP;
         if (record->count == 0 || record->stride == 0)
             continue;
@@ -173,12 +173,12 @@ static lap_status_t match_signals(lap_analysis_t *analysis)
 
 static lap_status_t find_times(lap_analysis_t *analysis)
 {
-    const lap_timeline_t *timeline = analysis->timeline;
+    const lap_trace_t *timeline = analysis->timeline;
     for (size_t i = 0; i < timeline->nrecords; i++) { /* how many there are at most */
-        const lap_timeline_record_t *record = &timeline->records[i];
+        const lap_trace_record_t *record = &timeline->records[i];
         analysis->ranks[record->rank].nbusy += lap_step_computes(record->kind, record->stream);
-        analysis->ranks[record->rank].ncomm += record->came != 0;
-        if (record->came && record->peer >= 0 && record->peer < timeline->size)
+        analysis->ranks[record->rank].ncomm += record->flight.end != 0;
+        if (record->flight.end && record->peer >= 0 && record->peer < timeline->size)
             analysis->ranks[record->peer].ncomm++;
     }
     for (int r = 0; r < timeline->size; r++) {
@@ -191,15 +191,16 @@ static lap_status_t find_times(lap_analysis_t *analysis)
             return no_memory(timeline);
     }
     for (size_t i = 0; i < timeline->nrecords; i++) {
-        const lap_timeline_record_t *record = &timeline->records[i];
+        const lap_trace_record_t *record = &timeline->records[i];
         lap_rank_times_t *own = &analysis->ranks[record->rank];
         if (lap_step_computes(record->kind, record->stream))
-            lap_intervals_add(own->busy, &own->nbusy, record->begin, record->end);
-        if (record->came && record->peer != record->rank) {
-            lap_intervals_add(own->comm, &own->ncomm, record->sent, record->came);
+            lap_intervals_add(own->busy, &own->nbusy, record->span.begin, record->span.end);
+        if (record->flight.end && record->peer != record->rank) {
+            lap_intervals_add(own->comm, &own->ncomm, record->flight.begin, record->flight.end);
             if (record->peer >= 0 && record->peer < timeline->size) {
                 lap_rank_times_t *peer = &analysis->ranks[record->peer];
-                lap_intervals_add(peer->comm, &peer->ncomm, record->sent, record->came);
+                lap_intervals_add(peer->comm, &peer->ncomm, record->flight.begin,
+                                  record->flight.end);
             }
         }
     }
@@ -237,9 +238,9 @@ typedef struct walk {
     bool failed;
 } walk_t;
 
-static bool has_run(const lap_timeline_record_t *record)
+static bool has_run(const lap_trace_record_t *record)
 {
-    return record->kind != LAP_TIMELINE_HOST && record->end != 0;
+    return record->kind != LAP_TRACE_HOST && record->span.end != 0;
 }
 
 /* What was before what is on the path already; pieces come latest first. */
@@ -273,16 +274,16 @@ static uint32_t last_until(const walk_t *walk, int rank, int stream, uint64_t wh
     const size_t begin = low;
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
-        if (walk->ends[middle].record->end <= when)
+        if (walk->ends[middle].record->span.end <= when)
             low = middle + 1;
         else
             high = middle;
     }
     while (low-- > begin) {
         const sorted_t *it = &walk->ends[low];
-        if (it->index == but || it->record->begin == it->record->end)
+        if (it->index == but || it->record->span.begin == it->record->span.end)
             continue; /* nothing of no length is on the path: no circle can be */
-        if (stream >= 0 && when - it->record->end > NEXT_NS)
+        if (stream >= 0 && when - it->record->span.end > NEXT_NS)
             break;
         if (stream < 0 || it->record->stream == (uint32_t)stream)
             return it->index;
@@ -293,7 +294,7 @@ static uint32_t last_until(const walk_t *walk, int rank, int stream, uint64_t wh
 /* What a record came after: on its stream, if that has just ended; else what ended last. */
 static uint32_t before(const walk_t *walk, uint32_t index)
 {
-    const lap_timeline_record_t *record = &walk->analysis->timeline->records[index];
+    const lap_trace_record_t *record = &walk->analysis->timeline->records[index];
     const uint32_t own = last_until(walk, record->rank, (int)record->stream, walk->at, index);
     return own != LAP_NO_STEP ? own : last_until(walk, record->rank, -1, walk->at, index);
 }
@@ -301,45 +302,46 @@ static uint32_t before(const walk_t *walk, uint32_t index)
 /* From a record to the one that it waited for; LAP_NO_STEP: it did not. */
 static uint32_t follow_wait(walk_t *walk, uint32_t index)
 {
-    const lap_timeline_record_t *records = walk->analysis->timeline->records;
-    const lap_timeline_record_t *record = &records[index];
+    const lap_trace_record_t *records = walk->analysis->timeline->records;
+    const lap_trace_record_t *record = &records[index];
     const uint32_t by = walk->analysis->released_by[index];
-    if (by == LAP_NO_STEP || lap_delivered(&records[by]) <= record->ready)
+    if (by == LAP_NO_STEP || lap_record_delivered(&records[by]) <= record->span.ready)
         return LAP_NO_STEP;
-    const lap_timeline_record_t *sender = &records[by];
-    add_piece(walk, LAP_PATH_IDLE, record->rank, index, lap_delivered(sender));
+    const lap_trace_record_t *sender = &records[by];
+    add_piece(walk, LAP_PATH_IDLE, record->rank, index, lap_record_delivered(sender));
     /* What is in line for a link that is busy is on its way, too. */
-    if (sender->came)
+    if (sender->flight.end)
         add_piece(walk, LAP_PATH_FLIGHT, sender->rank, by,
-                  sender->sent < sender->end ? sender->sent : sender->end);
+                  sender->flight.begin < sender->span.end ? sender->flight.begin
+                                                          : sender->span.end);
     return by;
 }
 
 static void walk_path(walk_t *walk, uint32_t index)
 {
-    const lap_timeline_record_t *records = walk->analysis->timeline->records;
+    const lap_trace_record_t *records = walk->analysis->timeline->records;
     size_t left = 4 * walk->analysis->timeline->nrecords + 64; /* more would be a circle */
     while (index != LAP_NO_STEP && left-- > 0 && !walk->failed) {
-        const lap_timeline_record_t *record = &records[index];
+        const lap_trace_record_t *record = &records[index];
         if (record->kind != LAP_STEP_WAIT)
-            add_piece(walk, LAP_PATH_RUN, record->rank, index, record->begin);
+            add_piece(walk, LAP_PATH_RUN, record->rank, index, record->span.begin);
         uint32_t next = follow_wait(walk, index);
         if (next != LAP_NO_STEP) {
             index = next;
             continue;
         }
         if (record->kind == LAP_STEP_WAIT)
-            add_piece(walk, LAP_PATH_IDLE, record->rank, index, record->ready);
+            add_piece(walk, LAP_PATH_IDLE, record->rank, index, record->span.ready);
         next = before(walk, index);
         if (next != LAP_NO_STEP)
-            add_piece(walk, LAP_PATH_IDLE, record->rank, LAP_NO_STEP, records[next].end);
+            add_piece(walk, LAP_PATH_IDLE, record->rank, LAP_NO_STEP, records[next].span.end);
         index = next;
     }
 }
 
 static lap_status_t find_path(lap_analysis_t *analysis)
 {
-    const lap_timeline_t *timeline = analysis->timeline;
+    const lap_trace_t *timeline = analysis->timeline;
     walk_t walk = {.analysis = analysis};
     size_t count;
     walk.ends = sort(timeline, has_run, by_end, &count);
@@ -350,13 +352,13 @@ static lap_status_t find_path(lap_analysis_t *analysis)
     for (size_t i = 0; i < count && status == LAP_OK; i++) {
         for (; rank <= walk.ends[i].record->rank; rank++)
             walk.first[rank] = i;
-        if (last == LAP_NO_STEP || walk.ends[i].record->end > timeline->records[last].end)
+        if (last == LAP_NO_STEP || walk.ends[i].record->span.end > timeline->records[last].span.end)
             last = walk.ends[i].index;
     }
     for (; rank <= timeline->size && status == LAP_OK; rank++)
         walk.first[rank] = count;
     if (status == LAP_OK && last != LAP_NO_STEP) {
-        walk.at = timeline->records[last].end;
+        walk.at = timeline->records[last].span.end;
         walk_path(&walk, last);
         status = walk.failed ? no_memory(timeline) : LAP_OK;
     }
@@ -372,7 +374,7 @@ static lap_status_t find_path(lap_analysis_t *analysis)
 
 /* ---- all of it ---- */
 
-lap_status_t lap_analyse(const lap_timeline_t *timeline, lap_analysis_t *analysis)
+lap_status_t lap_analyse(const lap_trace_t *timeline, lap_analysis_t *analysis)
 {
     const size_t size = (size_t)timeline->size;
     *analysis = (lap_analysis_t){.timeline = timeline, .begin = UINT64_MAX};
@@ -383,11 +385,11 @@ lap_status_t lap_analyse(const lap_timeline_t *timeline, lap_analysis_t *analysi
     if (!analysis->order || !analysis->first || !analysis->released_by || !analysis->ranks)
         return no_memory(timeline);
     for (size_t i = 0; i < timeline->nrecords; i++) {
-        const lap_timeline_record_t *record = &timeline->records[i];
-        const uint64_t begin = record->ready < record->begin ? record->ready : record->begin;
+        const lap_trace_record_t *record = &timeline->records[i];
+        const uint64_t begin = lap_record_start(record);
         analysis->begin = begin < analysis->begin ? begin : analysis->begin;
-        analysis->end = record->end > analysis->end ? record->end : analysis->end;
-        analysis->end = record->came > analysis->end ? record->came : analysis->end;
+        analysis->end = record->span.end > analysis->end ? record->span.end : analysis->end;
+        analysis->end = record->flight.end > analysis->end ? record->flight.end : analysis->end;
     }
     if (timeline->nrecords == 0)
         analysis->begin = 0;
@@ -415,7 +417,7 @@ void lap_analysis_clear(lap_analysis_t *analysis)
 /* ---- predictions ---- */
 
 /* The same thing in two timelines: but for the time. */
-static int compare_what(const lap_timeline_record_t *a, const lap_timeline_record_t *b)
+static int compare_what(const lap_trace_record_t *a, const lap_trace_record_t *b)
 {
     int order = compare_numbers((uint64_t)a->rank, (uint64_t)b->rank);
     if (order == 0)
@@ -434,19 +436,19 @@ static int by_what(const void *left, const void *right)
     const sorted_t *a = left, *b = right;
     int order = compare_what(a->record, b->record);
     if (order == 0)
-        order = compare_numbers(a->record->begin, b->record->begin);
+        order = compare_numbers(a->record->span.begin, b->record->span.begin);
     return order ? order : compare_numbers(a->index, b->index);
 }
 
 /* The first of those that are alike in one list is the first of those in the other. */
-lap_status_t lap_timeline_predict(lap_timeline_t *measured, const lap_timeline_t *simulated)
+lap_status_t lap_trace_predict(lap_trace_t *measured, const lap_trace_t *simulated)
 {
     size_t nreal, nplayed, j = 0, same = 0;
     sorted_t *real = sort(measured, NULL, by_what, &nreal);
     sorted_t *played = sort(simulated, NULL, by_what, &nplayed);
     const lap_status_t status = real && played ? LAP_OK : no_memory(measured);
     for (size_t i = 0; i < nreal && status == LAP_OK; i++) {
-        const lap_timeline_record_t *own = real[i].record;
+        const lap_trace_record_t *own = real[i].record;
         if (i > 0 && compare_what(real[i - 1].record, own) != 0)
             same = 0;
         while (j < nplayed && compare_what(played[j].record, own) < 0)
@@ -456,7 +458,8 @@ lap_status_t lap_timeline_predict(lap_timeline_t *measured, const lap_timeline_t
             at--; /* more were measured than played: the last one stands for them */
         if (at < nplayed && compare_what(played[at].record, own) == 0)
             measured->records[real[i].index].predicted_us =
-                (float)((double)(played[at].record->end - played[at].record->begin) * 1e-3);
+                (float)((double)(played[at].record->span.end - played[at].record->span.begin) *
+                        1e-3);
     }
     lap_free(real);
     lap_free(played);

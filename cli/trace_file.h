@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-#include "schedule/timeline.h"
+#include "schedule/trace.h"
 
 /* ---- what follows from a timeline ---- */
 
@@ -39,7 +39,7 @@ typedef struct lap_rank_times {
 } lap_rank_times_t;
 
 typedef struct lap_analysis {
-    const lap_timeline_t *timeline;
+    const lap_trace_t *timeline;
     uint64_t begin, end;   /* of all records */
     uint32_t *order;       /* records by rank, lane and begin */
     uint32_t *first;       /* where those of each rank begin in it; one more at the end */
@@ -50,20 +50,14 @@ typedef struct lap_analysis {
 } lap_analysis_t;
 
 /* The timeline has been gathered, and outlives it. Cleared by the caller, also after a failure. */
-lap_status_t lap_analyse(const lap_timeline_t *timeline, lap_analysis_t *analysis);
+lap_status_t lap_analyse(const lap_trace_t *timeline, lap_analysis_t *analysis);
 void lap_analysis_clear(lap_analysis_t *analysis);
 
 /* Of the time in which something was on its way, how much ranks computed: 0 to 1; 1 if nothing was. */
 double lap_analysis_hidden(const lap_analysis_t *analysis);
 
 /* Gives measured records the times that the same ones have in a simulation. */
-lap_status_t lap_timeline_predict(lap_timeline_t *measured, const lap_timeline_t *simulated);
-
-/* When a record was done with what others wait for. */
-static inline uint64_t lap_delivered(const lap_timeline_record_t *record)
-{
-    return record->came ? record->came : record->end;
-}
+lap_status_t lap_trace_predict(lap_trace_t *measured, const lap_trace_t *simulated);
 
 /* ---- files ---- */
 
@@ -76,7 +70,7 @@ typedef struct lap_trace_file {
     lap_trace_format_t format;
     const char *command; /* "lap train" */
     const char *title;
-    const lap_timeline_t *measured, *simulated; /* either may be NULL */
+    const lap_trace_t *measured, *simulated; /* either may be NULL */
     /* Where a rank is in the grid: "tp1 dp0"; NULL: nowhere. */
     void (*place)(const void *context, int rank, char *text, size_t bytes);
     /* Further members of what lap report reads, each with a comma before it; NULL: none. */

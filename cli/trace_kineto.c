@@ -21,7 +21,7 @@ enum {
 
 typedef struct writer {
     FILE *file;
-    const lap_timeline_t *timeline;
+    const lap_trace_t *timeline;
     uint64_t begin;
     int rank;
     uint32_t correlation; /* of the latest kernel */
@@ -49,30 +49,30 @@ static void put_kernel(writer_t *writer, const char *prefix, const char *name, u
             correlation);
 }
 
-static void put_transfer(writer_t *writer, const lap_timeline_record_t *record, uint64_t *ends)
+static void put_transfer(writer_t *writer, const lap_trace_record_t *record, uint64_t *ends)
 {
     char name[64];
     uint32_t stream = 0;
-    while (stream + 1 < STREAMS_MOST && ends[stream] > record->sent)
+    while (stream + 1 < STREAMS_MOST && ends[stream] > record->flight.begin)
         stream++;
-    ends[stream] = record->came;
+    ends[stream] = record->flight.end;
     snprintf(name, sizeof(name), "%s_%s_%" PRId32 "_to_%" PRId32,
              lap_traffic_name((lap_traffic_t)record->traffic), record->name, record->rank,
              record->peer);
-    put_kernel(writer, "ncclKernel_Lapstrake_", name, COMM_STREAM + stream, record->sent,
-               record->came);
+    put_kernel(writer, "ncclKernel_Lapstrake_", name, COMM_STREAM + stream, record->flight.begin,
+               record->flight.end);
 }
 
 static int by_sent(const void *left, const void *right)
 {
-    const lap_timeline_record_t *const *a = left, *const *b = right;
-    return (*a)->sent < (*b)->sent ? -1 : (*a)->sent > (*b)->sent;
+    const lap_trace_record_t *const *a = left, *const *b = right;
+    return (*a)->flight.begin < (*b)->flight.begin ? -1 : (*a)->flight.begin > (*b)->flight.begin;
 }
 
 static lap_status_t put_rank(writer_t *writer)
 {
-    const lap_timeline_t *timeline = writer->timeline;
-    const lap_timeline_record_t **list = lap_alloc(timeline->nrecords, sizeof(const void *));
+    const lap_trace_t *timeline = writer->timeline;
+    const lap_trace_record_t **list = lap_alloc(timeline->nrecords, sizeof(const void *));
     size_t count = 0;
     uint64_t ends[STREAMS_MOST] = {0};
     if (!list)
@@ -84,12 +84,13 @@ static lap_status_t put_rank(writer_t *writer)
             "\"pid\":%d,\"tid\":0,\"ts\":0,\"args\":{\"name\":\"rank %d\"}}",
             writer->rank, timeline->size, writer->rank, writer->rank);
     for (size_t i = 0; i < timeline->nrecords; i++) {
-        const lap_timeline_record_t *record = &timeline->records[i];
+        const lap_trace_record_t *record = &timeline->records[i];
         const bool own = record->rank == writer->rank;
-        if (own && lap_step_computes(record->kind, record->stream) && record->end > record->begin)
+        if (own && lap_step_computes(record->kind, record->stream) &&
+            record->span.end > record->span.begin)
             put_kernel(writer, record->m ? "lap_gemm_" : "lap_", record->name, record->stream + 7,
-                       record->begin, record->end);
-        if ((own || record->peer == writer->rank) && record->came > record->sent &&
+                       record->span.begin, record->span.end);
+        if ((own || record->peer == writer->rank) && record->flight.end > record->flight.begin &&
             record->peer != record->rank)
             list[count++] = record;
     }
@@ -133,12 +134,12 @@ static lap_status_t write_rank(const lap_trace_file_t *trace, uint64_t begin, in
 
 lap_status_t lap_trace_write_kineto(const lap_trace_file_t *trace)
 {
-    const lap_timeline_t *timeline = trace->measured;
+    const lap_trace_t *timeline = trace->measured;
     uint64_t begin = UINT64_MAX;
     for (size_t i = 0; i < timeline->nrecords; i++) {
-        const lap_timeline_record_t *record = &timeline->records[i];
-        begin = record->begin && record->begin < begin ? record->begin : begin;
-        begin = record->sent && record->sent < begin ? record->sent : begin;
+        const lap_trace_record_t *record = &timeline->records[i];
+        begin = record->span.begin && record->span.begin < begin ? record->span.begin : begin;
+        begin = record->flight.begin && record->flight.begin < begin ? record->flight.begin : begin;
     }
     for (int r = 0; r < timeline->size; r++)
         LAP_TRY(write_rank(trace, begin, r));

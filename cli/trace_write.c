@@ -94,23 +94,19 @@ static void put_thread(const run_t *run, int pid, int tid, const char *name)
 
 /* ---- slices ---- */
 
-static bool has_slice(const lap_timeline_record_t *record)
+static bool waited(const lap_trace_record_t *record)
 {
-    return record->end != 0 && record->end >= record->begin;
+    return record->kind != LAP_STEP_WAIT && record->span.ready < record->span.begin &&
+           record->count > 0;
 }
 
-static bool waited(const lap_timeline_record_t *record)
-{
-    return record->kind != LAP_STEP_WAIT && record->ready < record->begin && record->count > 0;
-}
-
-static const char *category(const lap_timeline_record_t *record)
+static const char *category(const lap_trace_record_t *record)
 {
     static const char *const names[] = {
-        [LAP_STEP_GEMM] = "gemm",     [LAP_STEP_PUT] = "put",       [LAP_STEP_RAISE] = "raise",
-        [LAP_STEP_WAIT] = "wait",     [LAP_STEP_REDUCE] = "reduce", [LAP_STEP_COPY] = "copy",
-        [LAP_STEP_SUMS] = "reduce",   [LAP_STEP_KERNEL] = "kernel", [LAP_STEP_CONSUME] = "raise",
-        [LAP_TIMELINE_HOST] = "host",
+        [LAP_STEP_GEMM] = "gemm",   [LAP_STEP_PUT] = "put",       [LAP_STEP_RAISE] = "raise",
+        [LAP_STEP_WAIT] = "wait",   [LAP_STEP_REDUCE] = "reduce", [LAP_STEP_COPY] = "copy",
+        [LAP_STEP_SUMS] = "reduce", [LAP_STEP_KERNEL] = "kernel", [LAP_STEP_CONSUME] = "raise",
+        [LAP_TRACE_HOST] = "host",
     };
     return names[record->kind];
 }
@@ -127,7 +123,7 @@ static void put_slice(const run_t *run, int pid, uint32_t tid, const char *cat, 
 }
 
 /* What it is a part of, and what it was about. */
-static void put_args(const run_t *run, const lap_timeline_record_t *record, uint64_t begin,
+static void put_args(const run_t *run, const lap_trace_record_t *record, uint64_t begin,
                      uint64_t end)
 {
     FILE *file = run->file;
@@ -162,14 +158,14 @@ static void put_args(const run_t *run, const lap_timeline_record_t *record, uint
 
 static void put_record(const run_t *run, uint32_t index)
 {
-    const lap_timeline_record_t *record = &run->analysis->timeline->records[index];
+    const lap_trace_record_t *record = &run->analysis->timeline->records[index];
     const int pid = run->first_pid + record->rank;
     char name[64];
-    if (!has_slice(record))
+    if (!lap_span_known(&record->span))
         return;
     if (waited(record)) {
         snprintf(name, sizeof(name), "wait for rank %" PRId32, record->from);
-        put_slice(run, pid, run->tids[index], "wait", name, record->ready, record->begin);
+        put_slice(run, pid, run->tids[index], "wait", name, record->span.ready, record->span.begin);
         fprintf(run->file, ",\"args\":{\"call\":");
         lap_json_string(run->file, record->name);
         fprintf(run->file, ",\"from\":%" PRId32 ",\"kind\":\"%s\"}}", record->from,
@@ -178,29 +174,31 @@ static void put_record(const run_t *run, uint32_t index)
     if (record->kind == LAP_STEP_WAIT)
         snprintf(name, sizeof(name), "wait for rank %" PRId32, record->from);
     else if (record->kind == LAP_STEP_GEMM || record->kind == LAP_STEP_KERNEL ||
-             record->kind == LAP_TIMELINE_HOST)
+             record->kind == LAP_TRACE_HOST)
         snprintf(name, sizeof(name), "%s", record->name);
     else
         snprintf(name, sizeof(name), "%s %s", category(record), record->name);
     put_slice(run, pid, run->tids[index], category(record), name,
-              record->kind == LAP_STEP_WAIT ? record->ready : record->begin, record->end);
+              record->kind == LAP_STEP_WAIT ? record->span.ready : record->span.begin,
+              record->span.end);
     if (record->kind == LAP_STEP_WAIT) {
         fprintf(run->file, ",\"args\":{\"call\":");
         lap_json_string(run->file, record->name);
         fprintf(run->file, ",\"from\":%" PRId32 ",\"kind\":\"%s\"}}", record->from,
                 lap_traffic_name((lap_traffic_t)record->traffic));
     } else {
-        put_args(run, record, record->begin, record->end);
+        put_args(run, record, record->span.begin, record->span.end);
     }
 }
 
 /* What was on its way, on the sender's side. */
-static void put_flight(const run_t *run, const lap_timeline_record_t *record, uint32_t tid)
+static void put_flight(const run_t *run, const lap_trace_record_t *record, uint32_t tid)
 {
     char name[64];
     snprintf(name, sizeof(name), "%s to rank %" PRId32, record->name, record->peer);
-    put_slice(run, run->first_pid + record->rank, tid, "link", name, record->sent, record->came);
-    put_args(run, record, record->sent, record->came);
+    put_slice(run, run->first_pid + record->rank, tid, "link", name, record->flight.begin,
+              record->flight.end);
+    put_args(run, record, record->flight.begin, record->flight.end);
 }
 
 /* ---- tracks ---- */
@@ -234,12 +232,12 @@ static void lay_out_streams(const run_t *run, int rank)
     const int pid = run->first_pid + rank;
     for (uint32_t i = analysis->first[rank]; i < analysis->first[rank + 1]; i++) {
         const uint32_t index = analysis->order[i];
-        const lap_timeline_record_t *record = &analysis->timeline->records[index];
-        const bool host = record->stream == LAP_TIMELINE_HOST_STREAM;
+        const lap_trace_record_t *record = &analysis->timeline->records[index];
+        const bool host = record->stream == LAP_TRACE_HOST_STREAM;
         const int first = host ? HOST_TID : LANE_TID * (1 + (int)record->stream);
-        if (has_slice(record)) {
-            const uint64_t begin = record->ready < record->begin ? record->ready : record->begin;
-            run->tids[index] = (uint32_t)first + take_lane(ends, begin, record->end);
+        if (lap_span_known(&record->span)) {
+            run->tids[index] =
+                (uint32_t)first + take_lane(ends, lap_record_start(record), record->span.end);
         }
         const uint32_t next = i + 1 < analysis->first[rank + 1] ? analysis->order[i + 1] : 0;
         if (i + 1 < analysis->first[rank + 1] &&
@@ -253,20 +251,20 @@ static void lay_out_streams(const run_t *run, int rank)
 
 static int by_sent(const void *left, const void *right)
 {
-    const lap_timeline_record_t *const *a = left, *const *b = right;
-    return (*a)->sent < (*b)->sent ? -1 : (*a)->sent > (*b)->sent;
+    const lap_trace_record_t *const *a = left, *const *b = right;
+    return (*a)->flight.begin < (*b)->flight.begin ? -1 : (*a)->flight.begin > (*b)->flight.begin;
 }
 
 /* What a rank has sent, in order; the caller frees it. NULL: no memory. */
-static const lap_timeline_record_t **list_flights(const run_t *run, int rank, size_t *count_p)
+static const lap_trace_record_t **list_flights(const run_t *run, int rank, size_t *count_p)
 {
     const lap_analysis_t *analysis = run->analysis;
     const uint32_t first = analysis->first[rank], end = analysis->first[rank + 1];
-    const lap_timeline_record_t **list = lap_alloc(end - first, sizeof(const void *));
+    const lap_trace_record_t **list = lap_alloc(end - first, sizeof(const void *));
     size_t count = 0;
     for (uint32_t i = first; list && i < end; i++) {
-        const lap_timeline_record_t *record = &analysis->timeline->records[analysis->order[i]];
-        if (record->came && record->peer != rank)
+        const lap_trace_record_t *record = &analysis->timeline->records[analysis->order[i]];
+        if (record->flight.end && record->peer != rank)
             list[count++] = record;
     }
     if (list)
@@ -300,14 +298,15 @@ static int by_when(const void *left, const void *right)
 static lap_status_t put_links(const run_t *run, int rank)
 {
     size_t count = 0;
-    const lap_timeline_record_t **list = list_flights(run, rank, &count);
+    const lap_trace_record_t **list = list_flights(run, rank, &count);
     change_t *changes = lap_alloc(2 * count, sizeof(*changes));
     uint64_t ends[LANES_MOST] = {0};
     double bytes = 0;
     for (size_t i = 0; list && changes && i < count; i++) {
-        put_flight(run, list[i], LINK_TID + take_lane(ends, list[i]->sent, list[i]->came));
-        changes[2 * i] = (change_t){list[i]->sent, (double)list[i]->bytes};
-        changes[2 * i + 1] = (change_t){list[i]->came, -(double)list[i]->bytes};
+        put_flight(run, list[i],
+                   LINK_TID + take_lane(ends, list[i]->flight.begin, list[i]->flight.end));
+        changes[2 * i] = (change_t){list[i]->flight.begin, (double)list[i]->bytes};
+        changes[2 * i + 1] = (change_t){list[i]->flight.end, -(double)list[i]->bytes};
     }
     if (list && changes) {
         name_lanes(run, run->first_pid + rank, LINK_TID, "link", ends);
@@ -344,12 +343,12 @@ static void put_memory(const run_t *run, int rank)
     const lap_analysis_t *analysis = run->analysis;
     uint64_t before = 0;
     for (uint32_t i = analysis->first[rank]; i < analysis->first[rank + 1]; i++) {
-        const lap_timeline_record_t *record = &analysis->timeline->records[analysis->order[i]];
+        const lap_trace_record_t *record = &analysis->timeline->records[analysis->order[i]];
         if (record->stream != LAP_STREAM_COMPUTE || record->live_bytes == 0 ||
             record->live_bytes == before)
             continue;
         before = record->live_bytes;
-        put_counter(run, rank, "activations", "bytes", record->begin, (double)before);
+        put_counter(run, rank, "activations", "bytes", record->span.begin, (double)before);
     }
     if (before > 0)
         put_counter(run, rank, "activations", "bytes", analysis->end, (double)before);
@@ -376,18 +375,19 @@ static void put_flow_end(const run_t *run, const char *phase, uint32_t id, int r
 
 static void put_flow(const run_t *run, uint32_t index)
 {
-    const lap_timeline_record_t *records = run->analysis->timeline->records;
+    const lap_trace_record_t *records = run->analysis->timeline->records;
     const uint32_t by = run->analysis->released_by[index];
-    const lap_timeline_record_t *record = &records[index];
-    if (by == LAP_NO_STEP || !has_slice(record) || !has_slice(&records[by]))
+    const lap_trace_record_t *record = &records[index];
+    if (by == LAP_NO_STEP || !lap_span_known(&record->span) || !lap_span_known(&records[by].span))
         return;
-    const lap_timeline_record_t *sender = &records[by];
+    const lap_trace_record_t *sender = &records[by];
     const bool at_end = sender->kind == LAP_STEP_GEMM;
     put_flow_end(run, "s", index, sender->rank, run->tids[by],
-                 at_end ? just_before(sender->begin, sender->end) : sender->begin);
-    const uint64_t when = record->kind == LAP_STEP_WAIT ? just_before(record->ready, record->end)
-                          : waited(record)              ? just_before(record->ready, record->begin)
-                                                        : record->begin;
+                 at_end ? just_before(sender->span.begin, sender->span.end) : sender->span.begin);
+    const uint64_t when = record->kind == LAP_STEP_WAIT
+                              ? just_before(record->span.ready, record->span.end)
+                          : waited(record) ? just_before(record->span.ready, record->span.begin)
+                                           : record->span.begin;
     put_flow_end(run, "f", index, record->rank, run->tids[index], when);
 }
 
@@ -404,7 +404,7 @@ static void put_path(const run_t *run)
     put_thread(run, pid, PATH_TID, "critical path");
     for (size_t i = 0; i < analysis->npath; i++) {
         const lap_path_piece_t *piece = &analysis->path[i];
-        const lap_timeline_record_t *record =
+        const lap_trace_record_t *record =
             piece->record == LAP_NO_STEP ? NULL : &analysis->timeline->records[piece->record];
         char name[96];
         if (piece->kind == LAP_PATH_FLIGHT)
@@ -437,9 +437,8 @@ static void put_process(const run_t *run, int rank)
     put_order(run, run->first_pid + rank, 0, "process_sort_index", run->first_pid + rank);
 }
 
-static lap_status_t put_run(FILE *file, const lap_trace_file_t *trace,
-                            const lap_timeline_t *timeline, int first_pid, bool *any,
-                            lap_analysis_t *analysis)
+static lap_status_t put_run(FILE *file, const lap_trace_file_t *trace, const lap_trace_t *timeline,
+                            int first_pid, bool *any, lap_analysis_t *analysis)
 {
     run_t run = {.file = file,
                  .trace = trace,
@@ -471,7 +470,7 @@ static lap_status_t put_run(FILE *file, const lap_trace_file_t *trace,
 }
 
 /* How clocks were brought together: "one clock", or by how much each was moved. */
-static void put_clocks(FILE *file, const lap_timeline_t *timeline)
+static void put_clocks(FILE *file, const lap_trace_t *timeline)
 {
     fputs(",\"clocks\":[", file);
     for (int r = 0; timeline->clocks && r < timeline->size; r++)
@@ -480,7 +479,7 @@ static void put_clocks(FILE *file, const lap_timeline_t *timeline)
     fputs("]", file);
 }
 
-static void put_side(FILE *file, const char *name, const lap_timeline_t *timeline,
+static void put_side(FILE *file, const char *name, const lap_trace_t *timeline,
                      const lap_analysis_t *analysis, int first_pid)
 {
     fprintf(file,

@@ -151,7 +151,7 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
     const uint64_t begin = lap_now_ns();
     double apart = 0;
     if (model->timeline && iteration->traced)
-        lap_timeline_reset(model->timeline);
+        lap_trace_reset(model->timeline);
     LAP_TRY(run_passes(model, says, iteration, &apart));
     const uint64_t passed = lap_now_ns();
     LAP_TRY(lap_train_sync(model, &iteration->loss));
@@ -185,9 +185,9 @@ static lap_status_t predict(const lap_train_model_t *model, lap_train_result_t *
     const bool plays = train->trace_simulated && lap_group_rank(model->groups.world) == 0;
     const int micro = train->micro;
     result->simulated =
-        (lap_timeline_t){.size = lap_train_ranks(train),
-                         .most = LAP_TIMELINE_MOST,
-                         .emulated = result->link.bytes_per_s > 0 || result->link.latency_s > 0};
+        (lap_trace_t){.size = lap_train_ranks(train),
+                      .most = LAP_TRACE_MOST,
+                      .emulated = result->link.bytes_per_s > 0 || result->link.latency_s > 0};
     lap_nn_prediction_t prediction = {.step = lap_train_steps(train, traced),
                                       .timeline = plays ? &result->simulated : NULL,
                                       .last = micro == 1};
@@ -262,7 +262,7 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
         results[w].peak = lap_train_peak(train, results[w].local_ranks);
         status = prepare(train, groups, &models[w], &results[w]);
     }
-    lap_timeline_t timelines[2] = {{.size = 0}, {.size = 0}};
+    lap_trace_t timelines[2] = {{.size = 0}, {.size = 0}};
     for (int w = 0; w < count && status == LAP_OK; w++)
         status = lap_train_timeline_init(&models[w], &timelines[w]);
     int done = 0, interrupted = 0; /* by all ways together */
@@ -316,10 +316,10 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
         if (models[w].train)
             lap_train_model_clear(&models[w]);
         lap_free(results[w].iterations);
-        lap_timeline_clear(&results[w].simulated);
+        lap_trace_clear(&results[w].simulated);
     }
     for (int w = 0; w < 2; w++) /* passes in flight are added to them when models end */
-        lap_timeline_clear(&timelines[w]);
+        lap_trace_clear(&timelines[w]);
     return status;
 }
 

@@ -21,7 +21,7 @@
 #include "gpu_share.h"
 #include "nn/loss_scale.h"
 #include "parallel/grid.h"
-#include "schedule/timeline.h"
+#include "schedule/trace.h"
 #include "trace_file.h"
 
 /* How a model is cut into the stages of a pipeline. */
@@ -151,14 +151,14 @@ typedef struct lap_train_model {
     lap_data_t *data;          /* where they come from; NULL: from the seed */
     uint64_t sample;           /* the first of this iteration */
     bool steps;                /* the optimizer's step is a part of the last pass of an iteration */
-    double loss;    /* of this iteration so far: a part of the mean of all micro-batches */
-    int iteration;  /* that the data are of, from 0 */
-    int micro;      /* the micro-batch in work */
-    int not_finite; /* the first micro-batch of it whose loss is not finite; -1: none */
-    bool reported;  /* that one was not */
-    lap_timeline_t *timeline; /* that passes are added to; NULL: none */
-    lap_loss_scale_t scale;   /* of the loss */
-    int loaded;               /* the steps of the checkpoint that was loaded; -1: none was */
+    double loss;            /* of this iteration so far: a part of the mean of all micro-batches */
+    int iteration;          /* that the data are of, from 0 */
+    int micro;              /* the micro-batch in work */
+    int not_finite;         /* the first micro-batch of it whose loss is not finite; -1: none */
+    bool reported;          /* that one was not */
+    lap_trace_t *timeline;  /* that passes are added to; NULL: none */
+    lap_loss_scale_t scale; /* of the loss */
+    int loaded;             /* the steps of the checkpoint that was loaded; -1: none was */
 } lap_train_model_t;
 
 /*
@@ -330,7 +330,7 @@ typedef struct lap_train_result {
     double flops;                      /* of the GEMMs of a rank in an iteration */
     double peak;                       /* what a rank can do of them in a second; 0: not known */
     double predicted;                  /* seconds of its forwards and backwards; 0: not predicted */
-    lap_timeline_t simulated; /* of a forward and backward, on rank 0; empty: not asked for */
+    lap_trace_t simulated; /* of a forward and backward, on rank 0; empty: not asked for */
     /* By row, of the first layer; kind is NULL when there is none. */
     lap_nn_gemm_t gemms[LAP_TRAIN_OTHERS];
     char words[LAP_TRAIN_OTHERS][2]
@@ -346,14 +346,14 @@ double lap_train_tokens(const lap_train_t *train);
 /* ---- traces: train_trace.c ---- */
 
 /* From now on the model's passes are added to a timeline, if so. The caller clears it. */
-lap_status_t lap_train_timeline_init(lap_train_model_t *model, lap_timeline_t *timeline);
+lap_status_t lap_train_timeline_init(lap_train_model_t *model, lap_trace_t *timeline);
 
 /* Adds what the host has done since then, if there is a timeline. */
 void lap_train_note(const lap_train_model_t *model, const char *what, uint64_t begin);
 
 /* Writes the file; one that cannot be written is an exit status, after a sentence. Collective. */
 lap_status_t lap_train_write_trace(const lap_train_t *train, lap_group_t *world,
-                                   const lap_train_result_t *result, lap_timeline_t *timeline,
+                                   const lap_train_result_t *result, lap_trace_t *timeline,
                                    int *end_p);
 
 /* Whether as much was hidden as --assert-hidden asks for; says how much was if not. */

@@ -103,7 +103,7 @@ typedef struct work {
 
 static lap_status_t list_work(const lap_train_model_t *model, work_t *work_p)
 {
-    const lap_timeline_t *timeline = model->timeline;
+    const lap_trace_t *timeline = model->timeline;
     work_t work = {.intervals = NULL};
     if (timeline)
         work.intervals = lap_alloc(timeline->nrecords + 1, sizeof(*work.intervals));
@@ -111,9 +111,9 @@ static lap_status_t list_work(const lap_train_model_t *model, work_t *work_p)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the work of %zu records",
                          timeline->nrecords);
     for (size_t i = 0; timeline && i < timeline->nrecords; i++) {
-        const lap_timeline_record_t *record = &timeline->records[i];
+        const lap_trace_record_t *record = &timeline->records[i];
         if (lap_step_computes(record->kind, record->stream))
-            work.intervals[work.count++] = (lap_interval_t){record->begin, record->end};
+            work.intervals[work.count++] = (lap_interval_t){record->span.begin, record->span.end};
     }
     *work_p = work;
     return LAP_OK;

@@ -23,10 +23,10 @@ static bool writes_trace(const lap_train_t *train)
     return train->trace_path || train->report;
 }
 
-lap_status_t lap_train_timeline_init(lap_train_model_t *model, lap_timeline_t *timeline)
+lap_status_t lap_train_timeline_init(lap_train_model_t *model, lap_trace_t *timeline)
 {
     const int size = lap_train_ranks(model->train);
-    *timeline = (lap_timeline_t){.size = size, .most = LAP_TIMELINE_MOST / (size_t)size};
+    *timeline = (lap_trace_t){.size = size, .most = LAP_TRACE_MOST / (size_t)size};
     /* What keys, values and gathered weights are hidden by are kernels, which only a timeline times. */
     const bool hides = model->train->grid.cp > 1 || model->train->desc.shards > 1;
     if (!writes_trace(model->train) && !(model->train->trace && hides))
@@ -37,11 +37,11 @@ lap_status_t lap_train_timeline_init(lap_train_model_t *model, lap_timeline_t *t
 
 void lap_train_note(const lap_train_model_t *model, const char *what, uint64_t begin)
 {
-    const lap_timeline_call_t call = {.name = what, .layer = -1};
+    const lap_trace_label_t label = {.name = what, .op = "host", .layer = -1};
     const lap_span_t span = {begin, begin, lap_now_ns()};
     if (model->timeline)
-        lap_timeline_add_span(model->timeline, model->groups.world->world->rank, LAP_TIMELINE_HOST,
-                              LAP_TIMELINE_HOST_STREAM, &call, "host", &span);
+        lap_trace_add_span(model->timeline, model->groups.world->world->rank, LAP_TRACE_HOST,
+                           LAP_TRACE_HOST_STREAM, &label, &span);
 }
 
 /* ---- what lap report reads besides ---- */
@@ -148,7 +148,7 @@ static void put_title(const lap_train_t *train, const lap_train_result_t *result
 
 /* Rank 0. A full disk must not cost what was measured: the tables are printed all the same. */
 static bool write_file(const lap_train_t *train, const lap_train_result_t *result,
-                       const lap_timeline_t *timeline)
+                       const lap_trace_t *timeline)
 {
     const context_t context = {train, result};
     char title[512];
@@ -176,14 +176,14 @@ static bool write_file(const lap_train_t *train, const lap_train_result_t *resul
 }
 
 /* False: it could not be, and that was reported. */
-static bool add_simulated(const lap_train_result_t *result, lap_timeline_t *timeline)
+static bool add_simulated(const lap_train_result_t *result, lap_trace_t *timeline)
 {
     if (result->simulated.dropped > 0)
         lap_tell(lap_train_command.name,
                  "the simulated trace lacks %zu records, for which a step has no room",
                  result->simulated.dropped);
     if (result->simulated.nrecords == 0 ||
-        lap_timeline_predict(timeline, &result->simulated) == LAP_OK)
+        lap_trace_predict(timeline, &result->simulated) == LAP_OK)
         return true;
     lap_tell(lap_train_command.name, "no trace is written: %s", lap_last_error());
     return false;
@@ -199,13 +199,13 @@ static void tell_not_written(const lap_train_t *train)
 }
 
 lap_status_t lap_train_write_trace(const lap_train_t *train, lap_group_t *world,
-                                   const lap_train_result_t *result, lap_timeline_t *timeline,
+                                   const lap_train_result_t *result, lap_trace_t *timeline,
                                    int *end_p)
 {
     if (!writes_trace(train))
         return LAP_OK;
     timeline->emulated = result->link.bytes_per_s > 0 || result->link.latency_s > 0;
-    LAP_TRY(lap_timeline_gather(timeline, world));
+    LAP_TRY(lap_trace_gather(timeline, world));
     bool written = true;
     if (lap_group_rank(world) == 0 && timeline->nrecords == 0)
         tell_not_written(train);

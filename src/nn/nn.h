@@ -12,7 +12,7 @@
 #include "nn/program.h"
 #include "overlap/op.h"
 #include "schedule/execute.h"
-#include "schedule/timeline.h"
+#include "schedule/trace.h"
 
 /* An operator of a pass, as list.steps has them. */
 typedef struct lap_nn_call {
@@ -152,17 +152,17 @@ struct lap_nn {
     void *stage;
     lap_stream_t *stream; /* of the entry of a pass that is being issued; NULL: none is */
     bool tracing;
-    lap_timeline_t *timeline; /* NULL: passes are in none */
-    uint64_t *live_bytes;     /* for it, of each entry; NULL until there is one */
-    bool fresh;               /* the next backward overwrites gradients */
-    bool accumulates;         /* the next backward is not the last of its step */
-    bool begun;               /* a step has: there was a backward since weights changed */
-    size_t held;              /* backwards of this step, if the latest was not its last; else 0 */
-    bool stale;               /* ranks share the optimizer, and have not gathered its weights, */
-    bool started;             /* but for those that the latest step has begun to gather */
-    bool joined;              /* with replicas: */
-    lap_nn_sync_t sync;       /* ... whose gradients are the sums */
-    size_t seq;               /* of the latest forward; 0: none */
+    lap_trace_t *timeline; /* NULL: passes are in none */
+    uint64_t *live_bytes;  /* for it, of each entry; NULL until there is one */
+    bool fresh;            /* the next backward overwrites gradients */
+    bool accumulates;      /* the next backward is not the last of its step */
+    bool begun;            /* a step has: there was a backward since weights changed */
+    size_t held;           /* backwards of this step, if the latest was not its last; else 0 */
+    bool stale;            /* ranks share the optimizer, and have not gathered its weights, */
+    bool started;          /* but for those that the latest step has begun to gather */
+    bool joined;           /* with replicas: */
+    lap_nn_sync_t sync;    /* ... whose gradients are the sums */
+    size_t seq;            /* of the latest forward; 0: none */
 
     lap_group_t *replicas; /* NULL: none have been joined */
     bool has_optimizer;
@@ -362,11 +362,11 @@ lap_status_t lap_nn_end_background(lap_nn_t *nn);
  * From the next pass on, what passes do is added to a timeline when they have ended, if they are traced;
  * NULL: no more. The timeline outlives the layers, or what sets another.
  */
-lap_status_t lap_nn_set_timeline(lap_nn_t *nn, lap_timeline_t *timeline);
+lap_status_t lap_nn_set_timeline(lap_nn_t *nn, lap_trace_t *timeline);
 
 /* Adds a fragment that has ended: the call of an operator of a group, or a kernel. */
 void lap_nn_add_fragment(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const lap_group_t *group,
-                         lap_timeline_call_t call);
+                         lap_trace_label_t label);
 
 /* The same for one of a pass of the list; op is NULL for a kernel. */
 void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const lap_op_t *op);

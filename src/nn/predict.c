@@ -80,7 +80,7 @@ lap_traffic_t lap_nn_fragment_traffic(const lap_fragment_t *fragment)
     return set == LAP_BACKGROUND ? LAP_TRAFFIC_DP : context ? LAP_TRAFFIC_CP : LAP_TRAFFIC_TP;
 }
 
-static int describe(void *context, int rank, uint32_t f, lap_timeline_call_t *call, char *name,
+static int describe(void *context, int rank, uint32_t f, lap_trace_label_t *label, char *name,
                     size_t bytes)
 {
     const lap_nn_programs_t *programs = context;
@@ -88,7 +88,7 @@ static int describe(void *context, int rank, uint32_t f, lap_timeline_call_t *ca
     const lap_fragment_t *fragment = &programs->programs[rank].fragments[f];
     const bool listed = fragment->origin < list->parts[LAP_NN_STEP];
     lap_nn_fragment_name(list, fragment->origin, name, bytes);
-    *call = (lap_timeline_call_t){
+    *label = (lap_trace_label_t){
         .layer = (int)lap_nn_fragment_layer(list, fragment->origin),
         .base = fragment->base,
         .stride = fragment->schedule.size > 1 ? fragment->stride : 0,
@@ -131,7 +131,7 @@ static lap_status_t play_variant(const lap_probe_t *probe, bool more, bool last,
 {
     const bool wanted = !more && last == (prediction->last && has_last(probe, prediction));
     lap_fragment_span_t *spans = wanted ? prediction->spans : NULL;
-    lap_timeline_t *timeline = wanted ? prediction->timeline : NULL;
+    lap_trace_t *timeline = wanted ? prediction->timeline : NULL;
     const lap_nn_source_t source = lap_nn_chosen(probe->nn);
     lap_nn_linking_t linking = {
         .target = &probe->nn->calls[0].op->target, .more = more, .source = &source};

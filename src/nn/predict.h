@@ -22,7 +22,7 @@ typedef struct lap_nn_prediction {
      */
     lap_fragment_span_t *spans;
     int rank;
-    struct lap_timeline *timeline;
+    lap_trace_t *timeline;
     bool last;
 } lap_nn_prediction_t;
 

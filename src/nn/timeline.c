@@ -64,7 +64,7 @@ uint64_t lap_nn_live_bytes(const lap_nn_list_t *list, uint32_t origin)
     return bytes;
 }
 
-lap_status_t lap_nn_set_timeline(lap_nn_t *nn, lap_timeline_t *timeline)
+lap_status_t lap_nn_set_timeline(lap_nn_t *nn, lap_trace_t *timeline)
 {
     const lap_nn_list_t *list = &nn->list;
     const uint32_t count = list->parts[LAP_NN_STEP]; /* the step has no activations */
@@ -83,18 +83,24 @@ lap_status_t lap_nn_set_timeline(lap_nn_t *nn, lap_timeline_t *timeline)
 /* ---- fragments ---- */
 
 void lap_nn_add_fragment(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const lap_group_t *group,
-                         lap_timeline_call_t call)
+                         lap_trace_label_t label)
 {
     const lap_program_t *program = lap_exec_program(exec, f);
     const lap_step_t *first = &lap_exec_linked(exec)->fragments[f].schedule.steps[0];
-    call.base = group->members[0];
-    call.stride = group->size > 1 ? group->members[1] - group->members[0] : 0;
-    if (program)
-        lap_timeline_add_call(nn->timeline, &call, lap_program_schedule(program),
-                              lap_program_records_of(program), lap_program_records(program));
-    else
-        lap_timeline_add_span(nn->timeline, nn->group->world->rank, LAP_STEP_KERNEL, first->stream,
-                              &call, first->name, lap_exec_kernel_span(exec, f));
+    lap_op_text_t op;
+    label.base = group->members[0];
+    label.stride = group->size > 1 ? group->members[1] - group->members[0] : 0;
+    label.op = first->name;
+    if (!program) {
+        lap_trace_add_span(nn->timeline, nn->group->world->rank, LAP_STEP_KERNEL, first->stream,
+                           &label, lap_exec_kernel_span(exec, f));
+        return;
+    }
+    const lap_schedule_t *schedule = lap_program_schedule(program);
+    op = lap_op_text(schedule->kind, schedule->method);
+    label.op = op.text;
+    lap_trace_add_call(nn->timeline, &label, lap_program_records_of(program),
+                       lap_program_records(program));
 }
 
 void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const lap_op_t *op)
@@ -104,7 +110,7 @@ void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, co
     const lap_stream_set_t set = fragment->schedule.set;
     char name[64];
     lap_nn_fragment_name(&nn->list, fragment->origin, name, sizeof(name));
-    const lap_timeline_call_t call = {
+    const lap_trace_label_t label = {
         .name = name,
         .layer = (int)lap_nn_fragment_layer(&nn->list, fragment->origin),
         .traffic = group->size == 1                               ? LAP_TRAFFIC_NONE
@@ -115,5 +121,5 @@ void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, co
         .live_bytes =
             fragment->origin < nn->list.parts[LAP_NN_STEP] ? nn->live_bytes[fragment->origin] : 0,
     };
-    lap_nn_add_fragment(nn, exec, f, group, call);
+    lap_nn_add_fragment(nn, exec, f, group, label);
 }

@@ -593,18 +593,12 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
     return status;
 }
 
-/* Steps that do not wait were ready when they began. */
 void lap_op_end_trace(const lap_program_t *program, lap_trace_t *trace)
 {
     trace->end = lap_now_ns();
     lap_program_read_trace(program, trace);
-    for (size_t i = 0; i < trace->nrecords; i++) {
-        lap_trace_record_t *record = &trace->records[i];
-        if (record->span.ready == 0)
-            record->span.ready = record->span.begin;
-        if (record->flight.ready == 0)
-            record->flight.ready = record->flight.begin;
-    }
+    for (size_t i = 0; i < trace->nrecords; i++)
+        lap_record_settle(&trace->records[i]);
 }
 
 lap_status_t lap_op_end(lap_op_t *op)

@@ -226,7 +226,7 @@ typedef struct played {
     const lap_stage_proving_t *proving;
 } played_t;
 
-static int describe(void *context, int rank, uint32_t f, lap_timeline_call_t *call, char *name,
+static int describe(void *context, int rank, uint32_t f, lap_trace_label_t *label, char *name,
                     size_t bytes)
 {
     const played_t *played = context;
@@ -240,7 +240,7 @@ static int describe(void *context, int rank, uint32_t f, lap_timeline_call_t *ca
                          ? lap_stage_world_rank(played->proving, fragment->base + fragment->stride)
                          : base;
     lap_stage_name(list, item, name, bytes);
-    *call = (lap_timeline_call_t){
+    *label = (lap_trace_label_t){
         .layer = entry ? (int)lap_nn_fragment_layer(list, item->entry) : -1,
         .base = base,
         .stride = next - base,
@@ -313,7 +313,7 @@ static lap_status_t show(const lap_stage_viewer_t *viewer, const lap_stage_progr
 #define MOST_SIMULATED 10000u
 
 /* What lap_pp_wait waits for: without replicas also the sum of tied gradients. */
-static lap_status_t play(const lap_pp_t *pp, const figures_t *figures, lap_timeline_t *timeline,
+static lap_status_t play(const lap_pp_t *pp, const figures_t *figures, lap_trace_t *timeline,
                          const lap_stage_viewer_t *viewer, double *seconds_p)
 {
     lap_fragment_span_t *spans = NULL;
@@ -356,7 +356,7 @@ static lap_status_t play(const lap_pp_t *pp, const figures_t *figures, lap_timel
 }
 
 /* Rank 0 of the world simulates: what it takes to do so is there once. */
-lap_status_t lap_stage_predict(lap_pp_t *pp, lap_group_t *world, lap_timeline_t *timeline,
+lap_status_t lap_stage_predict(lap_pp_t *pp, lap_group_t *world, lap_trace_t *timeline,
                                const lap_stage_viewer_t *viewer, double *seconds_p)
 {
     figures_t figures = {.all = NULL};

@@ -89,7 +89,7 @@ typedef struct lap_stage_viewer {
  * LAP_ERR_NO_MEMORY: a step is too long to be simulated next to the training. Collective over `world`: all
  * ranks of the grid.
  */
-lap_status_t lap_stage_predict(lap_pp_t *pp, lap_group_t *world, lap_timeline_t *timeline,
+lap_status_t lap_stage_predict(lap_pp_t *pp, lap_group_t *world, lap_trace_t *timeline,
                                const lap_stage_viewer_t *viewer, double *seconds_p);
 
 /* ---- stage_run.c ---- */

@@ -56,13 +56,13 @@ void lap_stage_add_to_timeline(lap_pp_t *pp, bool background)
         const bool entry = item->kind == LAP_STAGE_ENTRY;
         char name[64];
         lap_stage_name(&nn->list, item, name, sizeof(name));
-        const lap_timeline_call_t call = {
+        const lap_trace_label_t label = {
             .name = name,
             .layer = entry ? (int)lap_nn_fragment_layer(&nn->list, item->entry) : -1,
             .traffic = traffic_of(pp, item),
             .live_bytes = entry ? nn->live_bytes[item->entry] : 0,
         };
-        lap_nn_add_fragment(nn, pp->exec, f, group_of(pp, item), call);
+        lap_nn_add_fragment(nn, pp->exec, f, group_of(pp, item), label);
     }
 }
 

@@ -18,7 +18,7 @@ typedef struct writer {
     const lap_plan_state_t *state;
     const lap_pipeline_t *pipeline;
     const lap_pipe_times_t *times;
-    lap_timeline_t *timeline;
+    lap_trace_t *timeline;
     uint64_t free; /* when the rank has ended the action before */
 } writer_t;
 
@@ -32,19 +32,24 @@ static uint32_t message_of(const writer_t *writer, const lap_pipe_action_t *acti
     return (action->micro * (uint32_t)writer->state->nstages + stage) * 2 + back;
 }
 
-static lap_timeline_record_t record_of(uint32_t rank, lap_step_kind_t kind, uint32_t stream,
-                                       double begin, double end)
+static uint64_t ns_of(double seconds)
 {
-    lap_timeline_record_t record = {.rank = (int32_t)rank,
-                                    .kind = kind,
-                                    .stream = stream,
-                                    .peer = -1,
-                                    .signal = LAP_NO_SIGNAL,
-                                    .from = -1,
-                                    .awaited = LAP_NO_SIGNAL,
-                                    .layer = -1};
-    record.ready = record.begin = (uint64_t)(begin * NS);
-    record.end = (uint64_t)(end * NS);
+    return (uint64_t)(seconds * NS) + 1; /* 0 is no time */
+}
+
+static lap_trace_record_t record_of(uint32_t rank, lap_step_kind_t kind, uint32_t stream,
+                                    double begin, double end)
+{
+    lap_trace_record_t record = {.rank = (int32_t)rank,
+                                 .kind = kind,
+                                 .stream = stream,
+                                 .peer = -1,
+                                 .signal = LAP_NO_SIGNAL,
+                                 .from = -1,
+                                 .awaited = LAP_NO_SIGNAL,
+                                 .layer = -1};
+    record.span.ready = record.span.begin = ns_of(begin);
+    record.span.end = ns_of(end);
     return record;
 }
 
@@ -71,7 +76,7 @@ static void add_message(writer_t *writer, uint32_t rank, const lap_pipe_action_t
     uint32_t other;
     if (!find_other(writer, action, false, &other))
         return;
-    lap_timeline_record_t record =
+    lap_trace_record_t record =
         record_of(rank, LAP_STEP_PUT, forward ? FORWARD_STREAM : BACKWARD_STREAM, end,
                   end + state->message_s);
     record.peer = (int32_t)lap_plan_rank_of(state, other);
@@ -79,12 +84,11 @@ static void add_message(writer_t *writer, uint32_t rank, const lap_pipe_action_t
     record.stride = 1;
     record.signal = 0;
     record.bytes = (uint64_t)state->message_bytes;
-    record.sent = record.begin;
-    record.came = record.end;
+    record.flight = record.span;
     record.traffic = LAP_TRAFFIC_PP;
     snprintf(record.name, sizeof(record.name), "%s", forward ? "activations" : "gradients");
     snprintf(record.op, sizeof(record.op), "to stage %u", (unsigned)other);
-    lap_timeline_add(writer->timeline, &record);
+    lap_trace_add(writer->timeline, &record);
 }
 
 static void add_action(writer_t *writer, uint32_t rank, uint32_t index)
@@ -94,11 +98,11 @@ static void add_action(writer_t *writer, uint32_t rank, uint32_t index)
     const lap_pipe_costs_t costs = {.stages = state->costs};
     const double begin = writer->times->begins[rank][index];
     const double end = begin + lap_pipe_cost(&costs, action);
-    lap_timeline_record_t record = record_of(rank, LAP_STEP_KERNEL, COMPUTE_STREAM, begin, end);
+    lap_trace_record_t record = record_of(rank, LAP_STEP_KERNEL, COMPUTE_STREAM, begin, end);
     char text[LAP_PIPE_TEXT];
     uint32_t other;
-    record.ready = index > 0 ? writer->free : 0;
-    writer->free = record.end;
+    record.span.ready = index > 0 ? writer->free : ns_of(0);
+    writer->free = record.span.end;
     if (find_other(writer, action, true, &other)) {
         record.from = (int32_t)lap_plan_rank_of(state, other);
         record.call = message_of(writer, action, other);
@@ -108,7 +112,7 @@ static void add_action(writer_t *writer, uint32_t rank, uint32_t index)
     }
     snprintf(record.name, sizeof(record.name), "%s", lap_pipe_text(action, text));
     snprintf(record.op, sizeof(record.op), "%s", works[action->work]);
-    lap_timeline_add(writer->timeline, &record);
+    lap_trace_add(writer->timeline, &record);
     add_message(writer, rank, action, end);
 }
 
@@ -119,24 +123,23 @@ static void add_end(writer_t *writer, uint32_t rank, const lap_plan_result_t *re
     const double exposed = result->exposed[LAP_PLAN_DP];
     const double hidden = result->hidden[LAP_PLAN_DP];
     if (exposed + hidden > 0) {
-        lap_timeline_record_t record = record_of(rank, LAP_STEP_PUT, REPLICAS_STREAM,
-                                                 end > hidden ? end - hidden : 0, end + exposed);
+        lap_trace_record_t record = record_of(rank, LAP_STEP_PUT, REPLICAS_STREAM,
+                                              end > hidden ? end - hidden : 0, end + exposed);
         record.traffic = LAP_TRAFFIC_DP;
-        record.sent = record.begin;
-        record.came = record.end;
+        record.flight = record.span;
         snprintf(record.name, sizeof(record.name), "replicas");
         snprintf(record.op, sizeof(record.op), "gradients and weights");
-        lap_timeline_add(writer->timeline, &record);
+        lap_trace_add(writer->timeline, &record);
     }
-    lap_timeline_record_t record = record_of(rank, LAP_STEP_KERNEL, COMPUTE_STREAM, end + exposed,
-                                             end + exposed + result->exposed[LAP_PLAN_OPTIMIZER]);
+    lap_trace_record_t record = record_of(rank, LAP_STEP_KERNEL, COMPUTE_STREAM, end + exposed,
+                                          end + exposed + result->exposed[LAP_PLAN_OPTIMIZER]);
     snprintf(record.name, sizeof(record.name), "optimizer");
     snprintf(record.op, sizeof(record.op), "adamw");
-    lap_timeline_add(writer->timeline, &record);
+    lap_trace_add(writer->timeline, &record);
 }
 
 static lap_status_t fill(lap_plan_state_t *state, const lap_plan_result_t *result,
-                         lap_timeline_t *timeline)
+                         lap_trace_t *timeline)
 {
     const lap_plan_config_t *config = state->config;
     const lap_pipe_costs_t costs = {.message = config->pp_overlap ? state->message_s : 0,
@@ -160,7 +163,7 @@ static lap_status_t fill(lap_plan_state_t *state, const lap_plan_result_t *resul
 }
 
 lap_status_t lap_plan_timeline(const lap_plan_config_t *config, const lap_machine_t *machine,
-                               const lap_plan_result_t *result, lap_timeline_t *timeline)
+                               const lap_plan_result_t *result, lap_trace_t *timeline)
 {
     lap_plan_layer_t layer;
     lap_plan_state_t state;

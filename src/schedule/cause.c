@@ -76,21 +76,9 @@ static void add_delayed(walk_t *walk, uint64_t begin, uint64_t end, lap_cause_t 
 
 /* ---- what came before what ---- */
 
-static bool has(const lap_span_t *span)
-{
-    return span->end != 0 && span->end >= span->begin;
-}
-
 static bool waits(const lap_trace_record_t *record)
 {
     return record->count > 0;
-}
-
-/* When it began to wait, or to run. */
-static uint64_t start_of(const lap_trace_record_t *record)
-{
-    const lap_span_t *span = &record->span;
-    return span->ready != 0 && span->ready < span->begin ? span->ready : span->begin;
 }
 
 static bool depends(const lap_trace_record_t *record, const lap_trace_record_t *other)
@@ -105,12 +93,12 @@ static bool depends(const lap_trace_record_t *record, const lap_trace_record_t *
 static const lap_trace_record_t *before(const walk_t *walk, const lap_trace_record_t *record)
 {
     const lap_trace_t *trace = walk->trace;
-    const uint64_t start = start_of(record);
+    const uint64_t start = lap_record_start(record);
     const lap_trace_record_t *best = NULL;
     for (const lap_trace_record_t *it = trace->records; it < trace->records + trace->nrecords;
          it++) {
         const bool earlier = it->span.end < start || (it->span.end == start && it < record);
-        if (it->rank == record->rank && it != record && has(&it->span) && earlier &&
+        if (it->rank == record->rank && it != record && lap_span_known(&it->span) && earlier &&
             (!best || it->span.end >= best->span.end) && depends(record, it))
             best = it;
     }
@@ -123,22 +111,18 @@ static const lap_trace_record_t *last_until(const walk_t *walk, int rank, uint64
     const lap_trace_t *trace = walk->trace;
     const lap_trace_record_t *best = NULL;
     for (const lap_trace_record_t *it = trace->records; it < trace->records + trace->nrecords; it++)
-        if (it->rank == rank && has(&it->span) && it->span.end <= when &&
+        if (it->rank == rank && lap_span_known(&it->span) && it->span.end <= when &&
             (!best || it->span.end >= best->span.end))
             best = it;
     return best;
-}
-
-static uint64_t delivered(const lap_trace_record_t *record)
-{
-    return has(&record->flight) ? record->flight.end : record->span.end;
 }
 
 /* Whether a record raised the word that `wait` waits for. */
 static bool raises(const lap_trace_record_t *record, const lap_trace_record_t *wait)
 {
     return record->call == wait->call && record->rank == wait->from && record->peer == wait->rank &&
-           record->signal == wait->awaited && record->kind != LAP_STEP_WAIT && has(&record->span);
+           record->signal == wait->awaited && record->kind != LAP_STEP_WAIT &&
+           lap_span_known(&record->span);
 }
 
 /* Who raised a signal that came, as often as it was waited for; NULL: the trace does not know. */
@@ -151,8 +135,9 @@ static const lap_trace_record_t *raiser(const walk_t *walk, const lap_trace_reco
             continue;
         uint32_t nth = 1; /* in the order in which they came */
         for (const lap_trace_record_t *other = trace->records; other < end; other++)
-            nth += raises(other, wait) && (delivered(other) < delivered(it) ||
-                                           (delivered(other) == delivered(it) && other < it));
+            nth += raises(other, wait) &&
+                   (lap_record_delivered(other) < lap_record_delivered(it) ||
+                    (lap_record_delivered(other) == lap_record_delivered(it) && other < it));
         if (nth == wait->count)
             return it;
     }
@@ -205,11 +190,11 @@ static stretch_t walk_wait(walk_t *walk, const lap_trace_record_t *wait, uint64_
         add(walk, begin, end, LAP_CAUSE_WIRE, wait->from);
         return (stretch_t){NULL, wait->rank, begin, begin};
     }
-    const uint64_t came = later(begin, sooner(delivered(sender), end));
+    const uint64_t came = later(begin, sooner(lap_record_delivered(sender), end));
     const lap_span_t *flight = &sender->flight;
-    const uint64_t left = !has(flight)    ? sender->span.begin
-                          : flight->ready ? flight->ready
-                                          : flight->begin;
+    const uint64_t left = !lap_span_known(flight) ? sender->span.begin
+                          : flight->ready         ? flight->ready
+                                                  : flight->begin;
     const uint64_t sent = later(begin, sooner(left, came));
     /* On an emulated link the copying is no part of the time that it takes. */
     const uint64_t delay = walk->trace->emulated ? 0 : sender->delays.running;
@@ -231,7 +216,7 @@ static stretch_t walk_step(walk_t *walk, stretch_t *stretch)
 {
     const lap_trace_record_t *record = stretch->record;
     const lap_span_t *span = &record->span;
-    const uint64_t begin = stretch->begin, end = stretch->end, start = start_of(record);
+    const uint64_t begin = stretch->begin, end = stretch->end, start = lap_record_start(record);
     const stretch_t none = {NULL, stretch->rank, begin, begin};
     if (span->end < end) { /* its turn had come */
         stretch->end = later(begin, span->end);
@@ -283,7 +268,7 @@ static const lap_trace_record_t *went_on(const walk_t *walk, uint64_t when)
 {
     const lap_trace_t *trace = walk->trace;
     for (const lap_trace_record_t *it = trace->records; it < trace->records + trace->nrecords; it++)
-        if (it->rank == walk->rank && it->span.begin == when && has(&it->span) &&
+        if (it->rank == walk->rank && it->span.begin == when && lap_span_known(&it->span) &&
             lap_step_computes(it->kind, it->stream))
             return it;
     return last_until(walk, walk->rank, when);

@@ -222,18 +222,13 @@ static void put_bar(const picture_t *picture, const bar_t *bar, const lap_trace_
     put_label(file, bar->label, x, bar->y + bar->height / 2 + 4, width, style);
 }
 
-static bool has(const lap_span_t *span)
-{
-    return span->end != 0 && span->end >= span->begin;
-}
-
 /* Time in which a step waited: all of a WAIT, or what a block of a GEMM waited before it ran. */
 static void put_wait(const picture_t *picture, const lap_trace_record_t *record)
 {
     const lap_span_t *span = &record->span;
     bool is_wait = record->kind == LAP_STEP_WAIT;
     bool waited = span->ready != 0 && span->ready < span->begin;
-    if (!has(span) || (!is_wait && !waited))
+    if (!lap_span_known(span) || (!is_wait && !waited))
         return;
     bar_t bar = {.y = picture->rows[record->rank][record->stream],
                  .height = ROW_HEIGHT,
@@ -251,7 +246,7 @@ static void put_wait(const picture_t *picture, const lap_trace_record_t *record)
 /* A transfer from its start to its delivery, on the sender's row, whichever stream started it. */
 static void put_flight(const picture_t *picture, const lap_trace_record_t *record)
 {
-    if (!has(&record->flight))
+    if (!lap_span_known(&record->flight))
         return;
     bar_t bar = {.y = picture->rows[record->rank][LAP_STREAM_SEND],
                  .height = ROW_HEIGHT,
@@ -295,7 +290,7 @@ static void put_work(const picture_t *picture, const lap_trace_record_t *record)
                  .begin = record->span.begin,
                  .end = record->span.end,
                  .ink = "#fff"};
-    if (!has(&record->span))
+    if (!lap_span_known(&record->span))
         return;
     switch ((lap_step_kind_t)record->kind) {
     case LAP_STEP_GEMM:
@@ -576,7 +571,7 @@ static void put_page(const picture_t *picture, const char *title)
 /* Makes the axis long enough for a span. */
 static void widen(picture_t *picture, const lap_span_t *span)
 {
-    if (!has(span))
+    if (!lap_span_known(span))
         return;
     uint64_t begin = span->ready && span->ready < span->begin ? span->ready : span->begin;
     if (begin < picture->begin)
@@ -600,7 +595,7 @@ static lap_status_t lay_out(picture_t *picture)
                              i, record->rank, record->stream, trace->size, LAP_STREAMS);
         picture->rows[record->rank][LAP_STREAM_COMPUTE] = 1;
         picture->rows[record->rank][record->stream] = 1;
-        if (has(&record->flight))
+        if (lap_span_known(&record->flight))
             picture->rows[record->rank][LAP_STREAM_SEND] = 1;
         widen(picture, &record->span);
         widen(picture, &record->flight);

@@ -83,21 +83,6 @@ typedef struct issue {
     uint64_t chaos;
 } issue_t;
 
-static lap_trace_record_t *next_record(issue_t *issue, uint32_t index, int peer, size_t bytes)
-{
-    if (!issue->record)
-        return NULL;
-    const lap_step_t *step = &issue->program->schedule.steps[index];
-    lap_trace_record_t *record = issue->record++;
-    record->rank = issue->program->schedule.rank;
-    record->kind = (uint32_t)step->kind;
-    record->stream = step->stream;
-    record->step = index;
-    record->peer = peer;
-    record->bytes = bytes;
-    return record;
-}
-
 static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
 {
     lap_program_t *program = issue->program;
@@ -114,8 +99,7 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
             (const float *)(const void *)lap_bind_range(issue->binding, &plan->scale, &unused);
     else if (program->schedule.kind != LAP_AG_GEMM)
         block->a_scale = issue->binding->a_scale_ptr;
-    lap_trace_record_t *record = next_record(
-        issue, step_index, plan->wait_signal != LAP_NO_SIGNAL ? plan->wait_peer : -1, 0);
+    lap_trace_record_t *record = issue->record ? issue->record++ : NULL;
     if (record) {
         block->span = &record->span;
         block->delays = &record->delays;
@@ -134,20 +118,8 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
             .bytes = plan->d.rows * plan->d.row_bytes,
             .span = record ? &record->flight : NULL,
         };
-        if (record) {
-            record->bytes = program->raises[index].bytes;
-            record->peer = plan->raise_peer;
-        }
         block->raise_arg = &program->raises[index];
     }
-}
-
-/* What travels is counted with its signal, so that it is counted once. */
-static size_t traced_bytes(const lap_step_t *step)
-{
-    if (step->kind == LAP_STEP_PUT)
-        return step->signal == LAP_NO_SIGNAL ? 0 : step->src.rows * step->src.row_bytes;
-    return step->bytes;
 }
 
 /* `to` goes on when `from`, whose event this is, is here. */
@@ -417,8 +389,8 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
     if (issue->chaos)
         LAP_TRY(issue_chaos(issue, stream));
     lap_trace_record_t *record = NULL; /* a GEMM's blocks have their own */
-    if (step->kind != LAP_STEP_GEMM && step->kind != LAP_STEP_CONSUME)
-        record = next_record(issue, index, step->peer, traced_bytes(step));
+    if (issue->record && step->kind != LAP_STEP_GEMM && step->kind != LAP_STEP_CONSUME)
+        record = issue->record++;
     if (record) {
         lap_record_step(&issue->program->schedule, index, record);
         LAP_TRY(issue->device->stamp_delay(stream, &record->delays.before));

@@ -5,8 +5,9 @@
 #include "util/alloc.h"
 
 struct lap_played_call {
-    lap_timeline_call_t call;
+    lap_trace_label_t label;
     char name[48];
+    lap_op_text_t op; /* of a call */
     int rank;
     uint32_t number; /* among the calls of its group */
 };
@@ -30,19 +31,19 @@ static void add_step(void *context, int rank, uint32_t f, uint32_t step, uint32_
     const lap_played_call_t *played = &play->calls[(size_t)rank * program->nfragments + f];
     const lap_span_t span = {ns_of(times->ready), ns_of(times->begin), ns_of(times->end)};
     if (is_kernel(schedule)) {
-        lap_timeline_add_span(play->timeline, played->rank, LAP_STEP_KERNEL,
-                              schedule->steps[0].stream, &played->call, schedule->steps[0].name,
-                              &span);
+        lap_trace_add_span(play->timeline, played->rank, LAP_STEP_KERNEL, schedule->steps[0].stream,
+                           &played->label, &span);
         return;
     }
-    lap_timeline_record_t record =
-        lap_timeline_describe(&played->call, played->number, schedule, step, block);
-    record.ready = span.ready;
-    record.begin = span.begin;
-    record.end = span.end;
-    record.sent = times->came > 0 ? ns_of(times->sent) : 0;
-    record.came = times->came > 0 ? ns_of(times->came) : 0;
-    lap_timeline_add(play->timeline, &record);
+    lap_trace_record_t record = {.span = span};
+    if (block == LAP_NO_STEP)
+        lap_record_step(schedule, step, &record);
+    else
+        lap_record_block(schedule, step, &schedule->blocks[block], &record);
+    if (times->came > 0)
+        record.flight = (lap_span_t){ns_of(times->sent), ns_of(times->sent), ns_of(times->came)};
+    lap_record_label(&record, &played->label, played->number);
+    lap_trace_add(play->timeline, &record);
 }
 
 lap_status_t lap_play_init(lap_play_t *play)
@@ -54,19 +55,23 @@ lap_status_t lap_play_init(lap_play_t *play)
     play->watch = (lap_step_watch_t){add_step, play};
     for (int r = 0; r < play->size; r++) {
         lap_linked_t *program = &play->programs[r];
-        lap_timeline_t counter = {.size = play->size};
+        lap_trace_t counter = {.size = play->size};
         program->watch = &play->watch;
         for (uint32_t f = 0; f < count; f++) {
             const lap_schedule_t *schedule = &program->fragments[f].schedule;
             lap_played_call_t *played = &play->calls[(size_t)r * count + f];
-            lap_timeline_call_t *call = &played->call;
+            lap_trace_label_t *label = &played->label;
             if (schedule->nsteps == 0)
                 continue;
             played->rank =
-                play->describe(play->context, r, f, call, played->name, sizeof(played->name));
-            call->name = played->name;
-            if (!is_kernel(schedule))
-                played->number = lap_timeline_number(&counter, call->base, call->stride);
+                play->describe(play->context, r, f, label, played->name, sizeof(played->name));
+            label->name = played->name;
+            label->op = schedule->steps[0].name;
+            if (is_kernel(schedule))
+                continue;
+            played->op = lap_op_text(schedule->kind, schedule->method);
+            label->op = played->op.text;
+            played->number = lap_trace_number(&counter, label->base, label->stride);
         }
     }
     return LAP_OK;

@@ -4,19 +4,19 @@
 #define LAP_SCHEDULE_PLAY_H
 
 #include "schedule/link.h"
-#include "schedule/timeline.h"
+#include "schedule/trace.h"
 
 typedef struct lap_played_call lap_played_call_t;
 
 typedef struct lap_play {
-    lap_timeline_t *timeline;
+    lap_trace_t *timeline;
     lap_linked_t *programs; /* of all ranks, which have as many fragments each */
     int size;
     /*
-     * What a fragment of a rank is, which has steps: fills in the call but for its name, which goes into
-     * `name`. Returns the rank's number in the world of the timeline; so are those of the call.
+     * What a fragment of a rank is, which has steps: fills in the label but for its name, which goes into
+     * `name`, and what it runs. Returns the rank's number in the world of the timeline; so are those of the label.
      */
-    int (*describe)(void *context, int rank, uint32_t fragment, lap_timeline_call_t *call,
+    int (*describe)(void *context, int rank, uint32_t fragment, lap_trace_label_t *label,
                     char *name, size_t bytes);
     void *context;
     /* Not given: */

@@ -3,8 +3,10 @@
  * What the records of a trace say of steps besides their times: which signals they wait for and
  * raise, what they come after, and which rows they are about.
  */
+#include <stdio.h>
 #include <string.h>
 
+#include "schedule/range.h"
 #include "schedule/trace.h"
 
 /*
@@ -35,10 +37,17 @@ static void note_block_rows(const lap_schedule_t *schedule, const lap_block_t *b
     record->rows = known ? range->rows : 0;
 }
 
-static void note_deps(const lap_step_t *step, lap_trace_record_t *record)
+static void note_step(const lap_schedule_t *schedule, uint32_t index, lap_trace_record_t *record)
 {
+    const lap_step_t *step = &schedule->steps[index];
+    record->rank = schedule->rank;
+    record->kind = (uint32_t)step->kind;
+    record->stream = step->stream;
+    record->step = index;
+    record->stride = 1;
+    record->layer = -1;
+    record->peer = record->from = -1;
     record->signal = LAP_NO_SIGNAL;
-    record->from = -1;
     record->ndeps = step->ndeps;
     memcpy(record->deps, step->deps, sizeof(record->deps));
 }
@@ -50,25 +59,87 @@ static void note_wait(int peer, uint32_t signal, uint32_t count, lap_trace_recor
     record->count = count;
 }
 
+static void note_raise(int peer, uint32_t signal, uint64_t bytes, lap_trace_record_t *record)
+{
+    record->peer = peer;
+    record->signal = signal;
+    record->bytes = bytes;
+}
+
 void lap_record_step(const lap_schedule_t *schedule, uint32_t index, lap_trace_record_t *record)
 {
     const lap_step_t *step = &schedule->steps[index];
-    note_deps(step, record);
-    if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE)
-        record->signal = step->signal;
+    note_step(schedule, index, record);
+    if (step->kind == LAP_STEP_PUT) /* what travels is counted once, with its signal */
+        note_raise(step->peer, step->signal,
+                   step->signal == LAP_NO_SIGNAL ? 0 : lap_range_bytes(&step->src), record);
     if (step->kind == LAP_STEP_PUT && step->signal != LAP_NO_SIGNAL)
         note_put_rows(schedule, step, record);
-    if (step->kind == LAP_STEP_WAIT)
-        note_wait(step->peer, step->signal, step->count, record);
+    if (step->kind == LAP_STEP_RAISE)
+        note_raise(step->peer, step->signal, step->bytes, record);
+    if (step->kind != LAP_STEP_WAIT)
+        return;
+    record->peer = step->peer;
+    note_wait(step->peer, step->signal, step->count, record);
 }
 
 void lap_record_block(const lap_schedule_t *schedule, uint32_t index, const lap_block_t *block,
                       lap_trace_record_t *record)
 {
-    note_deps(&schedule->steps[index], record);
+    const lap_gemm_shape_t shape = lap_block_shape(schedule, &schedule->steps[index], block);
+    note_step(schedule, index, record);
     note_block_rows(schedule, block, record);
-    if (block->raise_signal != LAP_NO_SIGNAL)
-        record->signal = block->raise_signal;
-    if (block->wait_signal != LAP_NO_SIGNAL)
+    record->m = (uint32_t)shape.rows;
+    record->n = (uint32_t)shape.n;
+    record->k = (uint32_t)shape.k;
+    if (block->wait_signal != LAP_NO_SIGNAL) {
+        record->peer = block->wait_peer;
         note_wait(block->wait_peer, block->wait_signal, block->wait_count, record);
+    }
+    if (block->raise_signal != LAP_NO_SIGNAL)
+        note_raise(block->raise_peer, block->raise_signal, lap_range_bytes(&block->d), record);
+}
+
+void lap_record_settle(lap_trace_record_t *record)
+{
+    if (record->span.ready == 0)
+        record->span.ready = record->span.begin;
+    if (record->flight.ready == 0)
+        record->flight.ready = record->flight.begin;
+}
+
+/* ---- records of a step ---- */
+
+const char *lap_traffic_name(lap_traffic_t traffic)
+{
+    static const char *const names[LAP_TRAFFICS] = {"none", "tp", "pp", "cp", "dp"};
+    return (unsigned)traffic < LAP_TRAFFICS ? names[traffic] : "none";
+}
+
+lap_op_text_t lap_op_text(lap_op_kind_t kind, const char *method)
+{
+    lap_op_text_t text;
+    snprintf(text.text, sizeof(text.text), "%s %s", lap_op_kind_name(kind), method ? method : "");
+    return text;
+}
+
+static int32_t in_world(const lap_trace_label_t *label, int rank)
+{
+    return rank < 0 ? -1 : label->base + rank * label->stride;
+}
+
+void lap_record_label(lap_trace_record_t *record, const lap_trace_label_t *label, uint32_t number)
+{
+    record->rank = in_world(label, record->rank);
+    record->peer = in_world(label, record->peer);
+    record->from = in_world(label, record->from);
+    record->call = number;
+    record->base = label->base;
+    record->stride = label->stride;
+    record->layer = label->layer;
+    record->traffic = (uint32_t)label->traffic;
+    record->live_bytes = label->live_bytes;
+    record->predicted_us = label->predicted_us;
+    snprintf(record->name, sizeof(record->name), "%s", label->name);
+    snprintf(record->op, sizeof(record->op), "%s", label->op);
 }

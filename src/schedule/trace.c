@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Traces: room for the records of a call, which the executor fills; bringing those of all ranks to
- * rank 0; and what was hidden or exposed on a rank. What a record means is in trace.h; the picture
- * is in draw.c.
+ * Traces: room for the records of a call, which the executor fills; adding those of calls and kernels to the
+ * trace of a step; and bringing those of all ranks together. What follows from them is in view.c and
+ * cause.c, the picture in draw.c.
  */
 #include "schedule/trace.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/status.h"
 #include "core/world.h"
-#include "schedule/gather_records.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 #include "util/run_delay.h"
@@ -33,10 +31,31 @@ void lap_trace_destroy(lap_trace_t *trace)
 {
     if (!trace)
         return;
-    lap_free(trace->records);
-    lap_free(trace->calls);
+    lap_trace_clear(trace);
     lap_free(trace);
 }
+
+static void forget_ranks(lap_trace_t *trace)
+{
+    lap_free(trace->calls);
+    lap_free(trace->clocks);
+    trace->calls = NULL;
+    trace->clocks = NULL;
+}
+
+void lap_trace_clear(lap_trace_t *trace)
+{
+    forget_ranks(trace);
+    lap_free(trace->records);
+    *trace = (lap_trace_t){.size = 0};
+}
+
+void lap_trace_reset(lap_trace_t *trace)
+{
+    trace->nrecords = trace->dropped = trace->ngroups = 0;
+}
+
+/* ---- one call ---- */
 
 lap_status_t lap_trace_begin(lap_trace_t *trace, lap_op_kind_t kind, const char *method, int size,
                              size_t m, bool emulated, size_t nrecords)
@@ -47,9 +66,8 @@ lap_status_t lap_trace_begin(lap_trace_t *trace, lap_op_kind_t kind, const char 
     trace->m = m;
     trace->emulated = emulated;
     trace->begin = trace->end = trace->delay = 0;
-    trace->nrecords = 0;
-    lap_free(trace->calls);
-    trace->calls = NULL;
+    lap_trace_reset(trace);
+    forget_ranks(trace);
     if (nrecords > trace->records_room) {
         lap_trace_record_t *records =
             lap_realloc(trace->records, trace->records_room, nrecords, sizeof(*records));
@@ -138,6 +156,93 @@ void lap_trace_trim(lap_trace_t *trace)
         trim(trace, r, &trace->calls[r]);
 }
 
+/* ---- a step ---- */
+
+/* Makes room for one more; false: there is none. */
+static bool grow(lap_trace_t *trace)
+{
+    const size_t most = trace->most ? trace->most : LAP_TRACE_MOST;
+    if (trace->nrecords < trace->records_room || trace->records_room >= most)
+        return trace->nrecords < trace->records_room && trace->nrecords < most;
+    size_t room = trace->records_room ? 2 * trace->records_room : 1024;
+    room = room < most ? room : most;
+    lap_trace_record_t *records =
+        lap_realloc(trace->records, trace->records_room, room, sizeof(*records));
+    if (!records)
+        return false;
+    trace->records = records;
+    trace->records_room = room;
+    return true;
+}
+
+void lap_trace_add(lap_trace_t *trace, const lap_trace_record_t *record)
+{
+    if (grow(trace))
+        trace->records[trace->nrecords++] = *record;
+    else
+        trace->dropped++;
+}
+
+uint32_t lap_trace_number(lap_trace_t *trace, int base, int stride)
+{
+    size_t i = 0;
+    while (i < trace->ngroups &&
+           (trace->groups[i].base != base || trace->groups[i].stride != stride))
+        i++;
+    if (i == LAP_TRACE_GROUPS)
+        return UINT32_MAX; /* its signals are matched with nobody's */
+    if (i == trace->ngroups) {
+        trace->groups[i].base = base;
+        trace->groups[i].stride = stride;
+        trace->groups[i].calls = 0;
+        trace->ngroups++;
+    }
+    return trace->groups[i].calls++;
+}
+
+void lap_trace_add_call(lap_trace_t *trace, const lap_trace_label_t *label,
+                        const lap_trace_record_t *records, size_t nrecords)
+{
+    const uint32_t number = lap_trace_number(trace, label->base, label->stride);
+    for (size_t i = 0; i < nrecords; i++) {
+        lap_trace_record_t record = records[i];
+        if (record.span.end == 0 && record.flight.end == 0)
+            continue; /* no time is known: a block that was done with others */
+        lap_record_settle(&record);
+        lap_record_label(&record, label, number);
+        lap_trace_add(trace, &record);
+    }
+}
+
+void lap_trace_add_span(lap_trace_t *trace, int rank, uint32_t kind, uint32_t stream,
+                        const lap_trace_label_t *label, const lap_span_t *span)
+{
+    const lap_trace_label_t alone = {.name = label->name,
+                                     .op = label->op,
+                                     .layer = label->layer,
+                                     .base = rank,
+                                     .live_bytes = label->live_bytes,
+                                     .predicted_us = label->predicted_us};
+    lap_trace_record_t record = {.kind = kind,
+                                 .stream = stream,
+                                 .peer = -1,
+                                 .signal = LAP_NO_SIGNAL,
+                                 .from = -1,
+                                 .span = *span};
+    lap_record_settle(&record);
+    lap_record_label(&record, &alone, 0);
+    if (span->end != 0)
+        lap_trace_add(trace, &record);
+}
+
+/* ---- all ranks ---- */
+
+/* What a rank tells besides its records. */
+typedef struct head {
+    lap_trace_call_t call;
+    uint64_t dropped, emulated;
+} head_t;
+
 static void shift_span(lap_span_t *span, const lap_clock_offset_t *clock)
 {
     lap_clock_shift(clock, &span->ready);
@@ -146,16 +251,20 @@ static void shift_span(lap_span_t *span, const lap_clock_offset_t *clock)
 }
 
 /* Puts what was gathered in the place of what the trace held. */
-static void adopt(lap_trace_t *trace, const lap_gathered_t *gathered, lap_trace_call_t *calls,
-                  int size)
+static void adopt(lap_trace_t *trace, const lap_gathered_t *gathered, const head_t *heads,
+                  lap_trace_call_t *calls, int size)
 {
     lap_trace_record_t *next = gathered->records;
+    trace->dropped = 0;
     for (int r = 0; r < size; r++) {
         const lap_clock_offset_t *clock = &gathered->clocks[r];
+        calls[r] = heads[r].call;
         lap_clock_shift(clock, &calls[r].begin);
         lap_clock_shift(clock, &calls[r].end);
         trace->begin = r == 0 || calls[r].begin < trace->begin ? calls[r].begin : trace->begin;
         trace->end = r == 0 || calls[r].end > trace->end ? calls[r].end : trace->end;
+        trace->dropped += heads[r].dropped;
+        trace->emulated = trace->emulated || heads[r].emulated;
         for (size_t i = 0; i < gathered->counts[r]; i++, next++) {
             shift_span(&next->span, clock);
             shift_span(&next->flight, clock);
@@ -164,7 +273,9 @@ static void adopt(lap_trace_t *trace, const lap_gathered_t *gathered, lap_trace_
     lap_free(trace->records);
     trace->records = gathered->records;
     trace->nrecords = trace->records_room = gathered->total;
+    trace->most = SIZE_MAX;
     trace->calls = calls;
+    trace->clocks = gathered->clocks;
     trace->size = size;
 }
 
@@ -173,22 +284,31 @@ static lap_status_t gather_to(lap_trace_t *trace, lap_group_t *group, bool wante
     if (!trace || !group)
         return lap_error(LAP_ERR_INVALID, "%s is NULL: expected the %s of a call that has ended",
                          trace ? "group" : "trace", trace ? "group" : "trace");
-    const lap_trace_call_t mine = {trace->begin, trace->end, trace->delay};
-    void *calls = NULL;
+    const head_t mine = {{trace->begin, trace->end, trace->delay}, trace->dropped, trace->emulated};
+    lap_trace_call_t *calls = lap_alloc((size_t)group->size, sizeof(*calls));
     lap_gathered_t gathered;
+    void *heads = NULL;
+    lap_status_t status = LAP_OK;
+    if (trace->calls)
+        status = lap_error(LAP_ERR_INVALID, "the trace has been gathered already");
+    else if (!calls)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the calls of %d ranks", group->size);
     /* A rank that cannot take part says so before the others wait for its records. */
-    LAP_TRY(lap_group_agree(
-        group,
-        trace->calls ? lap_error(LAP_ERR_INVALID, "the trace has been gathered already") : LAP_OK));
-    LAP_TRY(lap_group_collect(group, &mine, sizeof(mine), &calls));
-    const lap_status_t status = lap_gather(group, trace->records, trace->nrecords,
-                                           sizeof(*trace->records), wanted, &gathered);
+    status = lap_group_agree(group, status);
+    if (status == LAP_OK)
+        status = lap_group_collect(group, &mine, sizeof(mine), &heads);
+    if (status == LAP_OK)
+        status = lap_gather(group, trace->records, trace->nrecords, sizeof(*trace->records), wanted,
+                            &gathered);
     if (status == LAP_OK && wanted) {
-        adopt(trace, &gathered, calls, group->size);
-        gathered.records = calls = NULL;
+        adopt(trace, &gathered, heads, calls, group->size);
+        gathered.records = NULL;
+        gathered.clocks = NULL;
+        calls = NULL;
     }
     if (status == LAP_OK)
         lap_gathered_clear(&gathered);
+    lap_free(heads);
     lap_free(calls);
     return status;
 }
@@ -201,123 +321,4 @@ lap_status_t lap_trace_gather(lap_trace_t *trace, lap_group_t *group)
 lap_status_t lap_trace_share(lap_trace_t *trace, lap_group_t *group)
 {
     return gather_to(trace, group, true);
-}
-
-static int compare_intervals(const void *left, const void *right)
-{
-    const lap_interval_t *a = left, *b = right;
-    return a->begin < b->begin ? -1 : a->begin > b->begin;
-}
-
-size_t lap_intervals_join(lap_interval_t *list, size_t count)
-{
-    if (count == 0)
-        return 0;
-    qsort(list, count, sizeof(*list), compare_intervals);
-    size_t last = 0;
-    for (size_t i = 1; i < count; i++) {
-        if (list[i].begin > list[last].end)
-            list[++last] = list[i];
-        else if (list[i].end > list[last].end)
-            list[last].end = list[i].end;
-    }
-    return last + 1;
-}
-
-void lap_intervals_add(lap_interval_t *list, size_t *count, uint64_t begin, uint64_t end)
-{
-    if (begin < end)
-        list[(*count)++] = (lap_interval_t){begin, end};
-}
-
-size_t lap_intervals_without(const lap_interval_t *list, size_t count, const lap_interval_t *other,
-                             size_t nother, lap_interval_t *rest)
-{
-    size_t nrest = 0, first = 0;
-    for (size_t i = 0; i < count; i++) {
-        uint64_t at = list[i].begin;
-        while (first < nother && other[first].end <= at)
-            first++;
-        for (size_t j = first; j < nother && other[j].begin < list[i].end; j++) {
-            lap_intervals_add(rest, &nrest, at, other[j].begin);
-            at = other[j].end;
-        }
-        lap_intervals_add(rest, &nrest, at, list[i].end);
-    }
-    return nrest;
-}
-
-uint64_t lap_intervals_length(const lap_interval_t *list, size_t count)
-{
-    uint64_t sum = 0;
-    for (size_t i = 0; i < count; i++)
-        sum += list[i].end - list[i].begin;
-    return sum;
-}
-
-/* Appends what of a span lies within the call. */
-static void append(lap_interval_t *list, size_t *count, uint64_t begin, uint64_t end,
-                   const lap_interval_t *call)
-{
-    lap_intervals_add(list, count, begin > call->begin ? begin : call->begin,
-                      end < call->end ? end : call->end);
-}
-
-lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, lap_trace_view_t *view_p)
-{
-    return lap_trace_view_among(trace, rank, NULL, 0, view_p);
-}
-
-lap_status_t lap_trace_view_among(const lap_trace_t *trace, int rank, const lap_interval_t *work,
-                                  size_t nwork, lap_trace_view_t *view_p)
-{
-    lap_trace_view_t view = {.call = {trace->begin, trace->end}};
-    if (trace->calls)
-        view.call = (lap_interval_t){trace->calls[rank].begin, trace->calls[rank].end};
-    lap_interval_t *busy = lap_alloc(trace->nrecords + nwork, sizeof(*busy));
-    lap_interval_t *flight = lap_alloc(trace->nrecords, sizeof(*flight));
-    view.idle = lap_alloc(2 * trace->nrecords + nwork + 1, sizeof(*view.idle));
-    lap_status_t status = LAP_OK;
-    if (!busy || !flight || !view.idle) {
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to look at a trace of %zu records",
-                           trace->nrecords);
-        goto out;
-    }
-    size_t nbusy = 0, nflight = 0;
-    for (size_t i = 0; i < trace->nrecords; i++) {
-        const lap_trace_record_t *record = &trace->records[i];
-        if (record->rank == rank && lap_step_computes(record->kind, record->stream))
-            append(busy, &nbusy, record->span.begin, record->span.end, &view.call);
-        if (record->rank == rank || record->peer == rank)
-            append(flight, &nflight, record->flight.begin, record->flight.end, &view.call);
-    }
-    for (size_t i = 0; i < nwork; i++)
-        append(busy, &nbusy, work[i].begin, work[i].end, &view.call);
-    nbusy = lap_intervals_join(busy, nbusy);
-    nflight = lap_intervals_join(flight, nflight);
-    view.flight_ns = lap_intervals_length(flight, nflight);
-    /* First what was in flight and not hidden, then the pauses of all. */
-    view.nidle = lap_intervals_without(flight, nflight, busy, nbusy, view.idle);
-    view.hidden_ns = view.flight_ns - lap_intervals_length(view.idle, view.nidle);
-    view.nidle = lap_intervals_without(&view.call, 1, busy, nbusy, view.idle);
-    view.exposed_ns = lap_intervals_length(view.idle, view.nidle);
-    status = lap_trace_find_causes(trace, rank, &view);
-    if (status != LAP_OK)
-        goto out;
-    *view_p = view;
-    view.idle = NULL;
-    view.exposed = NULL;
-out:
-    lap_trace_view_clear(&view);
-    lap_free(flight);
-    lap_free(busy);
-    return status;
-}
-
-void lap_trace_view_clear(lap_trace_view_t *view)
-{
-    lap_free(view->idle);
-    lap_free(view->exposed);
-    view->idle = NULL;
-    view->exposed = NULL;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a trace holds: one record per step that ran, and per block of a GEMM, of one rank or of all.
+ * A trace: what ranks did in a call, or in all calls and kernels of a step, as one list of records. The
+ * executor fills those of a call, a simulation those of all ranks. What was hidden and exposed, what
+ * arithmetic waited for, pictures and files all follow from these records.
  */
 #ifndef LAP_SCHEDULE_TRACE_H
 #define LAP_SCHEDULE_TRACE_H
@@ -10,32 +12,93 @@
 #include <lap/trace.h>
 
 #include "device/device.h"
+#include "schedule/gather_records.h"
 #include "schedule/schedule.h"
 
+#define LAP_TRACE_MOST 1000000 /* records of all ranks together that a file should have */
+#define LAP_TRACE_GROUPS 16    /* groups of ranks that a rank calls operators in */
+
+/* What communication is for. */
+typedef enum lap_traffic {
+    LAP_TRAFFIC_NONE = 0,
+    LAP_TRAFFIC_TP,
+    LAP_TRAFFIC_PP,
+    LAP_TRAFFIC_CP,
+    LAP_TRAFFIC_DP,
+    LAP_TRAFFICS
+} lap_traffic_t;
+
+/* "none", "tp", "pp", "cp" or "dp". */
+const char *lap_traffic_name(lap_traffic_t traffic);
+
+enum {
+    LAP_TRACE_HOST = LAP_STEP_KINDS, /* kind of a record: what the host did */
+    LAP_TRACE_HOST_STREAM = LAP_STREAMS,
+    LAP_TRACE_LANES
+};
+
+/* ---- records ---- */
+
+/*
+ * A step that ran, a block of a GEMM, a kernel, or what the host did. Ranks are those of the trace: in that
+ * of a call those of its group, in that of a step those of the world. Times are in nanoseconds.
+ */
 typedef struct lap_trace_record {
     int32_t rank;
-    uint32_t kind; /* lap_step_kind_t */
-    uint32_t stream;
-    uint32_t step;
-    uint32_t call;    /* of those that the trace has joined: which */
-    int32_t peer;     /* put, raise, wait; gemm block: whose rows it waited for, or -1 */
+    uint32_t kind;        /* lap_step_kind_t, or LAP_TRACE_HOST */
+    uint32_t stream;      /* below LAP_TRACE_LANES */
+    uint32_t step;        /* of its call */
+    uint32_t call;        /* which of the calls of its group; all ranks of the group count alike */
+    int32_t base, stride; /* its group: rank r is rank base + r * stride; stride 0: no group */
+    int32_t peer;         /* put, raise, wait; gemm block: whom it tells, or waits for; -1: none */
     uint32_t signal;  /* put, raise, gemm block that raises: word of the peer, or LAP_NO_SIGNAL */
     int32_t from;     /* wait, gemm block that waits: whose signal that is, */
     uint32_t awaited; /* which word of this rank, */
     uint32_t count;   /* and after how many raises in the call it goes on; 0: it does not wait */
     uint32_t ndeps;   /* steps of other streams that it came after */
     uint32_t deps[LAP_STEP_DEPS];
+    uint32_t m, n, k;         /* gemm block; else 0 */
+    int32_t layer;            /* -1: of none */
+    uint32_t traffic;         /* lap_traffic_t */
+    float predicted_us;       /* 0: not predicted */
     uint64_t first_row, rows; /* gemm block, put: of the matrix of all ranks; no rows: not known */
-    uint64_t bytes;           /* put, raise */
+    uint64_t bytes;           /* put, raise: counted where the signal is */
+    uint64_t live_bytes;      /* of activations while it runs; 0: not known */
     lap_span_t span;     /* of the step on its stream; a GEMM block that waited has ready < begin */
     lap_span_t flight;   /* put, raise with bytes: from its start to its delivery */
     lap_delays_t delays; /* of its stream's thread */
+    char name[24];       /* of the fragment: "qkv_fprop"; empty: not told */
+    char op[32];         /* "ag_gemm ring", or the kernel */
 } lap_trace_record_t;
 
 /* All of a record that is known before a step, or a block of a GEMM step, runs. */
 void lap_record_step(const lap_schedule_t *schedule, uint32_t index, lap_trace_record_t *record);
 void lap_record_block(const lap_schedule_t *schedule, uint32_t index, const lap_block_t *block,
                       lap_trace_record_t *record);
+
+/* What did not wait was ready when it began. */
+void lap_record_settle(lap_trace_record_t *record);
+
+/* Whether it is known when something was. */
+static inline bool lap_span_known(const lap_span_t *span)
+{
+    return span->end != 0 && span->end >= span->begin;
+}
+
+/* When it began to wait, or to run. */
+static inline uint64_t lap_record_start(const lap_trace_record_t *record)
+{
+    const lap_span_t *span = &record->span;
+    return span->ready != 0 && span->ready < span->begin ? span->ready : span->begin;
+}
+
+/* When it was done with what others wait for. */
+static inline uint64_t lap_record_delivered(const lap_trace_record_t *record)
+{
+    return lap_span_known(&record->flight) ? record->flight.end : record->span.end;
+}
+
+/* ---- traces ---- */
 
 /* A call as one rank saw it. */
 typedef struct lap_trace_call {
@@ -56,8 +119,22 @@ struct lap_trace {
     bool emulated; /* a link was emulated */
     lap_trace_record_t *records;
     size_t nrecords, records_room;
-    lap_trace_call_t *calls; /* after gathering: of each rank; else NULL */
+    size_t most;    /* of records that are added: the others are counted; 0: LAP_TRACE_MOST */
+    size_t dropped; /* how many those are */
+    struct {
+        int base, stride;
+        uint32_t calls;
+    } groups[LAP_TRACE_GROUPS]; /* for lap_trace_number */
+    size_t ngroups;
+    lap_trace_call_t *calls;    /* after gathering: of each rank; else NULL */
+    lap_clock_offset_t *clocks; /* the same */
 };
+
+/* Frees what it holds: for a trace that is part of something. */
+void lap_trace_clear(lap_trace_t *trace);
+
+/* Forgets all records, not their memory: for the next step. */
+void lap_trace_reset(lap_trace_t *trace);
 
 /*
  * Empties a trace and makes room for `nrecords` records, all zero, which the executor fills in
@@ -71,6 +148,43 @@ lap_status_t lap_trace_begin(lap_trace_t *trace, lap_op_kind_t kind, const char 
  * both. Neither has been gathered, and the other is of a single call. LAP_ERR_NO_MEMORY changes nothing.
  */
 lap_status_t lap_trace_join(lap_trace_t *trace, const lap_trace_t *other);
+
+/* Adds a record, or counts it among those that had no room. */
+void lap_trace_add(lap_trace_t *trace, const lap_trace_record_t *record);
+
+/* What a call is, for its records in the trace of a step. */
+typedef struct lap_trace_label {
+    const char *name; /* of the fragment */
+    const char *op;   /* what it runs: see lap_trace_record_t */
+    int layer;
+    int base, stride; /* its group; stride 0: rank r is rank base, and nobody else is in it */
+    lap_traffic_t traffic;
+    uint64_t live_bytes;
+    float predicted_us; /* of all of it; 0: not predicted */
+} lap_trace_label_t;
+
+/* "ag_gemm ring": what runs a schedule. */
+typedef struct lap_op_text {
+    char text[32];
+} lap_op_text_t;
+lap_op_text_t lap_op_text(lap_op_kind_t kind, const char *method);
+
+/* The number of the next call of a group, which is then taken. */
+uint32_t lap_trace_number(lap_trace_t *trace, int base, int stride);
+
+/* Makes the record of a call one of a step: call `number` of the group of the label. */
+void lap_record_label(lap_trace_record_t *record, const lap_trace_label_t *label, uint32_t number);
+
+/*
+ * Adds the records of a call that has ended, of one rank. Every rank of a group adds the calls of that
+ * group in the same order.
+ */
+void lap_trace_add_call(lap_trace_t *trace, const lap_trace_label_t *label,
+                        const lap_trace_record_t *records, size_t nrecords);
+
+/* A kernel, or what the host did: one span. */
+void lap_trace_add_span(lap_trace_t *trace, int rank, uint32_t kind, uint32_t stream,
+                        const lap_trace_label_t *label, const lap_span_t *span);
 
 /*
  * Lets the call begin with its first step and end with its last: for one that was begun long before
@@ -88,7 +202,8 @@ void lap_trace_mark(lap_trace_t *trace);
 void lap_trace_start(lap_trace_t *trace);
 
 /*
- * As lap_trace_gather, but every rank gets all records, and may look at them with its own view.
+ * As lap_trace_gather, but every rank gets all records, and may look at them with its own view. Of both:
+ * times are by the clock of rank 0, and what was dropped anywhere is in `dropped`.
  */
 lap_status_t lap_trace_share(lap_trace_t *trace, lap_group_t *group);
 

@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "schedule/timeline.h"
+#include "schedule/trace.h"
 #include "tap.h"
 #include "trace_file.h"
 
@@ -15,11 +15,11 @@ enum { BEGIN = 1000, END = 1100 };
 /* Written down once more, by kind and by lane. */
 static bool expected(uint32_t kind, uint32_t stream)
 {
-    static const bool kinds[LAP_TIMELINE_HOST + 1] = {
-        [LAP_STEP_GEMM] = true,      [LAP_STEP_PUT] = false,   [LAP_STEP_RAISE] = false,
-        [LAP_STEP_WAIT] = false,     [LAP_STEP_REDUCE] = true, [LAP_STEP_COPY] = true,
-        [LAP_STEP_SUMS] = true,      [LAP_STEP_KERNEL] = true, [LAP_STEP_CONSUME] = false,
-        [LAP_TIMELINE_HOST] = false,
+    static const bool kinds[LAP_TRACE_HOST + 1] = {
+        [LAP_STEP_GEMM] = true,   [LAP_STEP_PUT] = false,   [LAP_STEP_RAISE] = false,
+        [LAP_STEP_WAIT] = false,  [LAP_STEP_REDUCE] = true, [LAP_STEP_COPY] = true,
+        [LAP_STEP_SUMS] = true,   [LAP_STEP_KERNEL] = true, [LAP_STEP_CONSUME] = false,
+        [LAP_TRACE_HOST] = false,
     };
     static const bool lanes[] = {[LAP_STREAM_COMPUTE] = true, [LAP_STREAM_LANE] = true};
     return stream < LAP_STREAMS && lanes[stream % LAP_STREAM_KINDS] && kinds[kind];
@@ -51,27 +51,22 @@ static uint64_t hidden_in_call(uint32_t kind, uint32_t stream)
 
 static uint64_t hidden_in_step(uint32_t kind, uint32_t stream)
 {
-    lap_timeline_record_t records[2] = {
+    lap_trace_record_t records[2] = {
         {.rank = 0,
          .kind = kind,
          .stream = stream,
          .peer = -1,
          .signal = LAP_NO_SIGNAL,
-         .ready = BEGIN,
-         .begin = BEGIN,
-         .end = END},
+         .span = {BEGIN, BEGIN, END}},
         {.rank = 1,
          .kind = LAP_STEP_PUT,
          .stream = LAP_STREAM_SEND,
          .peer = 0,
          .signal = LAP_NO_SIGNAL,
-         .ready = BEGIN,
-         .begin = BEGIN,
-         .end = END,
-         .sent = BEGIN,
-         .came = END},
+         .span = {BEGIN, BEGIN, END},
+         .flight = {BEGIN, BEGIN, END}},
     };
-    const lap_timeline_t timeline = {.size = 2, .most = 2, .nrecords = 2, .records = records};
+    const lap_trace_t timeline = {.size = 2, .most = 2, .nrecords = 2, .records = records};
     lap_analysis_t analysis = {.timeline = NULL};
     const bool done = tap_success(lap_analyse(&timeline, &analysis), "an analysis");
     const uint64_t exposed = done ? analysis.ranks[0].exposed_ns : 0;
@@ -81,11 +76,11 @@ static uint64_t hidden_in_step(uint32_t kind, uint32_t stream)
 
 int main(void)
 {
-    for (uint32_t stream = 0; stream < LAP_TIMELINE_LANES; stream++) {
+    for (uint32_t stream = 0; stream < LAP_TRACE_LANES; stream++) {
         const bool named = strstr(lap_stream_name((uint16_t)stream), "compute") != NULL;
         tap_ok(named == expected(LAP_STEP_GEMM, stream), "stream %u is called '%s'", stream,
                lap_stream_name((uint16_t)stream));
-        for (uint32_t kind = 0; kind <= LAP_TIMELINE_HOST; kind++) {
+        for (uint32_t kind = 0; kind <= LAP_TRACE_HOST; kind++) {
             const char *name = lap_step_kind_name((lap_step_kind_t)kind);
             const bool hides = expected(kind, stream);
             tap_ok(hidden_in_call(kind, stream) == (hides ? END - BEGIN : 0),

@@ -29,7 +29,7 @@ objects_of() {
         *.h)
             ninja -C "$LAP_BUILD_DIR" -t deps | awk -v header="/$file" '
                 /: #deps/ { object = substr($1, 1, length($1) - 1) }
-                substr($1, length($1) - length(header) + 1) == header { print object }' | grep -E 'lap_(objects|cli)\.dir/.*\.c\.o$'
+                substr($1, length($1) - length(header) + 1) == header { print object }' | grep -E 'lap_(objects|commands|cli)\.dir/.*\.c\.o$'
             ;;
         esac
     done | sort -u
@@ -51,7 +51,7 @@ linked() {
     for object in $objects; do
         to=$work/new/${object//\//_}
         case $object in
-        *lap_cli.dir*) command=${command/" $object "/" $to "} ;;
+        *lap_cli.dir* | *lap_commands.dir*) command=${command/" $object "/" $to "} ;;
         *) command=${command/" -o lap "/" -o lap $to "} ;;
         esac
     done

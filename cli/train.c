@@ -98,12 +98,9 @@ static double seconds_since(uint64_t begin)
     return (double)(lap_now_ns() - begin) * 1e-9;
 }
 
-/*
- * All micro-batches. What is looked at between two of them is no part of the iteration: *apart_p is
- * how long that took.
- */
+/* All micro-batches. What is looked at between two of them is no part of the iteration. */
 static lap_status_t run_passes(lap_train_model_t *model, bool says,
-                               lap_train_iteration_t *iteration, double *apart_p)
+                               lap_train_iteration_t *iteration)
 {
     const int count = model->pp ? 1 : model->train->micro; /* a pipeline has all of them at once */
     for (int m = 0; m < count; m++) {
@@ -118,10 +115,10 @@ static lap_status_t run_passes(lap_train_model_t *model, bool says,
         lap_train_note(model, "wait for the pass", issued);
         if (m + 1 == count || !iteration->traced)
             continue;
-        const uint64_t end = lap_now_ns();
+        lap_train_times_pause(&model->times);
         LAP_TRY(lap_train_measure_passes(model, iteration));
         LAP_TRY(lap_group_barrier(model->groups.world));
-        *apart_p += seconds_since(end);
+        lap_train_times_resume(&model->times);
     }
     return LAP_OK;
 }
@@ -148,11 +145,11 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
     lap_train_say(train, tp, "|-- %s", model->data ? "Read tokens" : "Generate random input batch");
     LAP_TRY(lap_train_generate(model, index));
     LAP_TRY(lap_group_barrier(model->groups.world));
-    const uint64_t begin = lap_now_ns();
-    double apart = 0;
+    lap_train_times_reset(&model->times);
+    lap_train_times_resume(&model->times);
     if (model->timeline && iteration->traced)
         lap_trace_reset(model->timeline);
-    LAP_TRY(run_passes(model, says, iteration, &apart));
+    LAP_TRY(run_passes(model, says, iteration));
     const uint64_t passed = lap_now_ns();
     LAP_TRY(lap_train_sync(model, &iteration->loss));
     lap_train_note(model, "wait for replicas", passed);
@@ -162,7 +159,8 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
         LAP_TRY(lap_train_step(model, iteration));
         lap_train_note(model, "optimizer step", synced);
     }
-    iteration->seconds = seconds_since(begin) - apart;
+    lap_train_times_pause(&model->times);
+    iteration->seconds = (double)model->times.ns * 1e-9;
     lap_train_say(train, tp, "|-- Loss: %.9g", iteration->loss);
     lap_train_say(train, tp, "|-- Time: %.3f ms, %.0f tokens/s", iteration->seconds * 1e3,
                   lap_train_tokens(train) / iteration->seconds);

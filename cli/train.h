@@ -21,6 +21,7 @@
 #include "gpu_share.h"
 #include "nn/loss_scale.h"
 #include "parallel/grid.h"
+#include "schedule/comm_times.h"
 #include "schedule/trace.h"
 #include "trace_file.h"
 
@@ -136,6 +137,15 @@ int lap_train_start(const lap_train_t *train, int (*run)(const void *context, la
 
 /* ---- a model ---- */
 
+/* When an iteration ran, computed and communicated, by the clock of the rank: train_times.c. */
+typedef struct lap_train_times {
+    lap_comm_times_t kinds[LAP_AXES + 1]; /* by lap_axis_t; the last: of groups of no axis */
+    lap_interval_list_t busy;             /* the rank computed, as far as that is known */
+    lap_interval_list_t step;             /* the iteration ran, */
+    uint64_t ns;                          /* for so long in all, */
+    uint64_t since;                       /* and runs again since then */
+} lap_train_times_t;
+
 /* Layers with their optimizer, their replicas and their data. */
 typedef struct lap_train_model {
     const lap_train_t *train;
@@ -151,14 +161,15 @@ typedef struct lap_train_model {
     lap_data_t *data;          /* where they come from; NULL: from the seed */
     uint64_t sample;           /* the first of this iteration */
     bool steps;                /* the optimizer's step is a part of the last pass of an iteration */
-    double loss;            /* of this iteration so far: a part of the mean of all micro-batches */
-    int iteration;          /* that the data are of, from 0 */
-    int micro;              /* the micro-batch in work */
-    int not_finite;         /* the first micro-batch of it whose loss is not finite; -1: none */
-    bool reported;          /* that one was not */
-    lap_trace_t *timeline;  /* that passes are added to; NULL: none */
-    lap_loss_scale_t scale; /* of the loss */
-    int loaded;             /* the steps of the checkpoint that was loaded; -1: none was */
+    double loss;             /* of this iteration so far: a part of the mean of all micro-batches */
+    int iteration;           /* that the data are of, from 0 */
+    int micro;               /* the micro-batch in work */
+    int not_finite;          /* the first micro-batch of it whose loss is not finite; -1: none */
+    bool reported;           /* that one was not */
+    lap_trace_t *timeline;   /* that passes are added to; NULL: none */
+    lap_train_times_t times; /* of this iteration */
+    lap_loss_scale_t scale;  /* of the loss */
+    int loaded;              /* the steps of the checkpoint that was loaded; -1: none was */
 } lap_train_model_t;
 
 /*
@@ -255,12 +266,15 @@ lap_status_t lap_train_saver_end(lap_train_saver_t *saver, bool finite);
 
 /* ---- what is measured ---- */
 
-/* Of communication, in seconds, as the mean of the ranks. */
+/*
+ * Of communication, in seconds, as the mean of the ranks. A row adds up its calls. By kind and in all
+ * these are times of the step, and what happens at once counts once: none is more than the step.
+ */
 typedef struct lap_train_comm {
     double total;              /* something was in flight */
-    double hidden;             /* ... while the rank computed */
+    double hidden;             /* ... while the rank did not stand still */
     double exposed;            /* the rank stood still, */
-    double causes[LAP_CAUSES]; /* for these, which add up to it */
+    double causes[LAP_CAUSES]; /* for these, which add up to it; for several at once: the first */
     double bytes;              /* that the rank sent; not a time */
 } lap_train_comm_t;
 
@@ -303,11 +317,22 @@ bool lap_train_is_traced(const lap_train_t *train, int index);
 void lap_train_forget(const lap_train_model_t *model);
 
 /* What the latest passes of this rank have cost: adds to `iteration`. */
-lap_status_t lap_train_measure_passes(const lap_train_model_t *model,
-                                      lap_train_iteration_t *iteration);
+lap_status_t lap_train_measure_passes(lap_train_model_t *model, lap_train_iteration_t *iteration);
 
 /* The same for the last of them, and for what came after it; and the sums. */
-lap_status_t lap_train_measure(const lap_train_model_t *model, lap_train_iteration_t *iteration);
+lap_status_t lap_train_measure(lap_train_model_t *model, lap_train_iteration_t *iteration);
+
+/* ---- times: train_times.c ---- */
+
+/* Forgets all times. */
+void lap_train_times_reset(lap_train_times_t *times);
+
+/* From now on the iteration runs, until it is interrupted to look at it, or ends. */
+void lap_train_times_resume(lap_train_times_t *times);
+void lap_train_times_pause(lap_train_times_t *times);
+
+/* The unions of each kind, and of all, become figures of the iteration. LAP_ERR_NO_MEMORY. */
+lap_status_t lap_train_times_sum(lap_train_times_t *times, lap_train_iteration_t *iteration);
 
 /* Makes the figures of all ranks into means, the same on every rank. Collective. */
 lap_status_t lap_train_average(lap_group_t *world, lap_train_iteration_t *iteration);

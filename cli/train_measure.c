@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the iterations of `lap train` cost: the traces of all calls become seconds of communication,
- * hidden and exposed, and what they were exposed for, and a ratio of communication becomes a link.
+ * hidden and exposed, and what they were exposed for, and a ratio of communication becomes a link. A row
+ * adds up its calls; kinds, and all of them, are unions, see train_times.c.
  */
 #include <string.h>
 
@@ -69,13 +70,13 @@ static int row_of(const lap_train_model_t *model, size_t i)
     return lap_train_row(model->train, &gemm);
 }
 
-/* The sums of the kind of a group; NULL: not known, as of groups that are no part of a grid. */
-static lap_train_comm_t *kind_of(lap_train_iteration_t *iteration, const char *group)
+/* The kind of a group; LAP_AXES: not known, as of groups that are no part of a grid. */
+static int kind_of(const char *group)
 {
-    for (int a = 0; group && a < LAP_AXES; a++)
-        if (strcmp(group, lap_axis_name((lap_axis_t)a)) == 0)
-            return &iteration->kinds[a];
-    return NULL;
+    int a = 0;
+    while (a < LAP_AXES && !(group && strcmp(group, lap_axis_name((lap_axis_t)a)) == 0))
+        a++;
+    return a;
 }
 
 int lap_train_row(const lap_train_t *train, const lap_nn_gemm_t *gemm)
@@ -122,10 +123,13 @@ static lap_status_t list_work(const lap_train_model_t *model, work_t *work_p)
 /*
  * One call, which waited for those before it. A collective without a GEMM has no work of its own: it
  * is hidden by that of others. What came before *until_p counts for another call; NULL: nothing does.
+ * No `work`: others find out when it was exposed, and what for.
  */
 static lap_status_t measure_call(lap_trace_t *trace, int rank, const work_t *work,
-                                 uint64_t *until_p, lap_train_comm_t *comm_p)
+                                 uint64_t *until_p, lap_comm_times_t *times,
+                                 lap_train_comm_t *comm_p)
 {
+    const work_t others = work ? *work : (work_t){.intervals = NULL};
     lap_trace_view_t view;
     lap_trace_trim(trace);
     if (until_p) {
@@ -133,11 +137,15 @@ static lap_status_t measure_call(lap_trace_t *trace, int rank, const work_t *wor
         trace->end = trace->end > *until_p ? trace->end : *until_p;
         *until_p = trace->end;
     }
-    LAP_TRY(lap_trace_view_among(trace, rank, work->intervals, work->count, &view));
+    LAP_TRY(lap_trace_view_among(trace, rank, others.intervals, others.count, &view));
     *comm_p = (lap_train_comm_t){.total = (double)view.flight_ns * 1e-9,
                                  .hidden = (double)view.hidden_ns * 1e-9,
-                                 .exposed = (double)view.exposed_ns * 1e-9,
+                                 .exposed = work ? (double)view.exposed_ns * 1e-9 : 0,
                                  .bytes = lap_trace_bytes(trace)};
+    comm_p->causes[LAP_CAUSE_WIRE] = comm_p->exposed;
+    lap_comm_times_fly(times, &view);
+    for (size_t i = 0; work && i < view.nidle; i++)
+        lap_comm_times_expose(times, LAP_CAUSE_WIRE, view.idle[i].begin, view.idle[i].end);
     lap_trace_view_clear(&view);
     return LAP_OK;
 }
@@ -150,11 +158,11 @@ typedef struct spent {
 } spent_t;
 
 /*
- * The pauses in one call, and what they were for: `call` has the records of all ranks. Calls may be in flight together, and
- * a pause counts once, for the first of them.
+ * The pauses in one call, and what they were for: `call` has the records of all ranks, `begin` is when it began by the
+ * clock of this rank. Calls may be in flight together, and a pause counts once, for the first of them.
  */
-static lap_status_t find_causes(lap_trace_t *call, int rank, spent_t *spent,
-                                lap_train_comm_t *comm_p)
+static lap_status_t find_causes(lap_trace_t *call, int rank, uint64_t begin, spent_t *spent,
+                                lap_comm_times_t *times, lap_train_comm_t *comm_p)
 {
     lap_train_comm_t comm = {0};
     lap_trace_view_t view;
@@ -169,6 +177,7 @@ static lap_status_t find_causes(lap_trace_t *call, int rank, spent_t *spent,
     comm.exposed = (double)view.exposed_ns * 1e-9;
     for (int c = 0; c < LAP_CAUSES; c++)
         comm.causes[c] = (double)view.cause_ns[c] * 1e-9;
+    lap_comm_times_explain(times, &view, view.call.begin - begin);
     spent->calls.intervals[spent->calls.count++] = view.call;
     spent->calls.count = lap_intervals_join(spent->calls.intervals, spent->calls.count);
     lap_trace_view_clear(&view);
@@ -229,7 +238,7 @@ static void find_ranks(const lap_trace_t *all, size_t *ends)
 }
 
 typedef struct explaining {
-    const lap_train_model_t *model;
+    lap_train_model_t *model;
     const lap_trace_t *all;
     lap_trace_t call;
     size_t *ends;
@@ -242,16 +251,15 @@ static lap_status_t explain_call(void *context, uint32_t step, const lap_op_t *o
                                  lap_trace_t *trace)
 {
     explaining_t *explaining = context;
-    const lap_train_model_t *model = explaining->model;
-    lap_train_comm_t comm, *kind = kind_of(explaining->iteration, trace->group);
+    lap_train_model_t *model = explaining->model;
+    lap_train_comm_t comm;
     if (!is_explained(model, op))
         return LAP_OK;
+    lap_trace_trim(trace);
     take_call(explaining->all, explaining->number++, explaining->ends, &explaining->call);
-    LAP_TRY(find_causes(&explaining->call, lap_group_rank(model->groups.tp), &explaining->spent,
-                        &comm));
+    LAP_TRY(find_causes(&explaining->call, lap_group_rank(model->groups.tp), trace->begin,
+                        &explaining->spent, &model->times.kinds[kind_of(trace->group)], &comm));
     add(&explaining->iteration->rows[row_of(model, step)], comm);
-    if (kind)
-        add(kind, comm);
     return LAP_OK;
 }
 
@@ -273,7 +281,7 @@ static bool list_spent(const lap_trace_t *all, int rank, spent_t *spent)
     return true;
 }
 
-static lap_status_t explain_calls(const lap_train_model_t *model, const lap_trace_t *all,
+static lap_status_t explain_calls(lap_train_model_t *model, const lap_trace_t *all,
                                   lap_train_iteration_t *iteration)
 {
     const size_t size = (size_t)all->size;
@@ -305,7 +313,7 @@ static lap_status_t explain_calls(const lap_train_model_t *model, const lap_trac
 }
 
 /* Collective over the ranks that share weights: each learns from the others why it waited. */
-static lap_status_t measure_causes(const lap_train_model_t *model, lap_train_iteration_t *iteration)
+static lap_status_t measure_causes(lap_train_model_t *model, lap_train_iteration_t *iteration)
 {
     lap_trace_t *all = NULL;
     lap_status_t status = lap_group_agree(model->groups.tp, join_calls(model, &all));
@@ -317,35 +325,42 @@ static lap_status_t measure_causes(const lap_train_model_t *model, lap_train_ite
     return status;
 }
 
+/* What a call has computed itself. */
+static void add_busy(lap_interval_list_t *busy, const lap_trace_t *trace)
+{
+    for (size_t i = 0; i < trace->nrecords; i++) {
+        const lap_trace_record_t *record = &trace->records[i];
+        if (lap_step_computes(record->kind, record->stream))
+            lap_interval_list_add(busy, record->span.begin, record->span.end);
+    }
+}
+
 typedef struct measuring {
-    const lap_train_model_t *model;
+    lap_train_model_t *model;
     const work_t *work;
     lap_train_iteration_t *iteration;
 } measuring_t;
 
 static lap_status_t add_call(void *context, uint32_t step, const lap_op_t *op, lap_trace_t *trace)
 {
-    static const work_t none = {.intervals = NULL};
     const measuring_t *measuring = context;
-    const bool explained = is_explained(measuring->model, op);
-    lap_train_comm_t comm, *kind = kind_of(measuring->iteration, trace->group);
-    LAP_TRY(measure_call(trace, op->group->rank, explained ? &none : measuring->work, NULL, &comm));
-    if (explained) /* explain_call tells that, with what it was for */
-        comm.exposed = 0;
-    else
-        comm.causes[LAP_CAUSE_WIRE] = comm.exposed;
+    const work_t *work = is_explained(measuring->model, op) ? NULL : measuring->work;
+    lap_train_times_t *times = &measuring->model->times;
+    const int kind = kind_of(trace->group);
+    lap_train_comm_t comm;
+    LAP_TRY(measure_call(trace, op->group->rank, work, NULL, &times->kinds[kind], &comm));
+    add_busy(&times->busy, trace);
     add(&measuring->iteration->rows[row_of(measuring->model, step)], comm);
-    if (kind)
-        add(kind, comm);
+    if (kind < LAP_AXES)
+        measuring->iteration->kinds[kind].bytes += comm.bytes;
     return LAP_OK;
 }
 
 /* Between stages of a pipeline. Collective over it. */
-static lap_status_t measure_messages(const lap_train_model_t *model,
-                                     lap_train_iteration_t *iteration)
+static lap_status_t measure_messages(lap_train_model_t *model, lap_train_iteration_t *iteration)
 {
     lap_stage_cost_t cost;
-    LAP_TRY(lap_stage_cost(model->pp, &cost));
+    LAP_TRY(lap_stage_cost(model->pp, &model->times.kinds[LAP_AXIS_PP], &cost));
     const lap_train_comm_t comm = {
         .total = cost.total,
         .hidden = cost.total > cost.wire ? cost.total - cost.wire : 0,
@@ -354,13 +369,12 @@ static lap_status_t measure_messages(const lap_train_model_t *model,
         .bytes = cost.bytes,
     };
     add(&iteration->rows[LAP_TRAIN_MESSAGES], comm);
-    add(&iteration->kinds[LAP_AXIS_PP], comm);
+    iteration->kinds[LAP_AXIS_PP].bytes += comm.bytes;
     iteration->bubble += cost.bubble;
     return LAP_OK;
 }
 
-lap_status_t lap_train_measure_passes(const lap_train_model_t *model,
-                                      lap_train_iteration_t *iteration)
+lap_status_t lap_train_measure_passes(lap_train_model_t *model, lap_train_iteration_t *iteration)
 {
     work_t work = {.intervals = NULL};
     if (!iteration->traced)
@@ -375,13 +389,13 @@ lap_status_t lap_train_measure_passes(const lap_train_model_t *model,
     return model->train->grid.tp > 1 ? measure_causes(model, iteration) : LAP_OK;
 }
 
-static lap_status_t measure_gradients(const lap_train_model_t *model, lap_train_comm_t *comm_p)
+static lap_status_t measure_gradients(lap_train_model_t *model, lap_train_comm_t *comm_p)
 {
     lap_train_comm_t comm = {0};
     uint64_t causes[LAP_CAUSES];
     lap_dp_cost(model->dp, &comm.total, &comm.exposed);
     comm.hidden = comm.total > comm.exposed ? comm.total - comm.exposed : 0;
-    LAP_TRY(lap_dp_find_causes(model->dp, causes, &comm.bytes));
+    LAP_TRY(lap_dp_find_causes(model->dp, &model->times.kinds[LAP_AXIS_DP], causes, &comm.bytes));
     for (int c = 0; c < LAP_CAUSES; c++)
         comm.causes[c] = (double)causes[c] * 1e-9;
     *comm_p = comm;
@@ -392,10 +406,10 @@ static lap_status_t measure_gradients(const lap_train_model_t *model, lap_train_
  * Weights that a shared optimizer has made: hidden by any work of this rank, or exposed. Buckets travel from the
  * last to the first, and one may begin before another has ended: no time counts twice.
  */
-static lap_status_t measure_weights(const lap_train_model_t *model, lap_train_comm_t *comm_p)
+static lap_status_t measure_weights(lap_train_model_t *model, const work_t *work,
+                                    lap_train_comm_t *comm_p)
 {
-    work_t work = {.intervals = NULL};
-    lap_status_t status = list_work(model, &work);
+    lap_status_t status = LAP_OK;
     uint64_t until = 0, begin = 0;
     for (size_t i = lap_dp_buckets(model->dp); i-- > 0 && status == LAP_OK;) {
         lap_trace_t *trace = lap_dp_weights_trace(model->dp, i);
@@ -405,27 +419,37 @@ static lap_status_t measure_weights(const lap_train_model_t *model, lap_train_co
         if (trace->begin < begin) /* the one before was that of the step, which comes last */
             until = 0;
         begin = trace->begin;
-        status = measure_call(trace, lap_group_rank(model->groups.replicas), &work, &until, &comm);
-        comm.causes[LAP_CAUSE_WIRE] = comm.exposed;
+        status = measure_call(trace, lap_group_rank(model->groups.replicas), work, &until,
+                              &model->times.kinds[LAP_AXIS_DP], &comm);
         add(comm_p, comm);
     }
+    return status;
+}
+
+/* What the timeline says of the whole iteration. */
+static lap_status_t measure_work(lap_train_model_t *model, lap_train_comm_t *weights)
+{
+    work_t work = {.intervals = NULL};
+    LAP_TRY(list_work(model, &work));
+    for (size_t i = 0; i < work.count; i++)
+        lap_interval_list_add(&model->times.busy, work.intervals[i].begin, work.intervals[i].end);
+    const lap_status_t status = model->dp ? measure_weights(model, &work, weights) : LAP_OK;
     lap_free(work.intervals);
     return status;
 }
 
-lap_status_t lap_train_measure(const lap_train_model_t *model, lap_train_iteration_t *iteration)
+lap_status_t lap_train_measure(lap_train_model_t *model, lap_train_iteration_t *iteration)
 {
     if (!iteration->traced)
         return LAP_OK;
     LAP_TRY(lap_train_measure_passes(model, iteration));
     if (model->dp)
         LAP_TRY(measure_gradients(model, &iteration->rows[LAP_TRAIN_GRADIENTS]));
-    if (model->dp)
-        LAP_TRY(measure_weights(model, &iteration->rows[LAP_TRAIN_GRADIENTS]));
-    add(&iteration->kinds[LAP_AXIS_DP], iteration->rows[LAP_TRAIN_GRADIENTS]);
+    LAP_TRY(measure_work(model, &iteration->rows[LAP_TRAIN_GRADIENTS]));
+    iteration->kinds[LAP_AXIS_DP].bytes += iteration->rows[LAP_TRAIN_GRADIENTS].bytes;
     for (int i = 0; i < LAP_TRAIN_ALL; i++)
-        add(&iteration->rows[LAP_TRAIN_ALL], iteration->rows[i]);
-    return LAP_OK;
+        iteration->rows[LAP_TRAIN_ALL].bytes += iteration->rows[i].bytes;
+    return lap_train_times_sum(&model->times, iteration);
 }
 
 lap_status_t lap_train_average(lap_group_t *world, lap_train_iteration_t *iteration)
@@ -475,22 +499,23 @@ static lap_status_t try_step(lap_train_model_t *model, int index, double figures
     const int count = model->pp ? 1 : model->train->micro;
     lap_train_iteration_t iteration = {.traced = true};
     double loss;
-    uint64_t spent = 0;
+    lap_train_times_reset(&model->times);
     LAP_TRY(lap_train_generate(model, index));
     for (int m = 0; m < count; m++) {
         if (m > 0)
             LAP_TRY(lap_train_measure_passes(model, &iteration));
         LAP_TRY(lap_group_barrier(model->groups.world));
-        const uint64_t begin = lap_now_ns();
+        lap_train_times_resume(&model->times);
         LAP_TRY(lap_train_begin(model, m, false));
         LAP_TRY(lap_train_wait(model));
         LAP_TRY(lap_train_add_loss(model));
-        spent += lap_now_ns() - begin;
+        lap_train_times_pause(&model->times);
     }
-    const uint64_t begin = lap_now_ns();
+    lap_train_times_resume(&model->times);
     LAP_TRY(lap_train_sync(model, &loss));
     LAP_TRY(lap_train_step(model, &iteration));
-    iteration.seconds = (double)(spent + lap_now_ns() - begin) * 1e-9;
+    lap_train_times_pause(&model->times);
+    iteration.seconds = (double)model->times.ns * 1e-9;
     if (!whole)
         return sum_gemms(model, &figures[0], &figures[1]);
     LAP_TRY(lap_train_measure(model, &iteration));

@@ -133,6 +133,7 @@ void lap_train_model_clear(lap_train_model_t *model)
     lap_data_close(model->data);
     lap_free(model->tokens);
     lap_free(model->targets);
+    lap_train_times_reset(&model->times);
     memset(model, 0, sizeof(*model));
 }
 

@@ -22,7 +22,7 @@
 
 void lap_train_say(const lap_train_t *train, const lap_group_t *speaker, const char *format, ...)
 {
-    char text[512];
+    char text[768];
     if (train->json || train->quiet || !speaker || lap_group_rank(speaker) != 0)
         return;
     const lap_world_t *world = speaker->world;
@@ -261,14 +261,15 @@ static void print_rows(const lap_train_t *train, const lap_train_result_t *resul
         printf("%-30s", "messages between stages");
         print_comm(&it, LAP_TRAIN_MESSAGES, true);
     }
-    if (train->grid.dp > 1) {
+    if (train->grid.dp * train->grid.cp > 1) { /* contexts sum gradients, too */
         printf("%-30s", "gradients to replicas");
         print_comm(&it, LAP_TRAIN_GRADIENTS, true);
     }
     printf("%-30s", "all");
     print_comm(&it, LAP_TRAIN_ALL, true);
     if (!train->quiet)
-        printf("ms%s; exposed for data on the wire, for a rank that was late, or for a core\n",
+        printf("ms%s; exposed for data on the wire, for a rank that was late, or for a core;\n"
+               "all: times of a step, in which what happens at once counts once\n",
                several ? ", medians without the first" : "");
     if (train->grid.pp > 1 && it.traced && it.passes > 0)
         printf(

@@ -24,6 +24,15 @@ static bool has_kind(const lap_train_t *train, const lap_train_iteration_t *it, 
                           it->kinds[axis].total > 0 || it->kinds[axis].exposed > 0);
 }
 
+/* Where there are several, they overlap, and do not add up to all. */
+static bool has_several(const lap_train_t *train, const lap_train_iteration_t *it)
+{
+    int kinds = 0;
+    for (int a = 0; a < LAP_AXES; a++)
+        kinds += has_kind(train, it, a);
+    return kinds > 1;
+}
+
 /* Of this rank: what its process had at most so far, or on a GPU what it needs there. */
 static double memory_mib(const lap_train_t *train)
 {
@@ -67,6 +76,14 @@ double lap_train_mfu(const lap_train_t *train, const lap_train_result_t *result,
 
 /* ---- lines ---- */
 
+/* Adds ", tp 5 ms (4 hidden, 1 exposed)". */
+static void add_text(char *text, size_t bytes, const char *name, const lap_train_comm_t *comm)
+{
+    const size_t used = strlen(text);
+    snprintf(text + used, bytes - used, ", %s %.3g ms (%.3g hidden, %.3g exposed)", name,
+             comm->total * 1e3, comm->hidden * 1e3, comm->exposed * 1e3);
+}
+
 static void print_number(const char *key, double number, const char *format)
 {
     printf(",\"%s\":", key);
@@ -92,6 +109,10 @@ static void print_json(const lap_train_t *train, const lap_train_result_t *resul
     print_number("tflops", result->flops / it->seconds * 1e-12, "%.6g");
     print_number("mfu", lap_train_mfu(train, result, it->seconds), "%.6g");
     print_number("memory_mib", memory_mib(train), "%.6g");
+    const lap_train_comm_t *all = &it->rows[LAP_TRAIN_ALL];
+    print_number("comm_ms", it->traced ? all->total * 1e3 : NAN, "%.6g");
+    print_number("hidden_ms", it->traced ? all->hidden * 1e3 : NAN, "%.6g");
+    print_number("exposed_ms", it->traced ? all->exposed * 1e3 : NAN, "%.6g");
     printf(",\"comm\":{");
     const char *comma = "";
     for (int a = 0; a < LAP_AXES; a++) {
@@ -114,19 +135,17 @@ void lap_train_say_step(const lap_train_t *train, const lap_group_t *world,
                         const lap_train_result_t *result, int step, const char *way,
                         const lap_train_iteration_t *it)
 {
-    char comm[320] = "", mfu[32] = "", scale[64] = "";
-    size_t used = 0;
+    char comm[400] = "", mfu[32] = "", scale[64] = "";
     if (lap_group_rank(world) != 0)
         return;
     lap_train_progress_end(train, world);
     if (train->json && !train->compare)
         print_json(train, result, step, it);
-    for (int a = 0; a < LAP_AXES && used < sizeof(comm); a++)
+    for (int a = 0; a < LAP_AXES; a++)
         if (has_kind(train, it, a))
-            used += (size_t)snprintf(comm + used, sizeof(comm) - used,
-                                     ", %s %.3g ms (%.3g hidden, %.3g exposed)",
-                                     lap_axis_name((lap_axis_t)a), it->kinds[a].total * 1e3,
-                                     it->kinds[a].hidden * 1e3, it->kinds[a].exposed * 1e3);
+            add_text(comm, sizeof(comm), lap_axis_name((lap_axis_t)a), &it->kinds[a]);
+    if (has_several(train, it))
+        add_text(comm, sizeof(comm), "all", &it->rows[LAP_TRAIN_ALL]);
     if (result->peak > 0)
         snprintf(mfu, sizeof(mfu), ", MFU %.1f %%",
                  100 * lap_train_mfu(train, result, it->seconds));

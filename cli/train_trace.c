@@ -113,16 +113,26 @@ static void put_more(const void *given, FILE *file)
         put_row(file, lap_train_row_name(g), "tp", op, &it.rows[g]);
         comma = ",";
     }
+    if (it.rows[LAP_TRAIN_OTHERS].bytes > 0) {
+        fputs(comma, file);
+        put_row(file, "others", "", "collectives", &it.rows[LAP_TRAIN_OTHERS]);
+        comma = ",";
+    }
     if (train->grid.pp > 1) {
         fputs(comma, file);
         put_row(file, "messages", "pp", "p2p", &it.rows[LAP_TRAIN_MESSAGES]);
         comma = ",";
     }
-    if (train->grid.dp > 1) {
+    if (train->grid.dp * train->grid.cp > 1) {
         fputs(comma, file);
         put_row(file, "gradients", "dp", "buckets", &it.rows[LAP_TRAIN_GRADIENTS]);
     }
-    fputs("],\"iterations\":[", file);
+    fputs("]", file);
+    if (it.traced) {
+        fputs(",\"all\":", file);
+        put_row(file, "all", "", "", &it.rows[LAP_TRAIN_ALL]);
+    }
+    fputs(",\"iterations\":[", file);
     for (int i = 0; i < result->done; i++) {
         fprintf(file, "%s{\"step\":%d", i ? "," : "", result->first + i + 1);
         put_number(file, "loss", result->iterations[i].loss);

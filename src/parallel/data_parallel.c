@@ -439,7 +439,8 @@ void lap_dp_destroy(lap_dp_t *dp)
 
 /* ---- what it cost ---- */
 
-static lap_status_t measure(lap_dp_t *dp)
+/* For how long gradients were in flight; adds to `times` when that was. */
+static lap_status_t measure(lap_dp_t *dp, lap_comm_times_t *times)
 {
     dp->total_s = 0;
     for (size_t i = 0; i < 2 * dp->nbuckets; i++) {
@@ -450,6 +451,7 @@ static lap_status_t measure(lap_dp_t *dp)
         lap_trace_trim(trace);
         LAP_TRY(lap_trace_view(trace, dp->group->rank, &view));
         dp->total_s += (double)view.flight_ns * 1e-9;
+        lap_comm_times_fly(times, &view);
         lap_trace_view_clear(&view);
     }
     return LAP_OK;
@@ -487,7 +489,8 @@ lap_trace_t *lap_dp_weights_trace(const lap_dp_t *dp, size_t index)
     return trace && trace->nrecords > 0 ? trace : NULL;
 }
 
-lap_status_t lap_dp_find_causes(lap_dp_t *dp, uint64_t cause_ns[LAP_CAUSES], double *bytes_p)
+lap_status_t lap_dp_find_causes(lap_dp_t *dp, lap_comm_times_t *times,
+                                uint64_t cause_ns[LAP_CAUSES], double *bytes_p)
 {
     lap_trace_t *all = NULL;
     lap_interval_t exposed = dp->exposed;
@@ -498,10 +501,14 @@ lap_status_t lap_dp_find_causes(lap_dp_t *dp, uint64_t cause_ns[LAP_CAUSES], dou
     if (status == LAP_OK)
         status = lap_trace_share(all, dp->group);
     if (status == LAP_OK) { /* the clock is that of rank 0 from here on */
-        exposed.begin += all->calls[dp->group->rank].begin - begin;
-        exposed.end += all->calls[dp->group->rank].begin - begin;
+        const uint64_t ahead = all->calls[dp->group->rank].begin - begin;
+        exposed.begin += ahead;
+        exposed.end += ahead;
         status = lap_trace_find_causes(all, dp->group->rank, &view);
+        lap_comm_times_explain(times, &view, ahead);
     }
+    if (status == LAP_OK)
+        status = measure(dp, times);
     if (status == LAP_OK)
         memcpy(cause_ns, view.cause_ns, sizeof(view.cause_ns));
     lap_free(view.exposed);
@@ -524,7 +531,7 @@ lap_status_t lap_dp_wait(lap_dp_t *dp)
     dp->exposed = (lap_interval_t){begin, lap_now_ns()};
     dp->exposed_s = (double)(dp->exposed.end - begin) * 1e-9;
     LAP_TRY(status);
-    return dp->measures ? measure(dp) : LAP_OK;
+    return dp->measures ? measure(dp, NULL) : LAP_OK;
 }
 
 lap_status_t lap_dp_measure(lap_dp_t *dp, int on)

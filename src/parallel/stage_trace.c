@@ -92,6 +92,12 @@ lap_status_t lap_stage_each_call(const lap_pp_t *pp, lap_stage_each_t each, void
 
 /* ---- messages ---- */
 
+/* What messages have cost so far, and when that was. */
+typedef struct bill {
+    lap_stage_cost_t cost;
+    lap_comm_times_t *times;
+} bill_t;
+
 /* From the first to the last of a fragment's work, and of its waits, in line with computing. */
 static lap_interval_t extent_of(const lap_pp_t *pp, uint32_t f)
 {
@@ -113,14 +119,14 @@ static lap_interval_t extent_of(const lap_pp_t *pp, uint32_t f)
 }
 
 /* When a message of this rank was on its way. */
-static lap_interval_t flight_of(const lap_pp_t *pp, uint32_t f, lap_stage_cost_t *cost)
+static lap_interval_t flight_of(const lap_pp_t *pp, uint32_t f, bill_t *bill)
 {
     lap_program_t *program = lap_exec_program(pp->exec, f);
     for (size_t i = 0; i < lap_program_records(program); i++) {
         const lap_trace_record_t *record = &lap_program_records_of(program)[i];
         if (record->kind != LAP_STEP_PUT)
             continue;
-        cost->bytes += (double)record->bytes;
+        bill->cost.bytes += (double)record->bytes;
         return (lap_interval_t){record->flight.begin, record->flight.end};
     }
     return (lap_interval_t){0, 0};
@@ -154,15 +160,18 @@ static lap_status_t share_flights(lap_pp_t *pp, lap_interval_t *flights, size_t 
 
 /* The rank stood still from `begin` to `end`: what for, if a message came meanwhile. */
 static void add_pause(const lap_pp_t *pp, const lap_interval_t *flights, uint64_t begin,
-                      uint64_t end, lap_stage_cost_t *cost)
+                      uint64_t end, bill_t *bill)
 {
+    lap_stage_cost_t *cost = &bill->cost;
     uint64_t wire = 0, last = begin;
     for (uint32_t f = 0; f < pp->program.nitems; f++) {
         const lap_stage_item_t *item = &pp->program.items[f];
         const lap_interval_t *flight = &flights[item->message];
         if (!is_awaited(pp, item) || flight->end <= begin || flight->end > end)
             continue;
-        wire += flight->end - (flight->begin > begin ? flight->begin : begin);
+        const uint64_t from = flight->begin > begin ? flight->begin : begin;
+        wire += flight->end - from;
+        lap_comm_times_expose(bill->times, LAP_CAUSE_WIRE, from, flight->end);
         last = flight->end > last ? flight->end : last;
     }
     if (last == begin)
@@ -171,11 +180,11 @@ static void add_pause(const lap_pp_t *pp, const lap_interval_t *flights, uint64_
     cost->wire += (double)wire * 1e-9;
     cost->bubble += (double)(last - begin - wire) * 1e-9;
     cost->core += (double)(end - last) * 1e-9;
+    lap_comm_times_expose(bill->times, LAP_CAUSE_CORE, last, end);
 }
 
 /* Fragments that compute follow one another; what is in line with them and only moves is no work. */
-static uint64_t add_pauses(const lap_pp_t *pp, const lap_interval_t *flights,
-                           lap_stage_cost_t *cost)
+static uint64_t add_pauses(const lap_pp_t *pp, const lap_interval_t *flights, bill_t *bill)
 {
     const lap_linked_t *linked = lap_exec_linked(pp->exec);
     uint64_t at = pp->begin_ns;
@@ -185,7 +194,7 @@ static uint64_t add_pauses(const lap_pp_t *pp, const lap_interval_t *flights,
             is_message(&pp->program.items[f]) || extent.end == 0)
             continue;
         if (extent.begin > at)
-            add_pause(pp, flights, at, extent.begin, cost);
+            add_pause(pp, flights, at, extent.begin, bill);
         at = extent.end > at ? extent.end : at;
     }
     uint64_t last = at; /* in line, the last may be sent when all is computed */
@@ -195,13 +204,14 @@ static uint64_t add_pauses(const lap_pp_t *pp, const lap_interval_t *flights,
             last = flights[item->message].end;
     }
     if (last > at)
-        add_pause(pp, flights, at, last, cost);
+        add_pause(pp, flights, at, last, bill);
     return at;
 }
 
 /* The sum of tied gradients: nothing computes any more at its end. */
-static lap_status_t add_tied(const lap_pp_t *pp, uint64_t computed, lap_stage_cost_t *cost)
+static lap_status_t add_tied(const lap_pp_t *pp, uint64_t computed, bill_t *bill)
 {
+    lap_stage_cost_t *cost = &bill->cost;
     lap_trace_t *trace;
     LAP_TRY(lap_trace_create(&trace));
     lap_status_t status = LAP_OK;
@@ -220,11 +230,14 @@ static lap_status_t add_tied(const lap_pp_t *pp, uint64_t computed, lap_stage_co
         if (status != LAP_OK)
             continue;
         const uint64_t begin = trace->begin > computed ? trace->begin : computed;
-        const double exposed = trace->end > begin ? (double)(trace->end - begin) * 1e-9 : 0;
-        const double flight = (double)view.flight_ns * 1e-9;
-        cost->total += flight;
-        cost->wire += exposed < flight ? exposed : flight;
-        cost->core += exposed < flight ? 0 : exposed - flight;
+        const uint64_t end = trace->end > begin ? trace->end : begin;
+        const uint64_t wire = end - begin < view.flight_ns ? end - begin : view.flight_ns;
+        cost->total += (double)view.flight_ns * 1e-9;
+        cost->wire += (double)wire * 1e-9;
+        cost->core += (double)(end - begin - wire) * 1e-9;
+        lap_comm_times_fly(bill->times, &view);
+        lap_comm_times_expose(bill->times, LAP_CAUSE_WIRE, begin, begin + wire);
+        lap_comm_times_expose(bill->times, LAP_CAUSE_CORE, begin + wire, end);
         cost->bytes += lap_trace_bytes(trace);
         lap_trace_view_clear(&view);
     }
@@ -232,27 +245,29 @@ static lap_status_t add_tied(const lap_pp_t *pp, uint64_t computed, lap_stage_co
     return status;
 }
 
-static lap_status_t add_messages(lap_pp_t *pp, lap_interval_t *flights, lap_stage_cost_t *cost)
+static lap_status_t add_messages(lap_pp_t *pp, lap_interval_t *flights, bill_t *bill)
 {
     const size_t count = pp->program.nmessages;
     for (uint32_t f = 0; f < pp->program.nitems; f++)
         if (pp->program.items[f].kind == LAP_STAGE_SEND)
-            flights[pp->program.items[f].message] = flight_of(pp, f, cost);
+            flights[pp->program.items[f].message] = flight_of(pp, f, bill);
     LAP_TRY(share_flights(pp, flights, count));
     const lap_stage_kind_t counted = pp->options.overlap ? LAP_STAGE_RECEIVE : LAP_STAGE_SEND;
     for (uint32_t f = 0; f < pp->program.nitems; f++) {
-        const lap_interval_t *flight = &flights[pp->program.items[f].message];
-        if (pp->program.items[f].kind == counted)
-            cost->total += (double)(flight->end - flight->begin) * 1e-9;
+        lap_interval_t *flight = &flights[pp->program.items[f].message];
+        if (pp->program.items[f].kind != counted)
+            continue;
+        bill->cost.total += (double)(flight->end - flight->begin) * 1e-9;
+        lap_comm_times_fly(bill->times, &(lap_trace_view_t){.flights = flight, .nflights = 1});
     }
-    return add_tied(pp, add_pauses(pp, flights, cost), cost);
+    return add_tied(pp, add_pauses(pp, flights, bill), bill);
 }
 
-lap_status_t lap_stage_cost(lap_pp_t *pp, lap_stage_cost_t *cost_p)
+lap_status_t lap_stage_cost(lap_pp_t *pp, lap_comm_times_t *times, lap_stage_cost_t *cost_p)
 {
-    lap_stage_cost_t cost = {.total = 0};
+    bill_t bill = {.times = times};
     if (!pp->traced || pp->program.nmessages == 0) {
-        *cost_p = cost;
+        *cost_p = bill.cost;
         return LAP_OK;
     }
     lap_interval_t *flights = lap_alloc(pp->program.nmessages, sizeof(*flights));
@@ -268,9 +283,9 @@ lap_status_t lap_stage_cost(lap_pp_t *pp, lap_stage_cost_t *cost_p)
     if (status == LAP_OK)
         status = lap_clock_offsets(pp->pipeline, clocks); /* each time: clocks of hosts drift */
     if (status == LAP_OK)
-        status = add_messages(pp, flights, &cost);
+        status = add_messages(pp, flights, &bill);
     lap_free(flights);
     if (status == LAP_OK)
-        *cost_p = cost;
+        *cost_p = bill.cost;
     return status;
 }

@@ -253,7 +253,9 @@ typedef struct lap_trace_view {
     lap_interval_t call;
     lap_interval_t *idle; /* it did not compute (lap_step_computes), nor other work; in order */
     size_t nidle;
-    uint64_t flight_ns;            /* something was in flight */
+    lap_interval_t *flights; /* when something was in flight, within the call; in order */
+    size_t nflights;
+    uint64_t flight_ns;            /* something was in flight: the sum of `flights` */
     uint64_t hidden_ns;            /* ... and the rank computed */
     uint64_t exposed_ns;           /* the rank did not compute: the sum of `idle`, */
     uint64_t cause_ns[LAP_CAUSES]; /* which is that of these, too */

@@ -78,29 +78,30 @@ lap_status_t lap_trace_view_among(const lap_trace_t *trace, int rank, const lap_
     if (trace->calls)
         view.call = (lap_interval_t){trace->calls[rank].begin, trace->calls[rank].end};
     lap_interval_t *busy = lap_alloc(trace->nrecords + nwork, sizeof(*busy));
-    lap_interval_t *flight = lap_alloc(trace->nrecords, sizeof(*flight));
+    view.flights = lap_alloc(trace->nrecords, sizeof(*view.flights));
     view.idle = lap_alloc(2 * trace->nrecords + nwork + 1, sizeof(*view.idle));
     lap_status_t status = LAP_OK;
-    if (!busy || !flight || !view.idle) {
+    if (!busy || !view.flights || !view.idle) {
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory to look at a trace of %zu records",
                            trace->nrecords);
         goto out;
     }
-    size_t nbusy = 0, nflight = 0;
+    size_t nbusy = 0;
     for (size_t i = 0; i < trace->nrecords; i++) {
         const lap_trace_record_t *record = &trace->records[i];
         if (record->rank == rank && lap_step_computes(record->kind, record->stream))
             append(busy, &nbusy, record->span.begin, record->span.end, &view.call);
         if (record->rank == rank || record->peer == rank)
-            append(flight, &nflight, record->flight.begin, record->flight.end, &view.call);
+            append(view.flights, &view.nflights, record->flight.begin, record->flight.end,
+                   &view.call);
     }
     for (size_t i = 0; i < nwork; i++)
         append(busy, &nbusy, work[i].begin, work[i].end, &view.call);
     nbusy = lap_intervals_join(busy, nbusy);
-    nflight = lap_intervals_join(flight, nflight);
-    view.flight_ns = lap_intervals_length(flight, nflight);
+    view.nflights = lap_intervals_join(view.flights, view.nflights);
+    view.flight_ns = lap_intervals_length(view.flights, view.nflights);
     /* First what was in flight and not hidden, then the pauses of all. */
-    view.nidle = lap_intervals_without(flight, nflight, busy, nbusy, view.idle);
+    view.nidle = lap_intervals_without(view.flights, view.nflights, busy, nbusy, view.idle);
     view.hidden_ns = view.flight_ns - lap_intervals_length(view.idle, view.nidle);
     view.nidle = lap_intervals_without(&view.call, 1, busy, nbusy, view.idle);
     view.exposed_ns = lap_intervals_length(view.idle, view.nidle);
@@ -108,11 +109,9 @@ lap_status_t lap_trace_view_among(const lap_trace_t *trace, int rank, const lap_
     if (status != LAP_OK)
         goto out;
     *view_p = view;
-    view.idle = NULL;
-    view.exposed = NULL;
+    view = (lap_trace_view_t){.idle = NULL};
 out:
     lap_trace_view_clear(&view);
-    lap_free(flight);
     lap_free(busy);
     return status;
 }
@@ -120,7 +119,8 @@ out:
 void lap_trace_view_clear(lap_trace_view_t *view)
 {
     lap_free(view->idle);
+    lap_free(view->flights);
     lap_free(view->exposed);
-    view->idle = NULL;
+    view->idle = view->flights = NULL;
     view->exposed = NULL;
 }

@@ -98,7 +98,9 @@ lap train --layer transformer --heads 4 --head-dim 16 --seq 32 --layers 2 --tp 2
 holds 'a pause that several calls have counts once: none is longer than the iteration' '
 for row in it["iterations"]:
     causes(row)
-    assert 0 < row["exposed_ms"] < row["ms"], row'
+    assert 0 < row["exposed_ms"] < row["ms"], row
+rows = sum(row["exposed_ms"] for row in it["gemms"]) + it["collectives"]["exposed_ms"]
+assert rows < max(row["ms"] for row in it["iterations"]), (rows, it["iterations"])'
 
 # ---- efficiency ----
 

@@ -221,7 +221,8 @@ assert len(flows) == len([e for r in ranks for e in slices(r, "wait")]) > 100, l
 holds '... what lap report needs: GEMMs, losses, live activations' "$work/train.json" '
 about = it["lapstrake"]
 assert about["grid"] == {"tp": 2, "cp": 1, "pp": 1, "dp": 2} and len(about["iterations"]) == 2, about
-assert {row["kind"] for row in about["rows"]} == {"tp", "dp"} and len(about["rows"]) == 13, about["rows"]
+assert {row["kind"] for row in about["rows"]} == {"tp", "", "dp"} and len(about["rows"]) == 14, about["rows"]
+assert about["rows"][12]["name"] == "others" and about["all"]["exposed_ms"] <= max(row["ms"] for row in about["iterations"]), about
 assert max(counter(0, "activations")) > min(counter(0, "activations")) > 0
 last = max(e["ts"] for e in it["traceEvents"] if e["ph"] == "C" and e["name"] == "activations" and e["pid"] == 0)
 assert abs(last - max(e["ts"] + e["dur"] for e in slices(0) + slices(1) + slices(2) + slices(3))) < 0.002, last'

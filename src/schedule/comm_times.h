@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * When communication of a rank was in flight, and when the rank stood still for it: intervals instead of
+ * sums, so that what happens at the same time, in whichever group, counts once.
+ */
+#ifndef LAP_SCHEDULE_COMM_TIMES_H
+#define LAP_SCHEDULE_COMM_TIMES_H
+
+#include "schedule/trace.h"
+
+typedef struct lap_interval_list {
+    lap_interval_t *list;
+    size_t count, room;
+    bool failed; /* no memory for one of them */
+} lap_interval_list_t;
+
+/* Appends an interval, if it is not empty, and if there is memory for it: see `failed`. */
+void lap_interval_list_add(lap_interval_list_t *list, uint64_t begin, uint64_t end);
+void lap_interval_list_clear(lap_interval_list_t *list);
+
+/* By the clock of the rank. All zero at first; lap_comm_times_clear ends it, and leaves it so. */
+typedef struct lap_comm_times {
+    lap_interval_list_t flight;              /* something was on its way */
+    lap_interval_list_t exposed[LAP_CAUSES]; /* the rank stood still, for this */
+} lap_comm_times_t;
+
+/* What was in flight during a call. Here as below `times` may be NULL. */
+void lap_comm_times_fly(lap_comm_times_t *times, const lap_trace_view_t *view);
+
+/* An interval in which the rank stood still. */
+void lap_comm_times_expose(lap_comm_times_t *times, lap_cause_t cause, uint64_t begin,
+                           uint64_t end);
+
+/* Those of a call by their causes; its clock is that of the rank plus `ahead`, which wraps around. */
+void lap_comm_times_explain(lap_comm_times_t *times, const lap_trace_view_t *view, uint64_t ahead);
+
+/* Adds all of another. */
+void lap_comm_times_join(lap_comm_times_t *times, const lap_comm_times_t *other);
+void lap_comm_times_clear(lap_comm_times_t *times);
+
+/* The lengths, in nanoseconds. */
+typedef struct lap_comm_sum {
+    uint64_t flight;             /* something was on its way, */
+    uint64_t hidden;             /* ... and the rank did not stand still */
+    uint64_t exposed;            /* it did, */
+    uint64_t causes[LAP_CAUSES]; /* for these, which add up to it; for several at once: the first */
+} lap_comm_sum_t;
+
+/*
+ * Adds up what lies within `step`. A rank that computed, in `busy`, did not stand still. Joins the
+ * intervals of both lists. LAP_ERR_NO_MEMORY, also where an interval could not be added.
+ */
+lap_status_t lap_comm_times_sum(const lap_comm_times_t *times, lap_interval_list_t *busy,
+                                lap_interval_list_t *step, lap_comm_sum_t *sum_p);
+
+#endif

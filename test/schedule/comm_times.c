@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The lengths of unions of times, against brute force: every nanosecond of small random intervals is
+ * looked at.
+ */
+#include "schedule/comm_times.h"
+
+#include "tap.h"
+
+enum { SPACE = 160, TRIES = 3000, MOST = 7 };
+
+/* Intervals that may touch, overlap or be empty, in any order; `in` says which nanoseconds they have. */
+static void fill(lap_interval_list_t *list, uint64_t seed, uint64_t longest, bool *in)
+{
+    const uint64_t count = tap_random(seed, 0) % MOST;
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t begin = 1 + tap_random(seed, 2 * i + 1) % (SPACE - longest - 1);
+        const uint64_t end = begin + tap_random(seed, 2 * i + 2) % longest;
+        lap_interval_list_add(list, begin, end);
+        for (uint64_t t = begin; t < end; t++)
+            in[t] = true;
+    }
+}
+
+typedef struct moments {
+    bool flight[SPACE], exposed[LAP_CAUSES][SPACE], busy[SPACE], step[SPACE];
+} moments_t;
+
+/* Each nanosecond of the step once, for the first of its causes. */
+static lap_comm_sum_t count(const moments_t *in)
+{
+    lap_comm_sum_t sum = {.flight = 0};
+    for (int t = 0; t < SPACE; t++) {
+        int cause = 0;
+        while (cause < LAP_CAUSES && !in->exposed[cause][t])
+            cause++;
+        const bool still = cause < LAP_CAUSES && !in->busy[t];
+        if (!in->step[t])
+            continue;
+        sum.flight += in->flight[t];
+        sum.hidden += in->flight[t] && !still;
+        sum.exposed += still;
+        if (still)
+            sum.causes[cause]++;
+    }
+    return sum;
+}
+
+static bool agrees(uint64_t seed)
+{
+    moments_t in = {.flight = {false}};
+    lap_comm_times_t times = {.flight = {.list = NULL}}, other = times, all = times;
+    lap_interval_list_t busy = {.list = NULL}, step = {.list = NULL};
+    lap_comm_sum_t sum = {.flight = UINT64_MAX};
+    fill(&times.flight, 10 * seed, 30, in.flight);
+    fill(&other.flight, 10 * seed + 1, 30, in.flight);
+    for (int c = 0; c < LAP_CAUSES; c++) {
+        fill(&times.exposed[c], 10 * seed + 2 + (uint64_t)c, 20, in.exposed[c]);
+        fill(&other.exposed[c], 10 * seed + 5 + (uint64_t)c, 20, in.exposed[c]);
+    }
+    fill(&busy, 10 * seed + 8, 25, in.busy);
+    fill(&step, 10 * seed + 9, 120, in.step);
+    lap_comm_times_join(&all, &times);
+    lap_comm_times_join(&all, &other);
+    const lap_status_t status = lap_comm_times_sum(&all, &busy, &step, &sum);
+    const lap_comm_sum_t expected = count(&in);
+    lap_comm_times_clear(&times);
+    lap_comm_times_clear(&other);
+    lap_comm_times_clear(&all);
+    lap_interval_list_clear(&busy);
+    lap_interval_list_clear(&step);
+    bool same = status == LAP_OK && sum.flight == expected.flight &&
+                sum.hidden == expected.hidden && sum.exposed == expected.exposed;
+    for (int c = 0; c < LAP_CAUSES; c++)
+        same = same && sum.causes[c] == expected.causes[c];
+    return same;
+}
+
+static void test_views(void)
+{
+    lap_interval_t flights[] = {{10, 20}, {30, 40}};
+    lap_exposed_t pieces[] = {{.begin = 1015, .end = 1020, .cause = LAP_CAUSE_LATE},
+                              {.begin = 1020, .end = 1024, .cause = LAP_CAUSE_CORE}};
+    const lap_trace_view_t view = {
+        .flights = flights, .nflights = 2, .exposed = pieces, .nexposed = 2};
+    lap_comm_times_t times = {.flight = {.list = NULL}};
+    lap_interval_list_t busy = {.list = NULL}, step = {.list = NULL};
+    lap_comm_sum_t sum;
+    lap_interval_list_add(&step, 1, 100);
+    lap_comm_times_fly(&times, &view);
+    lap_comm_times_explain(&times, &view, 1000); /* by a clock that is ahead */
+    lap_comm_times_explain(NULL, &view, 0);
+    lap_comm_times_fly(NULL, &view);
+    tap_success(lap_comm_times_sum(&times, &busy, &step, &sum), "the times of a call");
+    tap_ok(sum.flight == 20 && sum.hidden == 15 && sum.exposed == 9 &&
+               sum.causes[LAP_CAUSE_LATE] == 5 && sum.causes[LAP_CAUSE_CORE] == 4,
+           "pieces of a view are by the clock of the rank");
+    lap_comm_times_clear(&times);
+    lap_interval_list_clear(&busy);
+    lap_interval_list_clear(&step);
+}
+
+int main(void)
+{
+    uint64_t wrong = 0, first = 0;
+    for (uint64_t seed = 1; seed <= TRIES; seed++)
+        if (!agrees(seed) && wrong++ == 0)
+            first = seed;
+    tap_ok(wrong == 0, "what happens at once counts once: %d tries, %d wrong, the first %d", TRIES,
+           (int)wrong, (int)first);
+    test_views();
+    return tap_done();
+}

@@ -129,9 +129,13 @@ static bool is_finite(const lap_train_iteration_t *iteration)
     return isfinite(iteration->loss) && (isfinite(iteration->norm) || iteration->skipped);
 }
 
-/* A model says one line of a step, layers say each of its parts. */
+/*
+ * A model says one line of a step, layers say each of its parts. Data that a rank cannot have end all of them, with
+ * *end_p: one of them says why.
+ */
 static lap_status_t iterate(lap_train_model_t *model, int index, const char *way,
-                            const lap_train_result_t *result, lap_train_iteration_t *iteration)
+                            const lap_train_result_t *result, lap_train_iteration_t *iteration,
+                            int *end_p)
 {
     const lap_train_t *train = model->train;
     const bool logged = (index + 1) % train->log_interval == 0;
@@ -143,8 +147,11 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
         LAP_TRY(lap_train_trace(model, iteration->traced));
     LAP_TRY(lap_train_join(model, iteration->traced));
     lap_train_say(train, tp, "|-- %s", model->data ? "Read tokens" : "Generate random input batch");
-    LAP_TRY(lap_train_generate(model, index));
-    LAP_TRY(lap_group_barrier(model->groups.world));
+    const lap_status_t filled =
+        lap_group_agree(model->groups.world, lap_train_generate(model, index));
+    if (filled == LAP_ERR_INVALID)
+        *end_p = LAP_CLI_FAILED;
+    LAP_TRY(filled);
     lap_train_times_reset(&model->times);
     lap_train_times_resume(&model->times);
     if (model->timeline && iteration->traced)
@@ -281,7 +288,7 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
         lap_train_iteration_t *iteration = &results[w].iterations[done / count];
         models[w].sample = before + (uint64_t)(done / count) * train->batch;
         status = iterate(&models[w], results[0].first + done / count, count > 1 ? ways[w] : "",
-                         &results[w], iteration);
+                         &results[w], iteration, end_p);
         if (status == LAP_OK && !is_finite(iteration) && !train->goes_on)
             *end_p = LAP_CLI_NOT_FINITE;
         if (status == LAP_OK && *end_p == LAP_CLI_OK)
@@ -338,10 +345,12 @@ static int run_rank(const void *context, lap_world_t *world)
         status = lap_tune_use(&train, groups.world);
     if (status == LAP_OK)
         status = train_all(&train, &groups, &end);
-    const bool reported = status != LAP_OK && end == LAP_CLI_FAILED && lap_world_rank(world) != 0;
+    const int rank = lap_world_rank(world);
+    const bool together = end == LAP_CLI_FAILED; /* the first of them speaks for all ranks */
     if (status != LAP_OK)
-        end = reported ? LAP_CLI_FAILED
-                       : lap_ranks_fail(lap_train_command.name, lap_world_rank(world), status);
+        end = together && rank != 0
+                  ? LAP_CLI_FAILED
+                  : lap_ranks_fail(lap_train_command.name, together ? -1 : rank, status);
     lap_grid_groups_clear(&groups);
     return end;
 }

@@ -452,8 +452,8 @@ int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_tra
     train.desc.debug = train.debug;
     if (!parse_ranks(&train, &args) || !parse_context(&train, &args) ||
         !parse_backends(&train, &args) || !lap_train_kinds(&train, &args) ||
-        !lap_train_shape(&train, &args) || !parse_training(&train, &args) ||
-        !lap_train_pipeline(&train, &args) || !lap_train_sense(&train, &args, line) ||
+        !lap_train_pipeline(&train, &args) || !lap_train_shape(&train, &args) ||
+        !parse_training(&train, &args) || !lap_train_sense(&train, &args, line) ||
         !parse_overlap(&train, &args) || !parse_link(&train, &args) || !parse_trace(&train, &args))
         return LAP_CLI_USAGE;
     train.apart = train.trace && strcmp(train.device, "cuda") == 0 && train.iters >= 3;

@@ -116,6 +116,7 @@ static bool refuse_batch(const lap_train_t *train, const lap_args_t *args, size_
     const size_t dp = (size_t)train->grid.dp;
     const char *plural = dp > 1 ? "s" : "";
     const bool own = args->given[BATCH_SIZE]; /* what replicas do not share */
+    const char *why = args->given[MICRO] ? "" : ", the fewest of an interleaved pipeline";
     if (own && size > 0)
         return lap_args_wrong(args->command,
                               "--batch-size is %zu; expected a multiple of the --micro-batch of "
@@ -123,8 +124,8 @@ static bool refuse_batch(const lap_train_t *train, const lap_args_t *args, size_
                               train->batch / dp, size, MICRO_MOST);
     if (own)
         return lap_args_wrong(args->command,
-                              "--batch-size is %zu; expected a multiple of the %d micro-batches",
-                              train->batch / dp, train->micro);
+                              "--batch-size is %zu; expected a multiple of the %d micro-batches%s",
+                              train->batch / dp, train->micro, why);
     if (size > 0)
         return lap_args_wrong(args->command,
                               "--batch is %zu; expected a multiple of %zu, the --micro-batch of "
@@ -137,16 +138,18 @@ static bool refuse_batch(const lap_train_t *train, const lap_args_t *args, size_
             dp);
     return lap_args_wrong(
         args->command,
-        "--batch is %zu; expected a multiple of %zu: %zu replica%s times %d micro-batches",
-        train->batch, dp * (size_t)train->micro, dp, plural, train->micro);
+        "--batch is %zu; expected a multiple of %zu: %zu replica%s times %d micro-batches%s",
+        train->batch, dp * (size_t)train->micro, dp, plural, train->micro, why);
 }
 
 /* The sequences of an iteration, which replicas and their micro-batches share. */
 static bool parse_batch(lap_train_t *train, const lap_args_t *args)
 {
     char batch[24];
-    if (!lap_arg_int(args->command, "--micro-batches", args->values[MICRO], 1, MICRO_MOST,
-                     &train->micro))
+    /* Ranks of an interleaved pipeline take turns with a micro-batch of each. */
+    train->micro = strcmp(train->pipeline.schedule, "interleaved") == 0 ? train->grid.pp : 1;
+    if (args->given[MICRO] && !lap_arg_int(args->command, "--micro-batches", args->values[MICRO], 1,
+                                           MICRO_MOST, &train->micro))
         return false;
     const size_t replicas = (size_t)train->grid.dp;
     size_t size = 0, sharers = replicas * (size_t)train->micro;

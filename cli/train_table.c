@@ -74,10 +74,12 @@ const lap_option_t lap_train_options[NOPTIONS] = {
                NULL},
     [BATCH_SIZE] = {'b', "batch-size", "COUNT",
                     "sequences per iteration and replica, instead of --batch", NULL},
-    [MICRO] = {0, "micro-batches", "N",
-               "micro-batches per iteration and replica: gradients are accumulated, and sent to "
-               "other replicas during the last backward",
-               "1"},
+    [MICRO] =
+        {0, "micro-batches", "N",
+         "micro-batches per iteration and replica: gradients are accumulated, and sent to "
+         "other replicas during the last backward (default 1; --schedule interleaved: as many "
+         "as a pipeline has ranks, the fewest that it can have)",
+         NULL},
     [MICRO_SIZE] = {0, "micro-batch", "COUNT",
                     "sequences of a micro-batch, instead of --micro-batches", NULL},
     [DATA] = {0, "data", "FILES",

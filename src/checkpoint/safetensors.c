@@ -213,17 +213,25 @@ static lap_status_t read_header(lap_st_file_t *file)
     unsigned char start[8] = {0};
     uint64_t length = 0;
     if (file->bytes < sizeof(start))
-        return lap_error(LAP_ERR_INVALID, "'%s' has %" PRIu64 " bytes, expected at least 8",
+        return lap_error(LAP_ERR_INVALID,
+                         "'%s' is no file of safetensors: it has %" PRIu64
+                         " bytes; expected the length of a header in the first 8",
                          file->path, file->bytes);
     LAP_TRY(lap_file_read(file->fd, file->path, start, sizeof(start), 0));
     for (int i = 0; i < 8; i++)
         length |= (uint64_t)start[i] << 8 * i;
-    if (length > HEADER_MOST || length > file->bytes - 8)
+    /* What is no length is something else, such as text: its number would tell nothing. */
+    if (length > HEADER_MOST)
+        return lap_error(
+            LAP_ERR_INVALID,
+            "'%s' is no file of safetensors: its first 8 bytes are not the length of a "
+            "header; expected weights as safetensors",
+            file->path);
+    if (length > file->bytes - 8)
         return lap_error(LAP_ERR_INVALID,
-                         "'%s' begins with a header of %" PRIu64 " bytes, expected at most %" PRIu64
-                         " of safetensors",
-                         file->path, length,
-                         file->bytes - 8 < HEADER_MOST ? file->bytes - 8 : HEADER_MOST);
+                         "'%s' is no whole file of safetensors: it has %" PRIu64
+                         " bytes; expected a header of %" PRIu64 " and the data of tensors",
+                         file->path, file->bytes, length);
     file->data = (size_t)length + 8;
     file->header = lap_alloc(file->data, 1);
     if (!file->header)

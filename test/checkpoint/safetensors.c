@@ -63,15 +63,22 @@ static void test_bad(void)
     refuse("{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4,
            "byte", "at most 8 dimensions");
     refuse("{\"a\\u0000\":{}}", 0, "byte", "printable");
+    static const char other[] = "{\"model_type\":\"gpt2\"}";
     FILE *file = fopen(path, "w");
-    fwrite("\xff\xff\xff\xff\xff\xff\xff\xff{}", 1, 10, file);
+    fwrite(other, 1, sizeof(other) - 1, file);
     fclose(file);
     lap_st_file_t it;
-    tap_failure(lap_st_open(path, &it), LAP_ERR_INVALID, path, "header of 18446744073709551615",
-                "at most 2", NULL);
+    tap_failure(lap_st_open(path, &it), LAP_ERR_INVALID, path, "is no file of safetensors",
+                "are not the length of a header; expected weights as safetensors", NULL);
     lap_st_close(&it);
     tap_ok(truncate(path, 5) == 0, "a file of 5 bytes");
-    tap_failure(lap_st_open(path, &it), LAP_ERR_INVALID, path, "has 5 bytes", NULL);
+    tap_failure(lap_st_open(path, &it), LAP_ERR_INVALID, path,
+                "is no file of safetensors: it has 5 bytes", NULL);
+    lap_st_close(&it);
+    write_file("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4);
+    tap_ok(truncate(path, 30) == 0, "a file that was cut within its header");
+    tap_failure(lap_st_open(path, &it), LAP_ERR_INVALID, path, "is no whole file of safetensors",
+                "it has 30 bytes; expected a header of 54", NULL);
     lap_st_close(&it);
 }
 

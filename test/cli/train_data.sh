@@ -104,6 +104,12 @@ lap train "${small[@]}" --data short.bin --tp 1 --batch 12 --steps 100
 is '... begin again without it' "$status" 0
 lap train "${small[@]}" --vocab 100 --tp 2 --batch 12 --steps 5
 has 'a token beyond the vocabulary, with its place' "$status $err" '1 ' "'corpus.bin': token " ', expected less than 100'
+is '... which is told once, though both ranks have it' "$(wc -l <"$work/err")" 1
+{ printf 'a%.0s' {1..24} && printf '\303\251%.0s' {1..40}; } >late.txt
+"$LAP" data tokenize --bytes late.txt -o late.bin >/dev/null
+lap train "${small[@]}" --data late.bin --vocab 150 --tp 1 --dp 2 --batch 2 --steps 5
+is '... and where another rank has it' "$status $err" \
+    "1 lap train: invalid argument: rank 1: 'late.bin': token 24 (byte 1072) is 195, expected less than 150, the size of the vocabulary"
 lap train "${small[@]}" --data nowhere.bin --tp 1
 has 'no such file' "$status $err" '1 ' "cannot open 'nowhere.bin'"
 lap train "${small[@]}" --data corpus.bin,,part0.bin --tp 1

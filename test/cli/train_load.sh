@@ -66,6 +66,9 @@ lap train "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --load folder
 is '... and the same heads load' "$status $err" '0 '
 
 # A head that is written twice is the same one.
+lap train "${gpt[@]}" --iters 3 --load gpt/step-00000002/config.json
+is 'a file that has no weights' "$status $err" "1 lap train: invalid argument: 'gpt/step-00000002/config.json' is no file of safetensors: its first 8 bytes \
+are not the length of a header; expected weights as safetensors"
 lap train "${gpt[@]}" --iters 1 --json --load gpt/step-00000002/model.safetensors
 once=$(grep -o '"loss":[^,]*' <<<"$out")
 mkdir twice

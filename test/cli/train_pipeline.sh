@@ -119,6 +119,20 @@ refuse '1 layer is not enough for 2 stages' --tp 1 --pp 2 --layers 1
 refuse 'layers are given for 1 stage, expected 2' --tp 1 --pp 2 --layers-per-stage 4
 refuse 'zb-v has 1 stage on a rank, expected 2' --tp 1 --pp 2 --schedule zb-v --virtual-pp 1
 refuse 'interleaved has 1 micro-batch, expected a multiple of its 2 ranks' --tp 1 --pp 2 --virtual-pp 2 --micro-batches 1
+# Nobody has said how many: an interleaved pipeline has as many as ranks, or says what does not fit that.
+plain='--model gpt --layers 4 --hidden 24 --heads 6 --vocab 61 --seq 8 --iters 1 --no-trace --no-predict --json'
+for options in '--virtual-pp 2' '--schedule interleaved' '--virtual-pp 2 --batch 4 --dp 2' '--virtual-pp 2 --micro-batch 1 --batch 2'; do
+    # shellcheck disable=SC2086
+    lap train $plain --pp 2 $options
+    is "$options: as many micro-batches as ranks" "$status $(grep -oE '"micro_batches":[0-9]+' <<<"$out")" '0 "micro_batches":2'
+done
+# shellcheck disable=SC2086
+lap train $plain --pp 2 --virtual-pp 2 --batch 3
+is '... a batch that is not so many' "$status $err" \
+    '2 lap train: --batch is 3; expected a multiple of 2: 1 replica times 2 micro-batches, the fewest of an interleaved pipeline'
+# shellcheck disable=SC2086
+lap train $plain --pp 2 --virtual-pp 2 -b 3
+is '... of each replica' "$status $err" '2 lap train: -b is 3; expected a multiple of the 2 micro-batches, the fewest of an interleaved pipeline'
 refuse 'the stages have 3 layers, expected the 4 of the model' --tp 1 --pp 2 --layers-per-stage 2,1
 refuse "--layers-per-stage is '2,x'; expected numbers of layers" --tp 1 --pp 2 --layers-per-stage 2,x
 refuse "--layers-per-stage is '4,0'; expected numbers of layers, 1 or more" --tp 1 --pp 2 --layers-per-stage 4,0

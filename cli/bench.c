@@ -31,8 +31,8 @@ static bool judge(const lap_bench_case_t *it, const lap_bench_result_t *result)
         if (result->methods[i].ok)
             continue;
         correct = false;
-        fprintf(stderr, "lap bench: wrong result: %s %s is off by up to %g\n",
-                lap_op_kind_name(it->kind), it->methods[i].label, result->methods[i].max_err);
+        lap_tell("lap bench", "wrong result: %s %s is off by up to %g", lap_op_kind_name(it->kind),
+                 it->methods[i].label, result->methods[i].max_err);
     }
     return correct;
 }
@@ -57,15 +57,17 @@ static bool is_hidden(const lap_bench_t *bench, const lap_bench_case_t *it,
     const lap_bench_lack_t lack = lap_bench_efficiency(result, best, &value, &noise);
     if (lack == LAP_BENCH_TELLS && value >= bench->least_efficiency)
         return true;
-    fprintf(stderr, "lap bench: --assert-efficiency %g: %s %zu %zu %zu ", bench->least_efficiency,
-            lap_kind_words[it->kind].word, it->m, it->n, it->k);
+    char what[LAP_LIST_TEXT + 80];
     if (best == 0)
-        fprintf(stderr, "has no method that overlaps\n");
+        snprintf(what, sizeof(what), "has no method that overlaps");
     else if (lack == LAP_BENCH_TELLS)
-        fprintf(stderr, "has an efficiency of %.3f, with %s\n", value, it->methods[best].label);
+        snprintf(what, sizeof(what), "has an efficiency of %.3f, with %s", value,
+                 it->methods[best].label);
     else
-        fprintf(stderr, "has no efficiency that could be measured, with %s (%s)\n",
-                it->methods[best].label, lap_bench_lack_name(lack));
+        snprintf(what, sizeof(what), "has no efficiency that could be measured, with %s (%s)",
+                 it->methods[best].label, lap_bench_lack_name(lack));
+    lap_tell("lap bench", "--assert-efficiency %g: %s %zu %zu %zu %s", bench->least_efficiency,
+             lap_kind_words[it->kind].word, it->m, it->n, it->k, what);
     return false;
 }
 
@@ -131,8 +133,7 @@ static lap_status_t leave_out_refused(const lap_bench_t *bench, lap_bench_case_t
         if (status != LAP_ERR_UNSUPPORTED)
             return status;
         if (lap_world_rank(world) == 0 && !bench->quiet)
-            fprintf(stderr, "lap bench: %s is left out: %s\n", it->methods[i].label,
-                    lap_last_error());
+            lap_tell("lap bench", "%s is left out: %s", it->methods[i].label, lap_last_error());
         it->nmethods--;
         memmove(&it->methods[i], &it->methods[i + 1],
                 (it->nmethods - i + it->baseline) * sizeof(it->methods[0]));

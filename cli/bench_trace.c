@@ -146,8 +146,8 @@ static void write_file(const lap_bench_call_t *call, const lap_trace_t *simulate
     if (status != LAP_OK)
         lap_ranks_fail("lap bench", 0, status);
     else
-        fprintf(stderr, "lap bench: the trace lacks %zu records, which had no room in memory\n",
-                call->trace->dropped);
+        lap_tell("lap bench", "the trace lacks %zu records, which had no room in memory",
+                 call->trace->dropped);
 }
 
 lap_status_t lap_bench_write_trace(const lap_bench_call_t *call, bool *unwritten_p)

@@ -413,7 +413,7 @@ int lap_cli_check(int argc, char **argv)
         return status;
     checks_t *checks = calloc(1, sizeof(*checks));
     if (!checks) {
-        fprintf(stderr, "lap check: no memory\n");
+        lap_tell("lap check", "no memory");
         return LAP_CLI_FAILED;
     }
     status = LAP_CLI_USAGE;

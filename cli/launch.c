@@ -539,7 +539,7 @@ static void clean_up(job_t *job)
             close(rank->ended_fd);
     }
     if (!lap_gpu_share_end(&job->gpus))
-        fprintf(stderr, "%s: the MPS daemon did not end when it was asked to\n", job->launch->name);
+        lap_tell(job->launch->name, "the MPS daemon did not end when it was asked to");
     if (job->signals >= 0) {
         close(job->signals);
         sigprocmask(SIG_SETMASK, &job->spawn.mask, NULL);

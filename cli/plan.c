@@ -291,8 +291,8 @@ static lap_status_t write_trace(const lap_plan_request_t *request, const lap_pla
     if (status == LAP_OK)
         status = lap_trace_file_write(&file);
     if (status == LAP_OK && timeline.dropped > 0)
-        fprintf(stderr, "lap plan: the trace lacks %zu records: it has at most %d\n",
-                timeline.dropped, LAP_TRACE_MOST);
+        lap_tell("lap plan", "the trace lacks %zu records: it has at most %d", timeline.dropped,
+                 LAP_TRACE_MOST);
     lap_trace_clear(&timeline);
     return status;
 }

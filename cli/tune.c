@@ -455,7 +455,7 @@ static lap_status_t go_on(search_t *search)
     LAP_TRY(lap_group_agree(world, reads ? lap_tune_read(tune, &found) : LAP_OK));
     LAP_TRY(lap_group_broadcast(world, tune->choices, sizeof(tune->choices)));
     if (found > 0 && !tune->train.quiet)
-        fprintf(stderr, "lap tune: goes on after %d decisions: %s.part\n", found, tune->output);
+        lap_tell("lap tune", "goes on after %d decisions: %s.part", found, tune->output);
     return replay(search);
 }
 

@@ -145,10 +145,9 @@ static bool look_up(const lap_train_t *train, lap_tune_entry_t *entry)
         lap_free(text);
     }
     if (there && status != LAP_OK)
-        fprintf(stderr,
-                "%s: %s/%016" PRIx64 SUFFIX
-                " is damaged and was ignored: %s; lap tune writes it anew\n",
-                name, dir, key.digest, lap_last_error());
+        lap_tell(name,
+                 "%s/%016" PRIx64 SUFFIX " is damaged and was ignored: %s; lap tune writes it anew",
+                 dir, key.digest, lap_last_error());
     if (fd >= 0)
         close(fd);
     return there && status == LAP_OK;

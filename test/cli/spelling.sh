@@ -69,4 +69,11 @@ if ! "$LAP" info | grep -q '  libyaml .*not found'; then
     says '... and a key that is the contrary of an option' 2 '--compare needs overlap; expected no --no-comm-overlap with it' \
         --config model.yaml --global-batch 4 --tp 2 --compare
 fi
+
+# All sentences pass through lap_tell, but those of lap itself, which has no aliases, and what a launcher says with no memory left. What begins
+# with a return of the carriage tells how far a command is.
+is 'no sentence goes by' "$(cd "$LAP_SOURCE_DIR/cli" && grep -l 'stderr' ./*.c | sort | tr '\n' ' ')" \
+    './bench_print.c ./check.c ./lap.c ./launch.c ./spelling.c '
+is '... in these files' "$(cd "$LAP_SOURCE_DIR/cli" && grep -h 'stderr, ' bench_print.c check.c launch.c | grep -vF '"\r' | sed 's/^ *//')" \
+    'fprintf(stderr, "%s\n", text);'
 finish

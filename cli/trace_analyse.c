@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What follows from the records of a timeline: which put released which wait, what was hidden, and the
- * critical path across ranks. Sorting makes it quick: a step of many ranks has 10^5 records and more.
+ * What follows from the records of a timeline besides what was hidden: the critical path across ranks, and
+ * what a simulation says of each. Sorting makes it quick: a step of many ranks has 10^5 records and more.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -50,46 +50,6 @@ static int by_end(const void *left, const void *right)
     return order ? order : compare_numbers(a->index, b->index);
 }
 
-/* A word that is raised: of whom, by whom, in which call. */
-typedef struct word {
-    int32_t base, stride;
-    uint32_t call;
-    int32_t from, to;
-    uint32_t signal;
-} word_t;
-
-static int compare_words(const word_t *a, const word_t *b)
-{
-    const int64_t x[] = {a->base, a->stride, a->call, a->from, a->to, a->signal};
-    const int64_t y[] = {b->base, b->stride, b->call, b->from, b->to, b->signal};
-    for (size_t i = 0; i < sizeof(x) / sizeof(x[0]); i++)
-        if (x[i] != y[i])
-            return x[i] < y[i] ? -1 : 1;
-    return 0;
-}
-
-static word_t raised_word(const lap_trace_record_t *record)
-{
-    return (word_t){record->base, record->stride, record->call,
-                    record->rank, record->peer,   record->signal};
-}
-
-static word_t awaited_word(const lap_trace_record_t *record)
-{
-    return (word_t){record->base, record->stride, record->call,
-                    record->from, record->rank,   record->awaited};
-}
-
-static int by_word(const void *left, const void *right)
-{
-    const sorted_t *a = left, *b = right;
-    const word_t one = raised_word(a->record), other = raised_word(b->record);
-    int order = compare_words(&one, &other);
-    if (order == 0)
-        order = compare_numbers(lap_record_delivered(a->record), lap_record_delivered(b->record));
-    return order ? order : compare_numbers(a->index, b->index);
-}
-
 /* All records that `wanted` says, sorted; NULL: no memory. */
 static sorted_t *sort(const lap_trace_t *timeline, bool (*wanted)(const lap_trace_record_t *),
                       int (*compare)(const void *, const void *), size_t *count_p)
@@ -130,101 +90,16 @@ static lap_status_t find_order(lap_analysis_t *analysis)
     return LAP_OK;
 }
 
-/* ---- who released whom ---- */
-
-static bool raises(const lap_trace_record_t *record)
-{
-    return record->signal != LAP_NO_SIGNAL && record->stride != 0 && record->peer >= 0 &&
-           record->kind != LAP_STEP_WAIT;
-}
-
-static lap_status_t match_signals(lap_analysis_t *analysis)
-{
-    const lap_trace_t *timeline = analysis->timeline;
-    size_t count;
-    sorted_t *list = sort(timeline, raises, by_word, &count);
-    if (!list)
-        return no_memory(timeline);
-    for (size_t i = 0; i < timeline->nrecords; i++) {
-        const lap_trace_record_t *record = &timeline->records[i];
-        analysis->released_by[i] = LAP_NO_STEP;
-        if (record->count == 0 || record->stride == 0)
-            continue;
-        const word_t word = awaited_word(record);
-        size_t low = 0, high = count;
-        while (low < high) {
-            const size_t middle = low + (high - low) / 2;
-            const word_t other = raised_word(list[middle].record);
-            if (compare_words(&other, &word) < 0)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        low += record->count - 1;
-        const word_t found = low < count ? raised_word(list[low].record) : word;
-        if (low < count && compare_words(&found, &word) == 0)
-            analysis->released_by[i] = list[low].index;
-    }
-    lap_free(list);
-    return LAP_OK;
-}
-
 /* ---- what was hidden ---- */
-
-static lap_status_t find_times(lap_analysis_t *analysis)
-{
-    const lap_trace_t *timeline = analysis->timeline;
-    for (size_t i = 0; i < timeline->nrecords; i++) { /* how many there are at most */
-        const lap_trace_record_t *record = &timeline->records[i];
-        analysis->ranks[record->rank].nbusy += lap_step_computes(record->kind, record->stream);
-        analysis->ranks[record->rank].ncomm += record->flight.end != 0;
-        if (record->flight.end && record->peer >= 0 && record->peer < timeline->size)
-            analysis->ranks[record->peer].ncomm++;
-    }
-    for (int r = 0; r < timeline->size; r++) {
-        lap_rank_times_t *times = &analysis->ranks[r];
-        times->busy = lap_alloc(times->nbusy, sizeof(*times->busy));
-        times->comm = lap_alloc(times->ncomm, sizeof(*times->comm));
-        times->exposed = lap_alloc(times->nbusy + times->ncomm + 1, sizeof(*times->exposed));
-        times->nbusy = times->ncomm = 0;
-        if (!times->busy || !times->comm || !times->exposed)
-            return no_memory(timeline);
-    }
-    for (size_t i = 0; i < timeline->nrecords; i++) {
-        const lap_trace_record_t *record = &timeline->records[i];
-        lap_rank_times_t *own = &analysis->ranks[record->rank];
-        if (lap_step_computes(record->kind, record->stream))
-            lap_intervals_add(own->busy, &own->nbusy, record->span.begin, record->span.end);
-        if (record->flight.end && record->peer != record->rank) {
-            lap_intervals_add(own->comm, &own->ncomm, record->flight.begin, record->flight.end);
-            if (record->peer >= 0 && record->peer < timeline->size) {
-                lap_rank_times_t *peer = &analysis->ranks[record->peer];
-                lap_intervals_add(peer->comm, &peer->ncomm, record->flight.begin,
-                                  record->flight.end);
-            }
-        }
-    }
-    for (int r = 0; r < timeline->size; r++) {
-        lap_rank_times_t *times = &analysis->ranks[r];
-        times->nbusy = lap_intervals_join(times->busy, times->nbusy);
-        times->ncomm = lap_intervals_join(times->comm, times->ncomm);
-        times->nexposed = lap_intervals_without(times->comm, times->ncomm, times->busy,
-                                                times->nbusy, times->exposed);
-        times->busy_ns = lap_intervals_length(times->busy, times->nbusy);
-        times->comm_ns = lap_intervals_length(times->comm, times->ncomm);
-        times->exposed_ns = lap_intervals_length(times->exposed, times->nexposed);
-    }
-    return LAP_OK;
-}
 
 double lap_analysis_hidden(const lap_analysis_t *analysis)
 {
-    double comm = 0, exposed = 0;
+    double comm = 0, hidden = 0;
     for (int r = 0; r < analysis->timeline->size; r++) {
-        comm += (double)analysis->ranks[r].comm_ns;
-        exposed += (double)analysis->ranks[r].exposed_ns;
+        comm += (double)analysis->ranks[r].flight_ns;
+        hidden += (double)analysis->ranks[r].hidden_ns;
     }
-    return comm > 0 ? 1 - exposed / comm : 1;
+    return comm > 0 ? hidden / comm : 1;
 }
 
 /* ---- the critical path ---- */
@@ -376,6 +251,7 @@ static lap_status_t find_path(lap_analysis_t *analysis)
 
 lap_status_t lap_analyse(const lap_trace_t *timeline, lap_analysis_t *analysis)
 {
+    static const lap_interval_t always = {0, UINT64_MAX};
     const size_t size = (size_t)timeline->size;
     *analysis = (lap_analysis_t){.timeline = timeline, .begin = UINT64_MAX};
     analysis->order = lap_alloc(timeline->nrecords, sizeof(*analysis->order));
@@ -394,18 +270,15 @@ lap_status_t lap_analyse(const lap_trace_t *timeline, lap_analysis_t *analysis)
     if (timeline->nrecords == 0)
         analysis->begin = 0;
     LAP_TRY(find_order(analysis));
-    LAP_TRY(match_signals(analysis));
-    LAP_TRY(find_times(analysis));
+    LAP_TRY(lap_trace_match(timeline, analysis->released_by));
+    LAP_TRY(lap_trace_times(timeline, 0, timeline->size, &always, NULL, analysis->ranks));
     return find_path(analysis);
 }
 
 void lap_analysis_clear(lap_analysis_t *analysis)
 {
-    for (int r = 0; analysis->ranks && r < analysis->timeline->size; r++) {
-        lap_free(analysis->ranks[r].busy);
-        lap_free(analysis->ranks[r].comm);
-        lap_free(analysis->ranks[r].exposed);
-    }
+    for (int r = 0; analysis->ranks && r < analysis->timeline->size; r++)
+        lap_rank_times_clear(&analysis->ranks[r]);
     lap_free(analysis->order);
     lap_free(analysis->first);
     lap_free(analysis->released_by);

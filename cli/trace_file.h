@@ -27,17 +27,6 @@ typedef struct lap_path_piece {
     uint64_t begin, end;
 } lap_path_piece_t;
 
-/* What a rank did, by time. Lists are in order and do not touch. */
-typedef struct lap_rank_times {
-    lap_interval_t *busy; /* it computed */
-    size_t nbusy;
-    lap_interval_t *comm; /* something was on its way from it or to it */
-    size_t ncomm;
-    lap_interval_t *exposed; /* ... and it did not compute */
-    size_t nexposed;
-    uint64_t busy_ns, comm_ns, exposed_ns;
-} lap_rank_times_t;
-
 typedef struct lap_analysis {
     const lap_trace_t *timeline;
     uint64_t begin, end;   /* of all records */

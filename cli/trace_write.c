@@ -330,10 +330,11 @@ static void put_exposed(const run_t *run, int rank)
     const lap_rank_times_t *times = &run->analysis->ranks[rank];
     double sum = 0;
     put_counter(run, rank, "exposed time", "us", run->analysis->begin, 0);
-    for (size_t i = 0; i < times->nexposed; i++) {
-        put_counter(run, rank, "exposed time", "us", times->exposed[i].begin, sum);
-        sum += (double)(times->exposed[i].end - times->exposed[i].begin) * 1e-3;
-        put_counter(run, rank, "exposed time", "us", times->exposed[i].end, sum);
+    for (size_t i = 0; i < times->unhidden.count; i++) {
+        const lap_interval_t *piece = &times->unhidden.list[i];
+        put_counter(run, rank, "exposed time", "us", piece->begin, sum);
+        sum += (double)(piece->end - piece->begin) * 1e-3;
+        put_counter(run, rank, "exposed time", "us", piece->end, sum);
     }
 }
 
@@ -491,8 +492,8 @@ static void put_side(FILE *file, const char *name, const lap_trace_t *timeline,
     for (int r = 0; r < timeline->size; r++) {
         const lap_rank_times_t *times = &analysis->ranks[r];
         fprintf(file, "%s{\"compute_ms\":%.6f,\"comm_ms\":%.6f,\"exposed_ms\":%.6f}", r ? "," : "",
-                (double)times->busy_ns * 1e-6, (double)times->comm_ns * 1e-6,
-                (double)times->exposed_ns * 1e-6);
+                (double)times->busy_ns * 1e-6, (double)times->flight_ns * 1e-6,
+                (double)(times->flight_ns - times->hidden_ns) * 1e-6);
     }
     fputs("]", file);
     put_clocks(file, timeline);

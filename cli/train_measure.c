@@ -96,28 +96,24 @@ bool lap_train_is_traced(const lap_train_t *train, int index)
     return train->trace && (!train->apart || index >= train->iters - train->iters / 2);
 }
 
-/* What a rank has computed, in any call and kernel of the latest iteration. */
-typedef struct work {
-    lap_interval_t *intervals; /* NULL: not known */
-    size_t count;
-} work_t;
-
-static lap_status_t list_work(const lap_train_model_t *model, work_t *work_p)
+/* Adds what a rank, or whoever the trace is of (-1), has computed. */
+static void add_work(const lap_trace_t *trace, int rank, lap_intervals_t *work)
 {
-    const lap_trace_t *timeline = model->timeline;
-    work_t work = {.intervals = NULL};
-    if (timeline)
-        work.intervals = lap_alloc(timeline->nrecords + 1, sizeof(*work.intervals));
-    if (timeline && !work.intervals)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the work of %zu records",
-                         timeline->nrecords);
-    for (size_t i = 0; timeline && i < timeline->nrecords; i++) {
-        const lap_trace_record_t *record = &timeline->records[i];
-        if (lap_step_computes(record->kind, record->stream))
-            work.intervals[work.count++] = (lap_interval_t){record->span.begin, record->span.end};
+    for (size_t i = 0; i < trace->nrecords; i++) {
+        const lap_trace_record_t *record = &trace->records[i];
+        if ((rank < 0 || record->rank == rank) && lap_step_computes(record->kind, record->stream))
+            lap_intervals_add(work, record->span.begin, record->span.end);
     }
-    *work_p = work;
-    return LAP_OK;
+}
+
+/* In any call and kernel of the latest iteration, as far as that is known. */
+static lap_status_t list_work(const lap_train_model_t *model, lap_intervals_t *work_p)
+{
+    *work_p = (lap_intervals_t){.list = NULL};
+    if (model->timeline)
+        add_work(model->timeline, -1, work_p);
+    return work_p->failed ? lap_error(LAP_ERR_NO_MEMORY, "no memory for the work of a rank")
+                          : LAP_OK;
 }
 
 /*
@@ -125,11 +121,10 @@ static lap_status_t list_work(const lap_train_model_t *model, work_t *work_p)
  * is hidden by that of others. What came before *until_p counts for another call; NULL: nothing does.
  * No `work`: others find out when it was exposed, and what for.
  */
-static lap_status_t measure_call(lap_trace_t *trace, int rank, const work_t *work,
+static lap_status_t measure_call(lap_trace_t *trace, int rank, const lap_intervals_t *work,
                                  uint64_t *until_p, lap_comm_times_t *times,
                                  lap_train_comm_t *comm_p)
 {
-    const work_t others = work ? *work : (work_t){.intervals = NULL};
     lap_trace_view_t view;
     lap_trace_trim(trace);
     if (until_p) {
@@ -137,24 +132,24 @@ static lap_status_t measure_call(lap_trace_t *trace, int rank, const work_t *wor
         trace->end = trace->end > *until_p ? trace->end : *until_p;
         *until_p = trace->end;
     }
-    LAP_TRY(lap_trace_view_among(trace, rank, others.intervals, others.count, &view));
-    *comm_p = (lap_train_comm_t){.total = (double)view.flight_ns * 1e-9,
-                                 .hidden = (double)view.hidden_ns * 1e-9,
+    LAP_TRY(lap_trace_view(trace, rank, work, &view));
+    *comm_p = (lap_train_comm_t){.total = (double)view.times.flight_ns * 1e-9,
+                                 .hidden = (double)view.times.hidden_ns * 1e-9,
                                  .exposed = work ? (double)view.exposed_ns * 1e-9 : 0,
                                  .bytes = lap_trace_bytes(trace)};
     comm_p->causes[LAP_CAUSE_WIRE] = comm_p->exposed;
-    lap_comm_times_fly(times, &view);
-    for (size_t i = 0; work && i < view.nidle; i++)
-        lap_comm_times_expose(times, LAP_CAUSE_WIRE, view.idle[i].begin, view.idle[i].end);
+    lap_comm_times_fly(times, &view.times.flight);
+    for (size_t i = 0; work && i < view.idle.count; i++)
+        lap_comm_times_expose(times, LAP_CAUSE_WIRE, view.idle.list[i].begin,
+                              view.idle.list[i].end);
     lap_trace_view_clear(&view);
     return LAP_OK;
 }
 
 /* What is no pause of a call. */
 typedef struct spent {
-    work_t work;          /* of all calls, in order */
-    work_t calls;         /* the time of those before */
-    lap_interval_t *both; /* room for what concerns one call */
+    lap_intervals_t work;  /* of all calls, joined */
+    lap_intervals_t calls; /* the time of those before, joined */
 } spent_t;
 
 /*
@@ -166,20 +161,23 @@ static lap_status_t find_causes(lap_trace_t *call, int rank, uint64_t begin, spe
 {
     lap_train_comm_t comm = {0};
     lap_trace_view_t view;
-    size_t count = spent->calls.count;
     lap_trace_trim(call);
-    memcpy(spent->both, spent->calls.intervals, count * sizeof(*spent->both));
+    lap_intervals_t both = {.list = NULL};
+    lap_intervals_append(&both, &spent->calls);
     for (size_t i = 0; i < spent->work.count; i++)
-        if (spent->work.intervals[i].end > call->calls[rank].begin &&
-            spent->work.intervals[i].begin < call->calls[rank].end)
-            spent->both[count++] = spent->work.intervals[i];
-    LAP_TRY(lap_trace_view_among(call, rank, spent->both, count, &view));
+        if (spent->work.list[i].end > call->calls[rank].begin &&
+            spent->work.list[i].begin < call->calls[rank].end)
+            lap_intervals_add(&both, spent->work.list[i].begin, spent->work.list[i].end);
+    lap_status_t status = both.failed ? lap_error(LAP_ERR_NO_MEMORY, "no memory for a call's time")
+                                      : lap_trace_view(call, rank, &both, &view);
+    lap_intervals_clear(&both);
+    LAP_TRY(status);
     comm.exposed = (double)view.exposed_ns * 1e-9;
     for (int c = 0; c < LAP_CAUSES; c++)
         comm.causes[c] = (double)view.cause_ns[c] * 1e-9;
     lap_comm_times_explain(times, &view, view.call.begin - begin);
-    spent->calls.intervals[spent->calls.count++] = view.call;
-    spent->calls.count = lap_intervals_join(spent->calls.intervals, spent->calls.count);
+    lap_intervals_add(&spent->calls, view.call.begin, view.call.end);
+    lap_intervals_join(&spent->calls);
     lap_trace_view_clear(&view);
     *comm_p = comm;
     return LAP_OK;
@@ -263,24 +261,6 @@ static lap_status_t explain_call(void *context, uint32_t step, const lap_op_t *o
     return LAP_OK;
 }
 
-/* What a rank has computed in all calls; false: no memory. Each call has a record of the rank. */
-static bool list_spent(const lap_trace_t *all, int rank, spent_t *spent)
-{
-    work_t *work = &spent->work;
-    work->intervals = lap_alloc(all->nrecords, sizeof(*work->intervals));
-    spent->calls.intervals = lap_alloc(all->nrecords + 1, sizeof(*work->intervals));
-    spent->both = lap_alloc(2 * all->nrecords + 1, sizeof(*work->intervals));
-    if (!work->intervals || !spent->calls.intervals || !spent->both)
-        return false;
-    for (size_t i = 0; i < all->nrecords; i++) {
-        const lap_trace_record_t *record = &all->records[i];
-        if (record->rank == rank && lap_step_computes(record->kind, record->stream))
-            work->intervals[work->count++] = (lap_interval_t){record->span.begin, record->span.end};
-    }
-    work->count = lap_intervals_join(work->intervals, work->count);
-    return true;
-}
-
 static lap_status_t explain_calls(lap_train_model_t *model, const lap_trace_t *all,
                                   lap_train_iteration_t *iteration)
 {
@@ -295,8 +275,10 @@ static lap_status_t explain_calls(lap_train_model_t *model, const lap_trace_t *a
     explaining.call.calls = lap_alloc(size, sizeof(*explaining.call.calls));
     explaining.ends = lap_alloc(size, sizeof(*explaining.ends));
     lap_status_t status = LAP_OK;
+    add_work(all, lap_group_rank(model->groups.tp), &explaining.spent.work);
+    lap_intervals_join(&explaining.spent.work);
     if (!explaining.call.records || !explaining.call.calls || !explaining.ends ||
-        !list_spent(all, lap_group_rank(model->groups.tp), &explaining.spent))
+        explaining.spent.work.failed)
         status =
             lap_error(LAP_ERR_NO_MEMORY, "no memory for the calls of %zu records", all->nrecords);
     else
@@ -306,9 +288,8 @@ static lap_status_t explain_calls(lap_train_model_t *model, const lap_trace_t *a
     lap_free(explaining.call.records);
     lap_free(explaining.call.calls);
     lap_free(explaining.ends);
-    lap_free(explaining.spent.work.intervals);
-    lap_free(explaining.spent.calls.intervals);
-    lap_free(explaining.spent.both);
+    lap_intervals_clear(&explaining.spent.work);
+    lap_intervals_clear(&explaining.spent.calls);
     return status;
 }
 
@@ -325,31 +306,21 @@ static lap_status_t measure_causes(lap_train_model_t *model, lap_train_iteration
     return status;
 }
 
-/* What a call has computed itself. */
-static void add_busy(lap_interval_list_t *busy, const lap_trace_t *trace)
-{
-    for (size_t i = 0; i < trace->nrecords; i++) {
-        const lap_trace_record_t *record = &trace->records[i];
-        if (lap_step_computes(record->kind, record->stream))
-            lap_interval_list_add(busy, record->span.begin, record->span.end);
-    }
-}
-
 typedef struct measuring {
     lap_train_model_t *model;
-    const work_t *work;
+    const lap_intervals_t *work;
     lap_train_iteration_t *iteration;
 } measuring_t;
 
 static lap_status_t add_call(void *context, uint32_t step, const lap_op_t *op, lap_trace_t *trace)
 {
     const measuring_t *measuring = context;
-    const work_t *work = is_explained(measuring->model, op) ? NULL : measuring->work;
+    const lap_intervals_t *work = is_explained(measuring->model, op) ? NULL : measuring->work;
     lap_train_times_t *times = &measuring->model->times;
     const int kind = kind_of(trace->group);
     lap_train_comm_t comm;
     LAP_TRY(measure_call(trace, op->group->rank, work, NULL, &times->kinds[kind], &comm));
-    add_busy(&times->busy, trace);
+    add_work(trace, -1, &times->busy);
     add(&measuring->iteration->rows[row_of(measuring->model, step)], comm);
     if (kind < LAP_AXES)
         measuring->iteration->kinds[kind].bytes += comm.bytes;
@@ -376,13 +347,13 @@ static lap_status_t measure_messages(lap_train_model_t *model, lap_train_iterati
 
 lap_status_t lap_train_measure_passes(lap_train_model_t *model, lap_train_iteration_t *iteration)
 {
-    work_t work = {.intervals = NULL};
+    lap_intervals_t work;
     if (!iteration->traced)
         return LAP_OK;
     LAP_TRY(list_work(model, &work));
     measuring_t measuring = {model, &work, iteration};
     const lap_status_t status = each_call(model, add_call, &measuring);
-    lap_free(work.intervals);
+    lap_intervals_clear(&work);
     LAP_TRY(status);
     if (model->pp)
         LAP_TRY(measure_messages(model, iteration));
@@ -406,7 +377,7 @@ static lap_status_t measure_gradients(lap_train_model_t *model, lap_train_comm_t
  * Weights that a shared optimizer has made: hidden by any work of this rank, or exposed. Buckets travel from the
  * last to the first, and one may begin before another has ended: no time counts twice.
  */
-static lap_status_t measure_weights(lap_train_model_t *model, const work_t *work,
+static lap_status_t measure_weights(lap_train_model_t *model, const lap_intervals_t *work,
                                     lap_train_comm_t *comm_p)
 {
     lap_status_t status = LAP_OK;
@@ -429,12 +400,11 @@ static lap_status_t measure_weights(lap_train_model_t *model, const work_t *work
 /* What the timeline says of the whole iteration. */
 static lap_status_t measure_work(lap_train_model_t *model, lap_train_comm_t *weights)
 {
-    work_t work = {.intervals = NULL};
+    lap_intervals_t work;
     LAP_TRY(list_work(model, &work));
-    for (size_t i = 0; i < work.count; i++)
-        lap_interval_list_add(&model->times.busy, work.intervals[i].begin, work.intervals[i].end);
+    lap_intervals_append(&model->times.busy, &work);
     const lap_status_t status = model->dp ? measure_weights(model, &work, weights) : LAP_OK;
-    lap_free(work.intervals);
+    lap_intervals_clear(&work);
     return status;
 }
 

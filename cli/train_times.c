@@ -12,8 +12,8 @@ void lap_train_times_reset(lap_train_times_t *times)
 {
     for (size_t k = 0; k < sizeof(times->kinds) / sizeof(times->kinds[0]); k++)
         lap_comm_times_clear(&times->kinds[k]);
-    lap_interval_list_clear(&times->busy);
-    lap_interval_list_clear(&times->step);
+    lap_intervals_clear(&times->busy);
+    lap_intervals_clear(&times->step);
     times->ns = 0;
 }
 
@@ -25,7 +25,7 @@ void lap_train_times_resume(lap_train_times_t *times)
 void lap_train_times_pause(lap_train_times_t *times)
 {
     const uint64_t now = lap_now_ns();
-    lap_interval_list_add(&times->step, times->since, now);
+    lap_intervals_add(&times->step, times->since, now);
     times->ns += now - times->since;
 }
 

@@ -449,9 +449,9 @@ static lap_status_t measure(lap_dp_t *dp, lap_comm_times_t *times)
         if (dp->cut.sharded && i % 2) /* of weights: see lap_dp_weights_trace */
             continue;
         lap_trace_trim(trace);
-        LAP_TRY(lap_trace_view(trace, dp->group->rank, &view));
-        dp->total_s += (double)view.flight_ns * 1e-9;
-        lap_comm_times_fly(times, &view);
+        LAP_TRY(lap_trace_view(trace, dp->group->rank, NULL, &view));
+        dp->total_s += (double)view.times.flight_ns * 1e-9;
+        lap_comm_times_fly(times, &view.times.flight);
         lap_trace_view_clear(&view);
     }
     return LAP_OK;
@@ -494,7 +494,7 @@ lap_status_t lap_dp_find_causes(lap_dp_t *dp, lap_comm_times_t *times,
 {
     lap_trace_t *all = NULL;
     lap_interval_t exposed = dp->exposed;
-    lap_trace_view_t view = {.idle = &exposed, .nidle = 1};
+    lap_trace_view_t view = {.idle = {.list = &exposed, .count = 1}};
     lap_status_t status = lap_group_agree(dp->group, join_traces(dp, &all));
     const uint64_t begin = all ? all->begin : 0;
     *bytes_p = all ? lap_trace_bytes(all) : 0;

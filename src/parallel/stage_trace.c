@@ -226,16 +226,17 @@ static lap_status_t add_tied(const lap_pp_t *pp, uint64_t computed, bill_t *bill
             continue;
         lap_op_end_trace(lap_exec_program(pp->exec, f), trace);
         lap_trace_trim(trace);
-        status = lap_trace_view(trace, op->group->rank, &view);
+        status = lap_trace_view(trace, op->group->rank, NULL, &view);
         if (status != LAP_OK)
             continue;
         const uint64_t begin = trace->begin > computed ? trace->begin : computed;
         const uint64_t end = trace->end > begin ? trace->end : begin;
-        const uint64_t wire = end - begin < view.flight_ns ? end - begin : view.flight_ns;
-        cost->total += (double)view.flight_ns * 1e-9;
+        const uint64_t wire =
+            end - begin < view.times.flight_ns ? end - begin : view.times.flight_ns;
+        cost->total += (double)view.times.flight_ns * 1e-9;
         cost->wire += (double)wire * 1e-9;
         cost->core += (double)(end - begin - wire) * 1e-9;
-        lap_comm_times_fly(bill->times, &view);
+        lap_comm_times_fly(bill->times, &view.times.flight);
         lap_comm_times_expose(bill->times, LAP_CAUSE_WIRE, begin, begin + wire);
         lap_comm_times_expose(bill->times, LAP_CAUSE_CORE, begin + wire, end);
         cost->bytes += lap_trace_bytes(trace);
@@ -258,7 +259,7 @@ static lap_status_t add_messages(lap_pp_t *pp, lap_interval_t *flights, bill_t *
         if (pp->program.items[f].kind != counted)
             continue;
         bill->cost.total += (double)(flight->end - flight->begin) * 1e-9;
-        lap_comm_times_fly(bill->times, &(lap_trace_view_t){.flights = flight, .nflights = 1});
+        lap_comm_times_fly(bill->times, &(lap_intervals_t){.list = flight, .count = 1});
     }
     return add_tied(pp, add_pauses(pp, flights, bill), bill);
 }

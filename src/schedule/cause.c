@@ -21,7 +21,8 @@ typedef struct walk {
     size_t count, room;
     int from; /* of the wait of this rank that led here; -1: none */
     uint32_t signal;
-    bool failed; /* no memory */
+    uint32_t *released_by; /* of each record: see lap_trace_match */
+    bool failed;           /* no memory */
 } walk_t;
 
 const char *lap_cause_name(lap_cause_t cause)
@@ -117,31 +118,12 @@ static const lap_trace_record_t *last_until(const walk_t *walk, int rank, uint64
     return best;
 }
 
-/* Whether a record raised the word that `wait` waits for. */
-static bool raises(const lap_trace_record_t *record, const lap_trace_record_t *wait)
-{
-    return record->call == wait->call && record->rank == wait->from && record->peer == wait->rank &&
-           record->signal == wait->awaited && record->kind != LAP_STEP_WAIT &&
-           lap_span_known(&record->span);
-}
-
 /* Who raised a signal that came, as often as it was waited for; NULL: the trace does not know. */
 static const lap_trace_record_t *raiser(const walk_t *walk, const lap_trace_record_t *wait)
 {
-    const lap_trace_t *trace = walk->trace;
-    const lap_trace_record_t *end = trace->records + trace->nrecords;
-    for (const lap_trace_record_t *it = trace->records; it < end; it++) {
-        if (!raises(it, wait))
-            continue;
-        uint32_t nth = 1; /* in the order in which they came */
-        for (const lap_trace_record_t *other = trace->records; other < end; other++)
-            nth += raises(other, wait) &&
-                   (lap_record_delivered(other) < lap_record_delivered(it) ||
-                    (lap_record_delivered(other) == lap_record_delivered(it) && other < it));
-        if (nth == wait->count)
-            return it;
-    }
-    return NULL;
+    const lap_trace_record_t *records = walk->trace->records;
+    const uint32_t by = walk->released_by[wait - records];
+    return by != LAP_NO_STEP && lap_span_known(&records[by].span) ? &records[by] : NULL;
 }
 
 /* ---- the walk ---- */
@@ -277,12 +259,15 @@ static const lap_trace_record_t *went_on(const walk_t *walk, uint64_t when)
 lap_status_t lap_trace_find_causes(const lap_trace_t *trace, int rank, lap_trace_view_t *view)
 {
     walk_t walk = {.trace = trace, .rank = rank};
-    for (size_t i = view->nidle; i-- > 0;) {
-        const lap_interval_t *idle = &view->idle[i];
+    walk.released_by = lap_alloc(trace->nrecords, sizeof(*walk.released_by));
+    walk.failed = !walk.released_by || lap_trace_match(trace, walk.released_by) != LAP_OK;
+    for (size_t i = view->idle.count; i-- > 0 && !walk.failed;) {
+        const lap_interval_t *idle = &view->idle.list[i];
         walk.from = -1;
         walk.signal = LAP_NO_SIGNAL;
         walk_back(&walk, went_on(&walk, idle->end), idle->begin, idle->end);
     }
+    lap_free(walk.released_by);
     if (walk.failed) {
         lap_free(walk.list);
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the causes in a trace of %zu records",

@@ -8,24 +8,14 @@
 
 #include "schedule/trace.h"
 
-typedef struct lap_interval_list {
-    lap_interval_t *list;
-    size_t count, room;
-    bool failed; /* no memory for one of them */
-} lap_interval_list_t;
-
-/* Appends an interval, if it is not empty, and if there is memory for it: see `failed`. */
-void lap_interval_list_add(lap_interval_list_t *list, uint64_t begin, uint64_t end);
-void lap_interval_list_clear(lap_interval_list_t *list);
-
 /* By the clock of the rank. All zero at first; lap_comm_times_clear ends it, and leaves it so. */
 typedef struct lap_comm_times {
-    lap_interval_list_t flight;              /* something was on its way */
-    lap_interval_list_t exposed[LAP_CAUSES]; /* the rank stood still, for this */
+    lap_intervals_t flight;              /* something was on its way */
+    lap_intervals_t exposed[LAP_CAUSES]; /* the rank stood still, for this */
 } lap_comm_times_t;
 
 /* What was in flight during a call. Here as below `times` may be NULL. */
-void lap_comm_times_fly(lap_comm_times_t *times, const lap_trace_view_t *view);
+void lap_comm_times_fly(lap_comm_times_t *times, const lap_intervals_t *flights);
 
 /* An interval in which the rank stood still. */
 void lap_comm_times_expose(lap_comm_times_t *times, lap_cause_t cause, uint64_t begin,
@@ -50,7 +40,7 @@ typedef struct lap_comm_sum {
  * Adds up what lies within `step`. A rank that computed, in `busy`, did not stand still. Joins the
  * intervals of both lists. LAP_ERR_NO_MEMORY, also where an interval could not be added.
  */
-lap_status_t lap_comm_times_sum(const lap_comm_times_t *times, lap_interval_list_t *busy,
-                                lap_interval_list_t *step, lap_comm_sum_t *sum_p);
+lap_status_t lap_comm_times_sum(const lap_comm_times_t *times, lap_intervals_t *busy,
+                                lap_intervals_t *step, lap_comm_sum_t *sum_p);
 
 #endif

@@ -404,8 +404,8 @@ static void put_head(const picture_t *picture, const char *title)
     uint64_t flight = 0, hidden = 0, exposed = 0, causes[LAP_CAUSES] = {0};
     unsigned ranks = 0;
     for (int r = 0; r < trace->size; r++) {
-        flight += picture->views[r].flight_ns;
-        hidden += picture->views[r].hidden_ns;
+        flight += picture->views[r].times.flight_ns;
+        hidden += picture->views[r].times.hidden_ns;
         exposed += picture->views[r].exposed_ns;
         for (int c = 0; c < LAP_CAUSES; c++)
             causes[c] += picture->views[r].cause_ns[c];
@@ -612,7 +612,7 @@ static lap_status_t lay_out(picture_t *picture)
                 y += ROW_STEP;
             }
         if (drawn) {
-            LAP_TRY(lap_trace_view(trace, r, &picture->views[r]));
+            LAP_TRY(lap_trace_view(trace, r, NULL, &picture->views[r]));
             y += RANK_GAP;
         }
     }

@@ -13,6 +13,7 @@
 
 #include "device/device.h"
 #include "schedule/gather_records.h"
+#include "schedule/intervals.h"
 #include "schedule/schedule.h"
 
 #define LAP_TRACE_MOST 1000000 /* records of all ranks together that a file should have */
@@ -207,6 +208,32 @@ void lap_trace_start(lap_trace_t *trace);
  */
 lap_status_t lap_trace_share(lap_trace_t *trace, lap_group_t *group);
 
+/* ---- what follows from them ---- */
+
+/* The record that raised what each record waited for; LAP_NO_STEP: none that is known. LAP_ERR_NO_MEMORY. */
+lap_status_t lap_trace_match(const lap_trace_t *trace, uint32_t *released_by);
+
+/*
+ * What a rank did, by time. Lists are joined. In flight: any transfer from or to it, from its start to its
+ * delivery.
+ */
+typedef struct lap_rank_times {
+    lap_intervals_t busy;     /* it computed (lap_step_computes), or did other work */
+    lap_intervals_t flight;   /* something was in flight, */
+    lap_intervals_t unhidden; /* ... and it did not compute */
+    uint64_t busy_ns, flight_ns, hidden_ns;
+} lap_rank_times_t;
+
+/*
+ * What the ranks from `first` to before `end` did within an interval: times[0], all zero when given, is of
+ * rank `first`. They also worked in the intervals of `work`, which are no part of the trace; NULL: in none. The
+ * caller clears them, also after a failure. LAP_ERR_NO_MEMORY.
+ */
+lap_status_t lap_trace_times(const lap_trace_t *trace, int first, int end,
+                             const lap_interval_t *within, const lap_intervals_t *work,
+                             lap_rank_times_t *times);
+void lap_rank_times_clear(lap_rank_times_t *times);
+
 /* What arithmetic stood still for. */
 typedef enum lap_cause {
     LAP_CAUSE_WIRE = 0, /* data, or a signal, were on their way */
@@ -230,33 +257,11 @@ typedef struct lap_exposed {
 /* The bytes that a trace says were sent to other ranks. */
 double lap_trace_bytes(const lap_trace_t *trace);
 
-typedef struct lap_interval {
-    uint64_t begin, end;
-} lap_interval_t;
-
-/* Appends one that is not empty. */
-void lap_intervals_add(lap_interval_t *list, size_t *count, uint64_t begin, uint64_t end);
-
-/* Sorts intervals and joins those that touch; returns how many are left. */
-size_t lap_intervals_join(lap_interval_t *list, size_t count);
-
-/* The parts of a joined list that another does not cover; `rest` has room for one more than both have. */
-size_t lap_intervals_without(const lap_interval_t *list, size_t count, const lap_interval_t *other,
-                             size_t nother, lap_interval_t *rest);
-uint64_t lap_intervals_length(const lap_interval_t *list, size_t count);
-
-/*
- * The call as one rank saw it. In flight: any transfer from or to it, from its start to its
- * delivery.
- */
+/* The call as one rank saw it. */
 typedef struct lap_trace_view {
     lap_interval_t call;
-    lap_interval_t *idle; /* it did not compute (lap_step_computes), nor other work; in order */
-    size_t nidle;
-    lap_interval_t *flights; /* when something was in flight, within the call; in order */
-    size_t nflights;
-    uint64_t flight_ns;            /* something was in flight: the sum of `flights` */
-    uint64_t hidden_ns;            /* ... and the rank computed */
+    lap_rank_times_t times;        /* within the call */
+    lap_intervals_t idle;          /* it did not compute, nor other work; in order */
     uint64_t exposed_ns;           /* the rank did not compute: the sum of `idle`, */
     uint64_t cause_ns[LAP_CAUSES]; /* which is that of these, too */
     lap_exposed_t *exposed;        /* and that of these, in order */
@@ -264,15 +269,12 @@ typedef struct lap_trace_view {
 } lap_trace_view_t;
 
 /*
- * Looks at a trace from one rank's side. The caller clears the view. A trace that has not been
- * gathered knows nothing of the peers: all that they were waited for counts as on the wire.
+ * Looks at a trace from one rank's side; `work` is as for lap_trace_times. The caller clears the view. A trace
+ * that has not been gathered knows nothing of the peers: all that they were waited for counts as on the wire.
  * LAP_ERR_NO_MEMORY.
  */
-lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, lap_trace_view_t *view_p);
-
-/* The same where the rank also worked in these intervals, which are no part of the call. */
-lap_status_t lap_trace_view_among(const lap_trace_t *trace, int rank, const lap_interval_t *work,
-                                  size_t nwork, lap_trace_view_t *view_p);
+lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, const lap_intervals_t *work,
+                            lap_trace_view_t *view_p);
 void lap_trace_view_clear(lap_trace_view_t *view);
 
 /* The part of lap_trace_view that finds the causes of `idle`: see cause.c. */

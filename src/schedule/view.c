@@ -1,126 +1,108 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was hidden and what was exposed on a rank, from the records of a trace. */
-#include <stdlib.h>
-
+/* What was hidden and what was exposed on ranks, from the records of a trace. */
 #include "core/status.h"
 #include "schedule/trace.h"
 #include "util/alloc.h"
 
-static int compare_intervals(const void *left, const void *right)
+/* ---- what ranks did ---- */
+
+/* The ranks that are looked at, and when. */
+typedef struct looking {
+    int first, end;
+    const lap_interval_t *within;
+    lap_rank_times_t *times;
+} looking_t;
+
+static void add(const looking_t *looking, lap_intervals_t *list, uint64_t begin, uint64_t end)
 {
-    const lap_interval_t *a = left, *b = right;
-    return a->begin < b->begin ? -1 : a->begin > b->begin;
+    const lap_interval_t *within = looking->within;
+    lap_intervals_add(list, begin > within->begin ? begin : within->begin,
+                      end < within->end ? end : within->end);
 }
 
-size_t lap_intervals_join(lap_interval_t *list, size_t count)
+/* NULL: the rank is not looked at. */
+static lap_rank_times_t *times_of(const looking_t *looking, int rank)
 {
-    if (count == 0)
-        return 0;
-    qsort(list, count, sizeof(*list), compare_intervals);
-    size_t last = 0;
-    for (size_t i = 1; i < count; i++) {
-        if (list[i].begin > list[last].end)
-            list[++last] = list[i];
-        else if (list[i].end > list[last].end)
-            list[last].end = list[i].end;
+    return rank >= looking->first && rank < looking->end ? &looking->times[rank - looking->first]
+                                                         : NULL;
+}
+
+static void look(const looking_t *looking, const lap_trace_record_t *record)
+{
+    const lap_span_t *span = &record->span, *flight = &record->flight;
+    lap_rank_times_t *own = times_of(looking, record->rank);
+    lap_rank_times_t *peer = times_of(looking, record->peer);
+    if (own && lap_step_computes(record->kind, record->stream))
+        add(looking, &own->busy, span->begin, span->end);
+    if (own && own != peer)
+        add(looking, &own->flight, flight->begin, flight->end);
+    if (peer && own != peer)
+        add(looking, &peer->flight, flight->begin, flight->end);
+}
+
+static lap_status_t finish(const lap_trace_t *trace, lap_rank_times_t *times)
+{
+    lap_intervals_join(&times->busy);
+    lap_intervals_join(&times->flight);
+    times->unhidden = lap_intervals_without(&times->flight, &times->busy);
+    times->busy_ns = lap_intervals_length(&times->busy);
+    times->flight_ns = lap_intervals_length(&times->flight);
+    times->hidden_ns = times->flight_ns - lap_intervals_length(&times->unhidden);
+    return times->unhidden.failed
+               ? lap_error(LAP_ERR_NO_MEMORY, "no memory to look at a trace of %zu records",
+                           trace->nrecords)
+               : LAP_OK;
+}
+
+lap_status_t lap_trace_times(const lap_trace_t *trace, int first, int end,
+                             const lap_interval_t *within, const lap_intervals_t *work,
+                             lap_rank_times_t *times)
+{
+    const looking_t looking = {first, end, within, times};
+    for (size_t i = 0; i < trace->nrecords; i++)
+        look(&looking, &trace->records[i]);
+    for (lap_rank_times_t *it = times; it < times + (end - first); it++) {
+        for (size_t i = 0; work && i < work->count; i++)
+            add(&looking, &it->busy, work->list[i].begin, work->list[i].end);
+        LAP_TRY(finish(trace, it));
     }
-    return last + 1;
+    return LAP_OK;
 }
 
-void lap_intervals_add(lap_interval_t *list, size_t *count, uint64_t begin, uint64_t end)
+void lap_rank_times_clear(lap_rank_times_t *times)
 {
-    if (begin < end)
-        list[(*count)++] = (lap_interval_t){begin, end};
+    lap_intervals_clear(&times->busy);
+    lap_intervals_clear(&times->flight);
+    lap_intervals_clear(&times->unhidden);
 }
 
-size_t lap_intervals_without(const lap_interval_t *list, size_t count, const lap_interval_t *other,
-                             size_t nother, lap_interval_t *rest)
-{
-    size_t nrest = 0, first = 0;
-    for (size_t i = 0; i < count; i++) {
-        uint64_t at = list[i].begin;
-        while (first < nother && other[first].end <= at)
-            first++;
-        for (size_t j = first; j < nother && other[j].begin < list[i].end; j++) {
-            lap_intervals_add(rest, &nrest, at, other[j].begin);
-            at = other[j].end;
-        }
-        lap_intervals_add(rest, &nrest, at, list[i].end);
-    }
-    return nrest;
-}
+/* ---- a call ---- */
 
-uint64_t lap_intervals_length(const lap_interval_t *list, size_t count)
-{
-    uint64_t sum = 0;
-    for (size_t i = 0; i < count; i++)
-        sum += list[i].end - list[i].begin;
-    return sum;
-}
-
-/* Appends what of a span lies within the call. */
-static void append(lap_interval_t *list, size_t *count, uint64_t begin, uint64_t end,
-                   const lap_interval_t *call)
-{
-    lap_intervals_add(list, count, begin > call->begin ? begin : call->begin,
-                      end < call->end ? end : call->end);
-}
-
-lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, lap_trace_view_t *view_p)
-{
-    return lap_trace_view_among(trace, rank, NULL, 0, view_p);
-}
-
-lap_status_t lap_trace_view_among(const lap_trace_t *trace, int rank, const lap_interval_t *work,
-                                  size_t nwork, lap_trace_view_t *view_p)
+lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, const lap_intervals_t *work,
+                            lap_trace_view_t *view_p)
 {
     lap_trace_view_t view = {.call = {trace->begin, trace->end}};
     if (trace->calls)
         view.call = (lap_interval_t){trace->calls[rank].begin, trace->calls[rank].end};
-    lap_interval_t *busy = lap_alloc(trace->nrecords + nwork, sizeof(*busy));
-    view.flights = lap_alloc(trace->nrecords, sizeof(*view.flights));
-    view.idle = lap_alloc(2 * trace->nrecords + nwork + 1, sizeof(*view.idle));
-    lap_status_t status = LAP_OK;
-    if (!busy || !view.flights || !view.idle) {
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to look at a trace of %zu records",
-                           trace->nrecords);
-        goto out;
-    }
-    size_t nbusy = 0;
-    for (size_t i = 0; i < trace->nrecords; i++) {
-        const lap_trace_record_t *record = &trace->records[i];
-        if (record->rank == rank && lap_step_computes(record->kind, record->stream))
-            append(busy, &nbusy, record->span.begin, record->span.end, &view.call);
-        if (record->rank == rank || record->peer == rank)
-            append(view.flights, &view.nflights, record->flight.begin, record->flight.end,
-                   &view.call);
-    }
-    for (size_t i = 0; i < nwork; i++)
-        append(busy, &nbusy, work[i].begin, work[i].end, &view.call);
-    nbusy = lap_intervals_join(busy, nbusy);
-    view.nflights = lap_intervals_join(view.flights, view.nflights);
-    view.flight_ns = lap_intervals_length(view.flights, view.nflights);
-    /* First what was in flight and not hidden, then the pauses of all. */
-    view.nidle = lap_intervals_without(view.flights, view.nflights, busy, nbusy, view.idle);
-    view.hidden_ns = view.flight_ns - lap_intervals_length(view.idle, view.nidle);
-    view.nidle = lap_intervals_without(&view.call, 1, busy, nbusy, view.idle);
-    view.exposed_ns = lap_intervals_length(view.idle, view.nidle);
-    status = lap_trace_find_causes(trace, rank, &view);
-    if (status != LAP_OK)
-        goto out;
-    *view_p = view;
-    view = (lap_trace_view_t){.idle = NULL};
-out:
-    lap_trace_view_clear(&view);
-    lap_free(busy);
+    const lap_intervals_t call = {.list = &view.call, .count = view.call.begin < view.call.end};
+    lap_status_t status = lap_trace_times(trace, rank, rank + 1, &view.call, work, &view.times);
+    view.idle = lap_intervals_without(&call, &view.times.busy);
+    view.exposed_ns = lap_intervals_length(&view.idle);
+    if (status == LAP_OK && view.idle.failed)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the pauses of a call");
+    if (status == LAP_OK)
+        status = lap_trace_find_causes(trace, rank, &view);
+    if (status == LAP_OK)
+        *view_p = view;
+    else
+        lap_trace_view_clear(&view);
     return status;
 }
 
 void lap_trace_view_clear(lap_trace_view_t *view)
 {
-    lap_free(view->idle);
-    lap_free(view->flights);
+    lap_rank_times_clear(&view->times);
+    lap_intervals_clear(&view->idle);
     lap_free(view->exposed);
-    view->idle = view->flights = NULL;
     view->exposed = NULL;
 }

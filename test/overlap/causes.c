@@ -21,7 +21,7 @@ static void check_views(const lap_trace_t *trace, const char *label)
     for (int r = 0; r < trace->size; r++) {
         lap_trace_view_t view;
         uint64_t sum = 0, blamed = 0;
-        if (r == LATE || !tap_success(lap_trace_view(trace, r, &view), "%s: a view", label))
+        if (r == LATE || !tap_success(lap_trace_view(trace, r, NULL, &view), "%s: a view", label))
             continue;
         for (int c = 0; c < LAP_CAUSES; c++)
             sum += view.cause_ns[c];

@@ -40,6 +40,7 @@ static lap_trace_record_t *add(int rank, lap_step_kind_t kind, int stream, uint6
     record->step = (uint32_t)trace->nrecords++;
     record->peer = record->from = -1;
     record->signal = LAP_NO_SIGNAL;
+    record->stride = 1;
     record->span = (lap_span_t){START + from, START + from, START + to};
     return record;
 }
@@ -72,7 +73,7 @@ static lap_trace_record_t *add_gemm(int rank, int source, uint64_t ready, uint64
 static void expect(const char *what, uint64_t wire, uint64_t late, uint64_t core, int who, int from)
 {
     lap_trace_view_t view;
-    if (!tap_success(lap_trace_view(trace, 0, &view), "%s: a view", what))
+    if (!tap_success(lap_trace_view(trace, 0, NULL, &view), "%s: a view", what))
         return;
     uint64_t sum = 0;
     const lap_exposed_t *longest = NULL;

@@ -10,13 +10,13 @@
 enum { SPACE = 160, TRIES = 3000, MOST = 7 };
 
 /* Intervals that may touch, overlap or be empty, in any order; `in` says which nanoseconds they have. */
-static void fill(lap_interval_list_t *list, uint64_t seed, uint64_t longest, bool *in)
+static void fill(lap_intervals_t *list, uint64_t seed, uint64_t longest, bool *in)
 {
     const uint64_t count = tap_random(seed, 0) % MOST;
     for (uint64_t i = 0; i < count; i++) {
         const uint64_t begin = 1 + tap_random(seed, 2 * i + 1) % (SPACE - longest - 1);
         const uint64_t end = begin + tap_random(seed, 2 * i + 2) % longest;
-        lap_interval_list_add(list, begin, end);
+        lap_intervals_add(list, begin, end);
         for (uint64_t t = begin; t < end; t++)
             in[t] = true;
     }
@@ -50,7 +50,7 @@ static bool agrees(uint64_t seed)
 {
     moments_t in = {.flight = {false}};
     lap_comm_times_t times = {.flight = {.list = NULL}}, other = times, all = times;
-    lap_interval_list_t busy = {.list = NULL}, step = {.list = NULL};
+    lap_intervals_t busy = {.list = NULL}, step = {.list = NULL};
     lap_comm_sum_t sum = {.flight = UINT64_MAX};
     fill(&times.flight, 10 * seed, 30, in.flight);
     fill(&other.flight, 10 * seed + 1, 30, in.flight);
@@ -67,8 +67,8 @@ static bool agrees(uint64_t seed)
     lap_comm_times_clear(&times);
     lap_comm_times_clear(&other);
     lap_comm_times_clear(&all);
-    lap_interval_list_clear(&busy);
-    lap_interval_list_clear(&step);
+    lap_intervals_clear(&busy);
+    lap_intervals_clear(&step);
     bool same = status == LAP_OK && sum.flight == expected.flight &&
                 sum.hidden == expected.hidden && sum.exposed == expected.exposed;
     for (int c = 0; c < LAP_CAUSES; c++)
@@ -82,22 +82,37 @@ static void test_views(void)
     lap_exposed_t pieces[] = {{.begin = 1015, .end = 1020, .cause = LAP_CAUSE_LATE},
                               {.begin = 1020, .end = 1024, .cause = LAP_CAUSE_CORE}};
     const lap_trace_view_t view = {
-        .flights = flights, .nflights = 2, .exposed = pieces, .nexposed = 2};
+        .times.flight = {.list = flights, .count = 2}, .exposed = pieces, .nexposed = 2};
     lap_comm_times_t times = {.flight = {.list = NULL}};
-    lap_interval_list_t busy = {.list = NULL}, step = {.list = NULL};
+    lap_intervals_t busy = {.list = NULL}, step = {.list = NULL};
     lap_comm_sum_t sum;
-    lap_interval_list_add(&step, 1, 100);
-    lap_comm_times_fly(&times, &view);
+    lap_intervals_add(&step, 1, 100);
+    lap_comm_times_fly(&times, &view.times.flight);
     lap_comm_times_explain(&times, &view, 1000); /* by a clock that is ahead */
     lap_comm_times_explain(NULL, &view, 0);
-    lap_comm_times_fly(NULL, &view);
+    lap_comm_times_fly(NULL, &view.times.flight);
     tap_success(lap_comm_times_sum(&times, &busy, &step, &sum), "the times of a call");
     tap_ok(sum.flight == 20 && sum.hidden == 15 && sum.exposed == 9 &&
                sum.causes[LAP_CAUSE_LATE] == 5 && sum.causes[LAP_CAUSE_CORE] == 4,
            "pieces of a view are by the clock of the rank");
     lap_comm_times_clear(&times);
-    lap_interval_list_clear(&busy);
-    lap_interval_list_clear(&step);
+    lap_intervals_clear(&busy);
+    lap_intervals_clear(&step);
+}
+
+/* A list that had no memory for one of its intervals: no sum is made of it, whichever it is. */
+static void test_failed(void)
+{
+    lap_comm_times_t times = {.flight = {.list = NULL}};
+    lap_intervals_t busy = {.list = NULL}, step = {.list = NULL};
+    lap_intervals_t *const lists[] = {&times.flight, &times.exposed[LAP_CAUSE_LATE], &busy, &step};
+    lap_comm_sum_t sum;
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        lists[i]->failed = true;
+        tap_failure(lap_comm_times_sum(&times, &busy, &step, &sum), LAP_ERR_NO_MEMORY, "times",
+                    NULL);
+        lists[i]->failed = false;
+    }
 }
 
 int main(void)
@@ -109,5 +124,6 @@ int main(void)
     tap_ok(wrong == 0, "what happens at once counts once: %d tries, %d wrong, the first %d", TRIES,
            (int)wrong, (int)first);
     test_views();
+    test_failed();
     return tap_done();
 }

@@ -3,7 +3,8 @@
  * A libcublasmp.so.0 of 0.10 over the fake NCCL: ranks find each other's parts in the workspace, which
  * must be registered on both grids. It knows the layouts of AG+GEMM, GEMM+RS and GEMM+AR, and refuses
  * others, and algorithms that need multicast. FAKE_CUBLASMP_VERSION is what it says that it is; 1000.
- * FAKE_CUBLASMP_DIES is a rank that is killed while it takes its workspace.
+ * FAKE_CUBLASMP_DIES is a rank that is killed while it takes its workspace. As the CUDA runtime in the
+ * real one does, it waits for its kernels when the process exits.
  */
 #include <signal.h>
 #include <stdatomic.h>
@@ -259,6 +260,14 @@ static void finish(const job_t *job, size_t i, size_t j, size_t columns, float s
     fake_store(dtype, fake_at(job->d), i * columns + j, sum);
 }
 
+static _Atomic int jobs; /* that run now */
+
+__attribute__((destructor)) static void await_jobs(void)
+{
+    while (atomic_load(&jobs) > 0)
+        nanosleep(&(struct timespec){0, 20000}, NULL);
+}
+
 static void run_job(void *argument)
 {
     const job_t *job = argument;
@@ -266,6 +275,7 @@ static void run_job(void *argument)
     const size_t k = (size_t)job->k, rows = m / ranks;
     const int32_t wire = dtype_of(job->wire);
     char *own = job->workspaces[job->rank] + HEAD;
+    atomic_fetch_add(&jobs, 1);
     if (job->kind == 0)
         memcpy(own, fake_at(job->b), rows * k * lap_dtype_size(dtype_of(job->type_b)));
     for (size_t i = 0; job->kind > 0 && i < m; i++)
@@ -284,6 +294,7 @@ static void run_job(void *argument)
             finish(job, i, j, columns, sum);
         }
     meet(job);
+    atomic_fetch_sub(&jobs, 1);
 }
 
 /* The kind of operator that layouts describe; -1: none that it knows. */

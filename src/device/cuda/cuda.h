@@ -299,6 +299,9 @@ lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t 
 lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
                                      const uint32_t *raised, size_t n);
 
+/* It did not end its work when it had to: nothing waits for it any more, nor does the process's exit. */
+void lap_cuda_give_up(lap_cuda_device_t *device);
+
 void lap_cuda_client_attach(lap_cuda_device_t *device, lap_cuda_client_t *client);
 void lap_cuda_client_detach(lap_cuda_device_t *device, lap_cuda_client_t *client);
 

@@ -384,11 +384,13 @@ void lap_cuda_release(lap_device_t *handle, lap_event_t *until)
     if (lap_cuda_enter(device) != LAP_OK)
         return;
     (void)lap_cuda_flush(device);
-    device->dead = !drain(device, until);
+    const bool drained = drain(device, until);
     (void)lap_cuda_leave(device, LAP_OK);
     lap_cuda_forget_stamps(device);
-    if (device->dead)
+    if (!drained) {
+        lap_cuda_give_up(device);
         return;
+    }
     for (unsigned i = 0; i < LAP_CUDA_SLOTS; i++)
         device->board->slots[i].state = LAP_CUDA_RUNS;
     __atomic_store_n(&device->board->abort, LAP_CUDA_GO, __ATOMIC_SEQ_CST);

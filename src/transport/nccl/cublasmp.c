@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <string.h>
 
 #include "core/library.h"
@@ -80,7 +79,6 @@ typedef struct api {
 
 typedef struct multiplier {
     lap_foreign_t base; /* first */
-    lap_cuda_client_t client;
     api_t api;
     lap_nccl_comm_t *nccl;
     ncclComm_t comm; /* its own, which blocks */
@@ -174,30 +172,12 @@ static void free_inside(multiplier_t *it)
         (void)cuda->cuStreamDestroy(it->stream);
 }
 
-/* Its kernels wait for a peer that is gone, and would keep the GPU busy for ever. */
-static void client_end(lap_cuda_client_t *client)
-{
-    multiplier_t *it = (multiplier_t *)((char *)client - offsetof(multiplier_t, client));
-    if (!it->comm || it->abandoned || lap_nccl_enter(it->nccl) != LAP_OK)
-        return;
-    (void)it->nccl->api.ncclCommRevoke(it->comm, 0);
-    (void)lap_nccl_leave(it->nccl, LAP_OK);
-}
-
-/* Operators end before their device does. */
-static void client_close(lap_cuda_client_t *client)
-{
-    multiplier_t *it = (multiplier_t *)((char *)client - offsetof(multiplier_t, client));
-    lap_cuda_client_detach(it->nccl->device, client);
-}
-
 /* What a dead GPU, or one whose peers are gone, was given cannot be taken back. */
 static void destroy(lap_foreign_t *foreign)
 {
     multiplier_t *it = (multiplier_t *)foreign;
     if (it->abandoned)
         return;
-    lap_cuda_client_detach(it->nccl->device, &it->client);
     if (lap_group_broken(it->nccl->group) == LAP_OK && lap_nccl_enter(it->nccl) == LAP_OK) {
         free_inside(it);
         (void)lap_nccl_leave(it->nccl, LAP_OK);
@@ -568,7 +548,8 @@ static lap_status_t run_task(task_t *task)
     }
     lap_status_t status = await(task);
     if (status != LAP_OK) {
-        task->it->abandoned = task->it->nccl->device->dead = true;
+        task->it->abandoned = true;
+        lap_cuda_give_up(task->it->nccl->device);
         atomic_store(&task->abandoned, true);
         pthread_detach(thread);
         return status;
@@ -653,13 +634,8 @@ lap_status_t lap_nccl_foreign_create(lap_group_t *group, const lap_foreign_shape
     multiplier_t *it = lap_alloc(1, sizeof(*it));
     lap_status_t status =
         it ? LAP_OK : lap_error(LAP_ERR_NO_MEMORY, "no memory for an operator of cuBLASMp");
-    if (it) {
-        *it = (multiplier_t){.base = {run, running, destroy},
-                             .client = {client_end, client_close, NULL},
-                             .nccl = nccl,
-                             .shape = *shape};
-        lap_cuda_client_attach(nccl->device, &it->client);
-    }
+    if (it)
+        *it = (multiplier_t){.base = {run, running, destroy}, .nccl = nccl, .shape = *shape};
     status = lap_group_agree(group, status);
     if (status == LAP_OK)
         status = make(it);

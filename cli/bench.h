@@ -340,7 +340,7 @@ void lap_bench_result_clear(lap_bench_result_t *result);
 lap_status_t lap_bench_measure(const lap_bench_t *bench, const lap_bench_case_t *it,
                                lap_world_t *world, lap_bench_result_t *result_p);
 
-/* A call that was traced, for bench_trace.c. */
+/* A method whose calls are traced. */
 typedef struct lap_bench_call {
     const lap_bench_t *bench;
     const lap_bench_case_t *it;
@@ -348,9 +348,21 @@ typedef struct lap_bench_call {
     lap_engine_t *engine;
     lap_buffer_t *buffer;
     lap_op_t *op, *gemm; /* gemm: during which it ran, NULL: none */
-    lap_trace_t *trace;  /* gathered */
+    size_t method;
+    bool shows; /* this rank says what it does */
+    /* Runs a call with a trace; *ns_p is the time of the slowest rank. Collective. */
+    lap_status_t (*time)(void *context, size_t method, lap_trace_t *trace, double *ns_p);
+    void *context;
+    /* Of the call that is told of: */
+    lap_trace_t *trace; /* gathered */
     const char *title;
 } lap_bench_call_t;
+
+/*
+ * Traces a few calls of a method: what the median one was spent on is in the result afterwards, and in the
+ * files that are asked for, if the method is result->drawn. Collective.
+ */
+lap_status_t lap_bench_trace_calls(lap_bench_call_t *call, lap_bench_result_t *result);
 
 /*
  * Writes what --trace asks for; a file that cannot be written sets *unwritten_p, on rank 0,

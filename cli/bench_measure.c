@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What every rank of `lap bench` does: makes the matrices, times the GEMM alone, verifies each
- * method, times all of them in turn, verifies again, and draws a call. A time is that of the
+ * method, times all of them in turn, verifies again, and traces calls. A time is that of the
  * slowest rank; all ranks learn every time, so that they come to the same result and the same
  * decisions.
  */
@@ -19,7 +19,6 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define TRACED_CALLS 5 /* of each method, of which the median one is reported, or drawn */
 #define RATIO_ROUNDS 5 /* GEMMs that are timed for a link of a given ratio */
 
 /* What a rank tells all others with everything that it measures. */
@@ -169,8 +168,9 @@ static lap_status_t join_verdicts(runner_t *runner, lap_bench_verdict_t *verdict
     return LAP_OK;
 }
 
-static lap_status_t time_call(runner_t *runner, size_t method, lap_trace_t *trace, double *ns_p)
+static lap_status_t time_call(void *context, size_t method, lap_trace_t *trace, double *ns_p)
 {
+    runner_t *runner = context;
     lap_trace_mark(trace);
     LAP_TRY(lap_group_barrier(runner->group));
     const uint64_t begin = lap_now_ns();
@@ -519,7 +519,7 @@ void lap_bench_result_clear(lap_bench_result_t *result)
     memset(result, 0, sizeof(*result));
 }
 
-/* ---- the picture ---- */
+/* ---- traces ---- */
 
 /* The method to draw: as asked; else the fastest correct one that is not serial; else serial. */
 static size_t drawn_method(const runner_t *runner)
@@ -534,123 +534,24 @@ static size_t drawn_method(const runner_t *runner)
     return best;
 }
 
-/* What was called, and which of the calls that were traced this is. */
-static void write_title(const runner_t *runner, size_t method, char *title, size_t bytes)
-{
-    const lap_bench_case_t *it = runner->it;
-    const lap_bench_traced_t *traced = &runner->result.methods[method].traced;
-    char link[64], types[LAP_BENCH_TYPES_TEXT];
-    lap_bench_link_text(&runner->result.link, link, sizeof(link));
-    lap_bench_types_text(&runner->data.shape, types, sizeof(types));
-    snprintf(title, bytes,
-             "%s %s, M N K = %zu %zu %zu, %s, %d ranks (%s, %s), %s: call %d of %d, the median",
-             lap_kind_words[it->kind].title, it->methods[method].label, it->m, it->n, it->k, types,
-             lap_group_size(runner->group), runner->bench->device, runner->bench->transport, link,
-             traced->call, traced->calls);
-}
-
-/* The index of the median of a few times. */
-static size_t median_call(const double *ns, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        size_t below = 0;
-        for (size_t j = 0; j < count; j++)
-            below += ns[j] < ns[i] || (j < i && ns[j] == ns[i]);
-        if (below == count / 2)
-            return i;
-    }
-    return 0;
-}
-
-/* A full disk must not cost what was measured: the table is printed all the same. */
-static void write_picture(runner_t *runner, lap_trace_t *trace, const char *title)
-{
-    const lap_status_t status = lap_trace_draw(trace, title, runner->bench->timeline);
-    runner->result.undrawn = status != LAP_OK;
-    if (status == LAP_OK)
-        return;
-    lap_bench_progress_end(true);
-    lap_ranks_fail("lap bench", 0, status);
-}
-
-/* What the ranks saw of a gathered call, as means. */
-static lap_status_t view_call(const lap_trace_t *trace, lap_bench_traced_t *traced)
-{
-    const double part = 1e-6 / trace->size;
-    for (int r = 0; r < trace->size; r++) {
-        lap_trace_view_t view;
-        LAP_TRY(lap_trace_view(trace, r, NULL, &view));
-        traced->flight_ms += (double)view.times.flight_ns * part;
-        traced->hidden_ms += (double)view.times.hidden_ns * part;
-        traced->exposed_ms += (double)view.exposed_ns * part;
-        for (int c = 0; c < LAP_CAUSES; c++)
-            traced->cause_ms[c] += (double)view.cause_ns[c] * part;
-        lap_trace_view_clear(&view);
-    }
-    traced->bytes = lap_trace_bytes(trace) / trace->size;
-    return LAP_OK;
-}
-
-/* The same for a file for other programs. */
-static lap_status_t write_trace(runner_t *runner, size_t method, lap_trace_t *trace,
-                                const char *title)
-{
-    const lap_bench_call_t call = {.bench = runner->bench,
-                                   .it = runner->it,
-                                   .group = runner->group,
-                                   .engine = runner->engine,
-                                   .buffer = runner->buffer,
-                                   .op = runner->ops[method],
-                                   .gemm = runner->gemm,
-                                   .trace = trace,
-                                   .title = title};
-    return lap_bench_write_trace(&call, &runner->result.unwritten);
-}
-
-/* Traces a few calls and looks at the median one: an unlucky one would tell a wrong sentence. */
-static lap_status_t trace_method(runner_t *runner, size_t method, bool draws, bool writes)
-{
-    lap_bench_progress(runner->shows, "%s %s", draws ? "drawing" : "tracing",
-                       runner->it->methods[method].label);
-    lap_bench_traced_t *traced = &runner->result.methods[method].traced;
-    lap_trace_t *traces[TRACED_CALLS] = {NULL};
-    double ns[TRACED_CALLS];
-    lap_status_t status = LAP_OK;
-    for (size_t i = 0; i < TRACED_CALLS && status == LAP_OK; i++) {
-        status = lap_trace_create(&traces[i]);
-        if (status == LAP_OK)
-            status = time_call(runner, method, traces[i], &ns[i]);
-    }
-    if (status == LAP_OK) {
-        const size_t call = median_call(ns, TRACED_CALLS);
-        char title[384];
-        *traced = (lap_bench_traced_t){
-            .calls = TRACED_CALLS, .call = (int)call + 1, .total_ms = ns[call] * 1e-6};
-        write_title(runner, method, title, sizeof(title));
-        status = lap_trace_gather(traces[call], runner->group);
-        if (status == LAP_OK && runner->speaks)
-            status = view_call(traces[call], traced);
-        if (status == LAP_OK && runner->speaks && draws)
-            write_picture(runner, traces[call], title);
-        if (status == LAP_OK && writes)
-            status = write_trace(runner, method, traces[call], title);
-    }
-    for (size_t i = 0; i < TRACED_CALLS; i++)
-        lap_trace_destroy(traces[i]);
-    return status;
-}
-
 /* All methods; a sweep has too many calls for that. The picture is of the first case. */
 static lap_status_t trace_methods(runner_t *runner)
 {
-    const bool first = runner->it == &runner->bench->cases[0];
-    const bool draws = runner->bench->timeline && first;
-    const bool writes = runner->bench->trace_path && first;
-    runner->result.drawn = drawn_method(runner);
+    lap_bench_call_t call = {.bench = runner->bench,
+                             .it = runner->it,
+                             .group = runner->group,
+                             .engine = runner->engine,
+                             .buffer = runner->buffer,
+                             .gemm = runner->gemm,
+                             .shows = runner->shows,
+                             .time = time_call,
+                             .context = runner};
     const bool traces = runner->bench->trace && runner->bench->mode != LAP_BENCH_SWEEP;
-    for (size_t i = 0; i < runner->it->nmethods && traces; i++)
-        LAP_TRY(trace_method(runner, i, draws && i == runner->result.drawn,
-                             writes && i == runner->result.drawn));
+    runner->result.drawn = drawn_method(runner);
+    for (call.method = 0; call.method < runner->it->nmethods && traces; call.method++) {
+        call.op = runner->ops[call.method];
+        LAP_TRY(lap_bench_trace_calls(&call, &runner->result));
+    }
     return LAP_OK;
 }
 

@@ -66,9 +66,15 @@ source=$(cd "$source" && pwd) || exit 2
 : "${mutants:=$source/scripts/mutants}" "${work:=$source/build-mutants}"
 command -v patch >/dev/null || die "patch is missing: install it with 'apt-get install patch'"
 
-# header FILE KEY: what the mutant's line `# KEY: ...` says.
+# header FILE KEY: what the mutant's line `# KEY: ...` says. No other program is started: there are hundreds of mutants.
 header() {
-    sed -n "/^[^#]/q; s/^# $2: *//p" "$1"
+    local line
+    while IFS= read -r line && [[ -z $line || $line == '#'* ]]; do
+        if [[ $line == "# $2:"* ]]; then
+            line=${line#"# $2:"}
+            echo "${line#"${line%%[! ]*}"}"
+        fi
+    done <"$1"
 }
 
 # The files that a mutant changes.
@@ -92,7 +98,8 @@ fits() {
 # Whether a mutant is among those that were asked for.
 wanted() {
     local name layer build pattern
-    name=$(basename "$1" .diff) layer=$(header "$1" layer) build=$(header "$1" build)
+    name=${1##*/} layer=$(header "$1" layer) build=$(header "$1" build)
+    name=${name%.diff}
     [[ -z $only_layers || $only_layers == *" $layer "* ]] || return 1
     [[ -z $only_builds || $only_builds == *" ${build:-plain} "* ]] || return 1
     [ ${#names[@]} -gt 0 ] || return 0

@@ -24,7 +24,9 @@ while IFS= read -r line; do
     case $short in
     *' bench '*) short="$short --iters 1 --warmup 0" ;;
     *' train '*--save*|*' train '*--load*) short="$short --seq 32 --heads 4" ;; # one goes on from the other
-    *' train '*) short="${short/--iters 5/} --iters 1 --seq 32" ;;
+    *' train '*--model*|*' train '*--config*|*' train '*--hidden*) short="${short/--iters 5/} --iters 1 --seq 32" ;;
+    *' train '*) short="${short/--iters 5/} --iters 1 --seq 32 --head-dim 8" ;;
+    *' tune '*) short="$short --head-dim 8" ;;
     *' check all'*) short="$short --ranks 1:2" ;;
     esac
     ran=$((ran + 1))

@@ -5,6 +5,7 @@
  * bits; and passes are proved. Ranks are threads.
  *
  *     model gpt|llama|ways [cpu|ref|cuda]
+ *     model proofs
  */
 #include <lap/data_parallel.h>
 #include <lap/model.h>
@@ -311,11 +312,11 @@ static void test_proofs(void)
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "gpt", *device = argc > 2 ? argv[2] : "cpu";
-    if (strcmp(what, "ways") == 0) {
+    if (strcmp(what, "proofs") == 0)
         test_proofs();
+    else if (strcmp(what, "ways") == 0)
         test_ways(device);
-    } else {
+    else
         test_grids(device, strcmp(what, "llama") == 0);
-    }
     return tap_done();
 }

@@ -474,8 +474,8 @@ static int check_case(const lap_bench_t *bench, const lap_bench_case_t *it, int 
     double needed = lap_ranks_here(nranks) * lap_bench_data_bytes(&shape);
     if (needed > there)
         return lap_args_fail(&lap_bench_command,
-                             "M N K = %zu %zu %zu on %d ranks needs about %.3g GiB of memory: this "
-                             "machine has %.3g GiB",
+                             "M N K = %zu %zu %zu on %d ranks needs about %.4g GiB of memory: this "
+                             "machine has %.4g GiB",
                              it->m, it->n, it->k, nranks, needed / (1 << 30), there / (1 << 30));
     for (size_t i = 0; i < it->nmethods; i++) {
         size_t bytes, nsignals;

@@ -377,13 +377,19 @@ static bool check_sense(const lap_args_t *args, const checks_t *checks)
 static bool parse(const lap_args_t *args, checks_t *checks)
 {
     const size_t most = (size_t)1 << 20;
-    const char *words[LAP_KINDS + 2] = {NULL};
+    const char *words[LAP_KINDS + 4] = {NULL};
     for (size_t kind = 0; kind < LAP_KINDS; kind++)
         words[kind] = lap_kind_words[kind].word;
     words[LAP_KINDS] = "all";
+    words[LAP_KINDS + 1] = "train";
+    words[LAP_KINDS + 2] = "pipeline";
     checks->wire_dtype = LAP_DTYPE_DEFAULT;
-    if (!lap_arg_choice(&command, "the operator", args->positionals[0], words, &checks->op) ||
-        !lap_arg_list(&command, "--method", args->values[METHOD], &checks->methods) ||
+    if (!lap_arg_choice(&command, "what to check", args->positionals[0], words, &checks->op))
+        return false;
+    if (checks->op > LAP_KINDS)
+        return lap_args_wrong(&command, "%s comes after options; expected lap check %s [OPTIONS]",
+                              words[checks->op], words[checks->op]);
+    if (!lap_arg_list(&command, "--method", args->values[METHOD], &checks->methods) ||
         !parse_ranks(args->values[RANKS], &checks->first, &checks->last) ||
         !lap_arg_target(&command, args->values[TARGET], &checks->target) ||
         !lap_arg_size(&command, "--m", args->values[M], 1, most, &checks->m) ||

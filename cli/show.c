@@ -56,7 +56,7 @@ static const lap_command_t command = {
                    "  2  the command line is wrong, or the target cannot do the method",
     .options = options,
     .noptions = NOPTIONS,
-    .min_positionals = 4,
+    .min_positionals = 1,
     .max_positionals = 4,
 };
 
@@ -74,12 +74,20 @@ typedef struct request {
 
 static bool parse_kind(const lap_args_t *args, lap_op_kind_t *kind_p)
 {
-    const char *words[LAP_KINDS + 1] = {NULL};
+    const char *words[LAP_KINDS + 3] = {NULL};
     size_t kind;
     for (size_t i = 0; i < LAP_KINDS; i++)
         words[i] = lap_kind_words[i].word;
-    if (!lap_arg_choice(&command, "the operator", args->positionals[0], words, &kind))
+    words[LAP_KINDS] = "train";
+    words[LAP_KINDS + 1] = "pipeline";
+    if (!lap_arg_choice(&command, "what to show", args->positionals[0], words, &kind))
         return false;
+    if (kind >= LAP_KINDS)
+        return lap_args_wrong(&command, "%s comes after options; expected lap show %s [OPTIONS]",
+                              words[kind], words[kind]);
+    if (args->npositionals != 4)
+        return lap_args_wrong(&command, "%s takes the three sizes M N K: got %zu of them",
+                              words[kind], args->npositionals - 1);
     *kind_p = (lap_op_kind_t)kind;
     return true;
 }

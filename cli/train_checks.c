@@ -168,7 +168,7 @@ static int check_memory(const lap_train_t *train, int nranks)
         return LAP_CLI_GO;
     return lap_args_fail(
         train->args.command,
-        "this needs about %.3g GiB of memory; expected at most %.3g GiB, which this "
+        "this needs about %.4g GiB of memory; expected at most %.4g GiB, which this "
         "machine has",
         needed / (1 << 30), there / (1 << 30));
 }

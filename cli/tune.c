@@ -7,6 +7,7 @@
 #include "tune.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -383,9 +384,12 @@ static void print_json(const lap_tune_t *tune, const lap_tune_entry_t *entry, bo
         char text[LAP_TUNE_TEXT];
         if (!tune->has[u])
             continue;
-        printf("%s\"%s\":{\"rule\":\"%s\",\"changed\":%s,\"ratio\":%.6g}", comma,
-               lap_tune_units[u].name, words_of(tune, u, &entry->rules, text),
-               choice->candidate >= 0 ? "true" : "false", choice->ratio);
+        const bool tuned = end->best == LAP_TUNE_TUNED; /* else other rules were timed */
+        printf("%s\"%s\":{\"rule\":\"%s\",\"changed\":%s,", comma, lap_tune_units[u].name,
+               words_of(tune, u, &entry->rules, text),
+               tuned && choice->candidate >= 0 ? "true" : "false");
+        lap_bench_json_number("ratio", tuned ? choice->ratio : NAN);
+        printf("}");
         comma = ",";
     }
     printf("}");
@@ -405,13 +409,21 @@ static void print(const search_t *search, const lap_tune_entry_t *entry, bool ca
         print_json(tune, entry, cached);
         return;
     }
-    printf("%-22s %-28s %s\n", "GEMM", "rule", "the layer with it");
+    if (end->best == LAP_TUNE_TUNED)
+        printf("%-22s %-28s %s\n", "GEMM", "rule", "the layer with it");
+    else
+        printf("%-22s %s\n", "GEMM", "rule");
     for (int u = 0; u < LAP_TUNE_UNITS; u++) {
         const lap_tune_choice_t *choice = &tune->choices[u];
         char text[LAP_TUNE_TEXT];
         if (!tune->has[u])
             continue;
-        printf("%-22s %-28s ", lap_tune_units[u].name, words_of(tune, u, &entry->rules, text));
+        words_of(tune, u, &entry->rules, text);
+        if (end->best != LAP_TUNE_TUNED) { /* what was timed were other rules */
+            printf("%-22s %s\n", lap_tune_units[u].name, text);
+            continue;
+        }
+        printf("%-22s %-28s ", lap_tune_units[u].name, text);
         if (choice->candidate >= 0)
             printf("%.1f %% faster than with %s\n", 100 * (1 / choice->ratio - 1), choice->other);
         else if (choice->other[0])

@@ -53,7 +53,8 @@ static lap_status_t find_kind(lap_tokens_t *tokens, const unsigned char *header)
     if (kind->magic == 0)
         return lap_error(LAP_ERR_INVALID,
                          "'%s' is not a file of tokens: its magic at byte 0 is %" PRIu32
-                         ", expected %" PRIu32 " or %" PRIu32,
+                         ", expected %" PRIu32 " or %" PRIu32
+                         ", as in files of llm.c and those that lap data tokenize makes of text",
                          tokens->path, magic, lap_tokens_kinds[0].magic, lap_tokens_kinds[1].magic);
     if (kind->version != version)
         return lap_error(LAP_ERR_INVALID,

@@ -144,7 +144,7 @@ has 'what is not proved is said' "$out" 'replicas: 2 of 32 are part of the proof
 lap check train --frob
 is 'options are those of lap train' "$status" 2
 
-wrong operator "'banana'" ag rs all -- banana
+wrong 'what to check' "'banana'" ag rs all train pipeline -- banana
 wrong --ranks "'0'" 1 64 -- all --ranks 0
 wrong --ranks "'65'" 64 -- all --ranks 65
 for value in 1:65 5:2 0:3 4: :4 4x 2:3x -1 '' 2:3:4; do

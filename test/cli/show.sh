@@ -50,6 +50,15 @@ assert len(orange) == 4, len(orange)  # a credit and a put each way
 PY
 
 # Bad input.
+lap show trian
+is 'what is no operator' "$status $err" \
+    "2 lap show: what to show is 'trian'; expected ag, rs, ar, gemm, bulk-ag, bulk-rs, external-ag, external-rs, train or pipeline; did you mean 'train'?"
+lap show ag 8 8
+is 'too few sizes' "$status $err" '2 lap show: ag takes the three sizes M N K: got 2 of them'
+lap show --json train
+is 'a word that comes first' "$status $err" '2 lap show: train comes after options; expected lap show train [OPTIONS]'
+lap check --json train
+is '... of lap check' "$status $err" '2 lap check: train comes after options; expected lap check train [OPTIONS]'
 lap show ag 8 8 8 --method foo
 is 'a method that there is not' "$status" 2
 has '... is named, with those that there are' "$err" "'foo'" serial ring

@@ -21,9 +21,13 @@ units = ["qkv_fprop", "proj_fprop", "fc1_fprop", "fc2_fprop", "fc2_dgrad", "fc1_
          "qkv_dgrad, qkv_wgrad"]
 assert list(end["gemms"]) == units, list(end["gemms"])
 assert all(unit["ratio"] < 1 for unit in end["gemms"].values() if unit["changed"]), end["gemms"]
+assert all((unit["ratio"] is None) == (end["written"] != "tuned") for unit in end["gemms"].values()), end
 END
 )
     is 'the file has the fastest rules of the end, and what was changed was faster' "$verdict" ''
+    lap tune -o "$work/again.yaml" ${layer% *} --rounds 3
+    is 'the table has what was timed with the rules of the file, and with no others' "$status $(grep -c 'the layer with it' <<<"$out")" \
+        "0 $(grep -c ' has the tuned rules$' <<<"$out")"
     is 'it has all GEMMs that communicate' "$(grep -c '_fprop:$\|_dgrad:$' "$work/rules.yaml")" 8
     ok '... and nothing is left of what was found so far' test ! -e "$work/rules.yaml.part"
     lap train $layer --iters 1 --quiet --tp-comm-overlap-cfg "$work/rules.yaml"

@@ -13,6 +13,7 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
+#define RESULT_ALIGN 256u            /* bytes */
 #define COPY_BYTES ((size_t)4 << 20) /* more than a core's own cache */
 #define COPY_ROUNDS 3
 #define LINK_BYTES ((size_t)1 << 20)
@@ -397,22 +398,39 @@ static shape_t cut_shape(const extent_t *extent, double rows, size_t n, size_t k
 }
 
 /* a, b and d in the memory, one after the other. */
+/* As that of an operator: FP8 would be one more pass over the result. */
+static lap_dtype_t result_type(lap_dtype_t dtype)
+{
+    return lap_dtype_is_fp8(dtype) ? LAP_BFLOAT16 : dtype;
+}
+
+/* Where the result is: behind a and b. */
+static size_t result_offset(const shape_t *shape, lap_dtype_t dtype)
+{
+    const size_t before = (shape->rows + shape->n) * shape->k * lap_dtype_size(dtype);
+    return (before + RESULT_ALIGN - 1) / RESULT_ALIGN * RESULT_ALIGN;
+}
+
 static size_t shape_bytes(const shape_t *shape, lap_dtype_t dtype)
 {
-    return (shape->rows * shape->k + shape->n * shape->k + shape->rows * shape->n) *
-           lap_dtype_size(dtype);
+    return result_offset(shape, dtype) +
+           shape->rows * shape->n * lap_dtype_size(result_type(dtype));
 }
 
 /* One GEMM; a better rate than the one known replaces it. */
 static lap_status_t time_gemm(bench_t *bench, lap_dtype_t dtype, shape_t shape, double *rate)
 {
-    const size_t element = lap_dtype_size(dtype), k_bytes = shape.k * element;
-    char *a = bench->memory, *b = a + shape.rows * k_bytes, *d = b + shape.n * k_bytes;
-    lap_gemm_block_t block = {
-        .a = a, .d = d, .rows = shape.rows, .a_stride = k_bytes, .d_stride = shape.n * element};
+    const lap_dtype_t result = result_type(dtype);
+    const size_t k_bytes = shape.k * lap_dtype_size(dtype);
+    char *a = bench->memory, *b = a + shape.rows * k_bytes, *d = a + result_offset(&shape, dtype);
+    lap_gemm_block_t block = {.a = a,
+                              .d = d,
+                              .rows = shape.rows,
+                              .a_stride = k_bytes,
+                              .d_stride = shape.n * lap_dtype_size(result)};
     const lap_gemm_t gemm = {.a_dtype = dtype,
                              .b_dtype = dtype,
-                             .d_dtype = dtype,
+                             .d_dtype = result,
                              .scale = 1.0f,
                              .n = shape.n,
                              .k = shape.k,

@@ -94,7 +94,7 @@ void lap_plan_print_found(const lap_plan_request_t *request, const lap_plan_foun
         print_grid(&found->nearest.config);
         printf("\n");
     } else if (found->count == 0) {
-        printf("there is no such grid\n");
+        printf("this model has no such grid on so many GPUs\n");
     }
     print_left_out(found);
 }
@@ -107,8 +107,9 @@ void lap_plan_print_one(const lap_plan_request_t *request, const lap_plan_choice
     const lap_plan_result_t *result = &choice->result;
     print_heading(request);
     print_grid(config);
-    printf("; %s, %zu stages a rank, %zu micro-batches of %zu, recompute %s\n\n", config->schedule,
-           config->virtual_pp, result->micro_batches, config->micro_batch,
+    printf("; %s, %zu stage%s a rank, %zu micro-batch%s of %zu, recompute %s\n\n", config->schedule,
+           config->virtual_pp, config->virtual_pp == 1 ? "" : "s", result->micro_batches,
+           result->micro_batches == 1 ? "" : "es", config->micro_batch,
            lap_plan_recompute_names[config->recompute]);
     printf("step      %.3f s: %.0f tokens/s, %.0f a GPU\n", result->seconds, result->tokens_per_s,
            result->tokens_per_s / (double)config->gpus);

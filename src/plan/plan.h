@@ -127,6 +127,10 @@ lap_status_t lap_plan_step_local(const lap_plan_config_t *config, const lap_mach
 lap_status_t lap_plan_check_sizes(const lap_plan_config_t *config);
 lap_status_t lap_plan_check_type(const lap_plan_config_t *config, const lap_machine_t *machine);
 
+/* "tp 8, pp 2": the sizes of a grid that are given. */
+#define LAP_PLAN_GRID_TEXT 112
+void lap_plan_grid_text(const lap_plan_config_t *config, char text[LAP_PLAN_GRID_TEXT]);
+
 /* Whether a grid is one: what it says of the first thing that does not divide. */
 lap_status_t lap_plan_check(const lap_plan_config_t *config, const lap_machine_t *machine);
 

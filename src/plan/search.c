@@ -293,13 +293,15 @@ static lap_status_t try_all(search_t *search)
 static lap_status_t check_given(const lap_plan_config_t *given)
 {
     const size_t sizes[] = {given->tp, given->pp, given->cp, given->dp};
+    char grid[LAP_PLAN_GRID_TEXT];
     size_t left = given->gpus;
+    lap_plan_grid_text(given, grid);
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         if (sizes[i] > 0 && left % sizes[i] != 0)
             return lap_error(LAP_ERR_INVALID,
-                             "tp, pp, cp and dp are %zu, %zu, %zu and %zu (0: not given), expected "
-                             "a product that divides the %zu GPUs",
-                             given->tp, given->pp, given->cp, given->dp, given->gpus);
+                             "the grid is to have %s, expected sizes whose product divides the %zu "
+                             "GPUs",
+                             grid, given->gpus);
         left /= sizes[i] > 0 ? sizes[i] : 1;
     }
     return LAP_OK;

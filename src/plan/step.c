@@ -75,8 +75,21 @@ lap_status_t lap_plan_check_type(const lap_plan_config_t *config, const lap_mach
     return LAP_OK;
 }
 
+void lap_plan_grid_text(const lap_plan_config_t *config, char text[LAP_PLAN_GRID_TEXT])
+{
+    const char *const names[] = {"tp", "pp", "cp", "dp"};
+    const size_t sizes[] = {config->tp, config->pp, config->cp, config->dp};
+    size_t used = 0;
+    *text = '\0';
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && used < LAP_PLAN_GRID_TEXT; i++)
+        if (sizes[i] > 0)
+            used += (size_t)snprintf(text + used, LAP_PLAN_GRID_TEXT - used, "%s%s %zu",
+                                     used ? ", " : "", names[i], sizes[i]);
+}
+
 lap_status_t lap_plan_check(const lap_plan_config_t *config, const lap_machine_t *machine)
 {
+    char grid[LAP_PLAN_GRID_TEXT];
     const lap_nn_desc_t *model = &config->model;
     LAP_TRY(lap_plan_check_sizes(config));
     LAP_TRY(lap_plan_check_type(config, machine));
@@ -84,11 +97,11 @@ lap_status_t lap_plan_check(const lap_plan_config_t *config, const lap_machine_t
         return lap_error(LAP_ERR_INVALID,
                          "micro-batch and virtual-pp are %zu and %zu, expected at least 1 of each",
                          config->micro_batch, config->virtual_pp);
+    lap_plan_grid_text(config, grid);
     if (config->tp * config->pp * config->cp * config->dp != config->gpus)
         return lap_error(LAP_ERR_INVALID,
-                         "tp, pp, cp and dp are %zu, %zu, %zu and %zu (0: not given), expected the "
-                         "%zu GPUs as their product",
-                         config->tp, config->pp, config->cp, config->dp, config->gpus);
+                         "the grid is %s, expected the %zu GPUs as the product of its sizes", grid,
+                         config->gpus);
     if (config->virtual_pp > 1 && config->pp == 1)
         return lap_error(LAP_ERR_INVALID,
                          "virtual-pp is %zu with pp 1, expected 1: a pipeline has more than a rank",

@@ -247,11 +247,11 @@ refused 'a grid for published steps' '--tp is given with --validate, expected on
 refused 'heads that do not divide' 'heads is 32, expected a multiple of tp, 3' --model llama-8b --gpus 3 --tp 3 --pp 1 --cp 1
 refused 'hidden that does not divide' '--hidden is 4096, expected a multiple of the 7 heads' --model llama-8b --heads 7
 refused 'a grid of other GPUs' 'expected the 8 GPUs' --model llama-8b --gpus 8 --tp 2 --pp 2 --cp 1 --dp 4
-refused 'three sizes that leave no replica' 'tp, pp, cp and dp are 8, 8, 8 and 0 (0: not given), expected the 64 GPUs as their product' \
+refused 'three sizes that leave no replica' 'the grid is tp 8, pp 8, cp 8, expected the 64 GPUs as the product of its sizes' \
     --model llama-70b --gpus 64 --tp 8 --pp 8 --cp 8
-refused 'a size that does not divide the GPUs' 'tp, pp, cp and dp are 3, 0, 0 and 0 (0: not given), expected a product that divides the 8 GPUs' \
+refused 'a size that does not divide the GPUs' 'the grid is to have tp 3, expected sizes whose product divides the 8 GPUs' \
     --model llama-8b --gpus 8 --tp 3
-refused 'two that do not' 'a product that divides the 8 GPUs' --model llama-8b --gpus 8 --tp 4 --pp 4
+refused 'two that do not' 'the grid is to have tp 4, pp 4, expected sizes whose product divides the 8 GPUs' --model llama-8b --gpus 8 --tp 4 --pp 4
 refused 'a type that no grid of the GPU has' 'multiplies no fp4' --model llama-8b --gpu a100-sxm --precision fp4
 cp "$LAP" "$work/alone"
 "$work/alone" plan --model llama-8b >/dev/null 2>"$work/err"

@@ -128,8 +128,19 @@ static void multiply(const float *a, const lap_tensor_t *b, const lap_tensor_t *
         memset(d->data, 0, d->rows * d->cols * sizeof(float));
         return;
     }
-    lap_blas_sgemm(CblasNoTrans, CblasTrans, (blasint)d->rows, (blasint)d->cols, (blasint)k, 1.0f,
-                   a, (blasint)k, b->data, (blasint)k, 0.0f, d->data, (blasint)d->cols);
+    const lap_blas_gemm_t gemm = {.a_op = CblasNoTrans,
+                                  .b_op = CblasTrans,
+                                  .m = (blasint)d->rows,
+                                  .n = (blasint)d->cols,
+                                  .k = (blasint)k,
+                                  .alpha = 1,
+                                  .a = a,
+                                  .b = b->data,
+                                  .d = d->data,
+                                  .lda = (blasint)k,
+                                  .ldb = (blasint)k,
+                                  .ldd = (blasint)d->cols};
+    lap_blas_sgemm(&gemm);
 }
 
 static void gather(const lap_bench_baseline_t *baseline)

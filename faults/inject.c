@@ -7,7 +7,6 @@
  * RANK -1 is any, for ranks that are threads. When it has happened, the file LAP_FAULT_MARK is made.
  * The functions are wrapped by the linker, so that only calls of our own code are counted.
  */
-#include <cblas.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -19,6 +18,8 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "device/cpu/cpu_blas.h"
 
 typedef struct fault {
     char what[32];
@@ -130,15 +131,9 @@ ssize_t __wrap_recvmsg(int fd, struct msghdr *message, int flags)
     return fails("recvmsg", ENOMEM) ? -1 : __real_recvmsg(fd, message, flags);
 }
 
-void __real_lap_blas_sgemm(CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, blasint m, blasint n,
-                           blasint k, float alpha, const float *a, blasint lda, const float *b,
-                           blasint ldb, float beta, float *c, blasint ldc);
-void __wrap_lap_blas_sgemm(CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, blasint m, blasint n,
-                           blasint k, float alpha, const float *a, blasint lda, const float *b,
-                           blasint ldb, float beta, float *c, blasint ldc);
-void __wrap_lap_blas_sgemm(CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, blasint m, blasint n,
-                           blasint k, float alpha, const float *a, blasint lda, const float *b,
-                           blasint ldb, float beta, float *c, blasint ldc)
+void __real_lap_blas_sgemm(const lap_blas_gemm_t *gemm);
+void __wrap_lap_blas_sgemm(const lap_blas_gemm_t *gemm);
+void __wrap_lap_blas_sgemm(const lap_blas_gemm_t *gemm)
 {
     if (due("exit"))
         _exit(7);
@@ -146,5 +141,5 @@ void __wrap_lap_blas_sgemm(CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, blasi
         const struct timespec time = {fault.ms / 1000, fault.ms % 1000 * 1000000L};
         nanosleep(&time, NULL);
     }
-    __real_lap_blas_sgemm(transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    __real_lap_blas_sgemm(gemm);
 }

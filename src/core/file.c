@@ -51,7 +51,8 @@ lap_status_t lap_file_open(const char *path, int *fd_p, uint64_t *bytes_p)
     if (fstat(fd, &about) != 0)
         status = lap_error_errno("cannot look at '%s'", path);
     else if (!S_ISREG(about.st_mode))
-        status = lap_error(LAP_ERR_INVALID, "'%s' is not a regular file, expected one", path);
+        status = lap_error(LAP_ERR_INVALID, "'%s' is %snot a regular file, expected one", path,
+                           S_ISDIR(about.st_mode) ? "a directory, " : "");
     if (status != LAP_OK) {
         close(fd);
         return status;

@@ -103,12 +103,12 @@ static lap_status_t begin_small(lap_wire_base_t *base, int peer, lap_out_t **out
 static lap_status_t begin_large(lap_wire_base_t *base, int peer, const lap_watch_t *watch,
                                 lap_out_t **out_p)
 {
-    lap_wire_lane_t *lane = &base->lanes[peer];
+    lap_wire_peer_t *its = &base->peers[peer];
     for (;;) {
         pthread_mutex_lock(&base->lock);
-        lap_out_t *out = pop(&lane->spare);
-        const bool may_make = !out && lane->made < LARGE_PER_PEER;
-        lane->made += may_make;
+        lap_out_t *out = pop(&its->spare);
+        const bool may_make = !out && its->made < LARGE_PER_PEER;
+        its->made += may_make;
         /* Read with the lock held: whatever gets away from now on raises the word above this. */
         const uint32_t returned =
             atomic_load_explicit(&base->bank->words[WORD_PEER(peer)].value, memory_order_relaxed);
@@ -117,7 +117,7 @@ static lap_status_t begin_large(lap_wire_base_t *base, int peer, const lap_watch
             out = out_alloc(LAP_WIRE_BODY, peer);
             if (!out) {
                 pthread_mutex_lock(&base->lock);
-                lane->made--;
+                its->made--;
                 pthread_mutex_unlock(&base->lock);
                 return LAP_ERR_NO_MEMORY;
             }
@@ -153,7 +153,7 @@ lap_out_t *lap_wire_out_of(lap_packet_t *packet)
 
 void lap_wire_put_back(lap_wire_base_t *base, lap_out_t *out)
 {
-    lap_out_t **spare = out->large ? &base->lanes[out->peer].spare : &base->spare;
+    lap_out_t **spare = out->large ? &base->peers[out->peer].spare : &base->spare;
     pthread_mutex_lock(&base->lock);
     out->next = *spare;
     *spare = out;
@@ -182,13 +182,13 @@ void lap_wire_lose(lap_wire_base_t *base, int peer)
 void lap_wire_note_error(lap_wire_base_t *base, int peer, int error)
 {
     /* lap_wire_lose makes it visible. */
-    atomic_store_explicit(&base->lanes[peer].error, error, memory_order_relaxed);
+    atomic_store_explicit(&base->peers[peer].error, error, memory_order_relaxed);
 }
 
 int lap_wire_error(const lap_wire_t *wire, int peer)
 {
     const lap_wire_base_t *base = (const lap_wire_base_t *)(const void *)wire;
-    return atomic_load_explicit(&base->lanes[peer].error, memory_order_relaxed);
+    return atomic_load_explicit(&base->peers[peer].error, memory_order_relaxed);
 }
 
 bool lap_wire_is_over(lap_wire_t *wire, int peer)
@@ -198,7 +198,7 @@ bool lap_wire_is_over(lap_wire_t *wire, int peer)
     uint64_t first = 0;
     if (atomic_load_explicit(&base->world->peers[peer].lost, memory_order_acquire))
         return true;
-    if (atomic_compare_exchange_strong(&base->lanes[peer].ended_ns, &first, now))
+    if (atomic_compare_exchange_strong(&base->peers[peer].ended_ns, &first, now))
         return false;
     return now > first + LAST_PACKETS_NS;
 }
@@ -228,8 +228,8 @@ lap_status_t lap_wire_base_init(lap_wire_base_t *base, const lap_wire_ops_t *ops
     pthread_mutex_init(&base->ports_lock, NULL);
     LAP_TRY(lap_region_create(world, lap_bank_bytes(1 + size), 1, &base->bank_region));
     base->bank = base->bank_region.data;
-    base->lanes = lap_alloc(size, sizeof(*base->lanes));
-    if (!base->lanes)
+    base->peers = lap_alloc(size, sizeof(*base->peers));
+    if (!base->peers)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a wire to %zu ranks", size);
     return LAP_OK;
 }
@@ -237,11 +237,11 @@ lap_status_t lap_wire_base_init(lap_wire_base_t *base, const lap_wire_ops_t *ops
 void lap_wire_base_free(lap_wire_base_t *base)
 {
     lap_wire_free_outs(base->spare);
-    for (int peer = 0; base->lanes && peer < base->world->size; peer++)
-        lap_wire_free_outs(base->lanes[peer].spare);
+    for (int peer = 0; base->peers && peer < base->world->size; peer++)
+        lap_wire_free_outs(base->peers[peer].spare);
     pthread_mutex_destroy(&base->ports_lock);
     pthread_mutex_destroy(&base->lock);
     lap_free(base->ports);
-    lap_free(base->lanes);
+    lap_free(base->peers);
     lap_region_unmap(base->world, &base->bank_region);
 }

@@ -104,12 +104,12 @@ typedef struct lap_wire_port {
 } lap_wire_port_t;
 
 /* What a wire has for one rank. */
-typedef struct lap_wire_lane {
+typedef struct lap_wire_peer {
     lap_out_t *spare;          /* memory for large packets to it, */
     int made;                  /* and how much there is: who sends more waits */
     _Atomic int error;         /* see lap_wire_error */
     _Atomic uint64_t ended_ns; /* when its process was found to have ended; 0: it was not */
-} lap_wire_lane_t;
+} lap_wire_peer_t;
 
 /* What a wire has to begin with. */
 typedef struct lap_wire_base {
@@ -119,7 +119,7 @@ typedef struct lap_wire_base {
     lap_bank_t *bank;     /* a word for the wire's own use, then one per rank */
     pthread_mutex_t lock; /* of what is spare */
     lap_out_t *spare;     /* small ones */
-    lap_wire_lane_t *lanes;
+    lap_wire_peer_t *peers;
     pthread_mutex_t ports_lock; /* held while a packet is taken */
     lap_wire_port_t *ports;
     size_t nports, ports_room;

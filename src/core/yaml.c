@@ -2,12 +2,11 @@
 /* Reads settings in YAML, event by event, so that every entry has its line: see yaml.h. */
 #include "core/yaml.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/file.h"
 #include "core/yaml_reader.h"
 
 #define DEPTH 16
@@ -107,31 +106,16 @@ static lap_status_t read_input(lap_yaml_reader_t *reader, const char *path, FILE
     return status;
 }
 
-/* Opens a regular file. Not a pipe: each rank reads it again, and one would wait for ever. */
-static lap_status_t open_file(const char *path, FILE **file_p)
+lap_status_t lap_yaml_read_file(lap_yaml_reader_t *reader, const char *path)
 {
-    struct stat about = {0};
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return lap_error_errno("'%s' cannot be opened", path);
-    if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
-        close(fd);
-        return lap_error(LAP_ERR_INVALID, "'%s' is %s, expected a YAML file", path,
-                         S_ISDIR(about.st_mode) ? "a directory" : "not a regular file");
-    }
+    int fd;
+    uint64_t bytes;
+    LAP_TRY(lap_file_open(path, &fd, &bytes)); /* not a pipe: each rank reads it again */
     FILE *file = fdopen(fd, "r");
     if (!file) {
         close(fd);
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to read '%s'", path);
     }
-    *file_p = file;
-    return LAP_OK;
-}
-
-lap_status_t lap_yaml_read_file(lap_yaml_reader_t *reader, const char *path)
-{
-    FILE *file = NULL;
-    LAP_TRY(open_file(path, &file));
     const lap_status_t status = read_input(reader, path, file, NULL, 0);
     fclose(file);
     return status;

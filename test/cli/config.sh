@@ -135,9 +135,9 @@ has 'too deep' "$status $err" '2 ' 'bad.yaml:'
 yaml 'hidden_size: 30' 'num_attention_heads: 7'
 has 'what does not fit together is reported by the options' "$status $err" '2 ' 'lap train: hidden_size is 30; expected a multiple of the 7 heads'
 lap train --config nowhere.yaml
-has 'no such file' "$status $err" '1 ' "'nowhere.yaml' cannot be opened"
+has 'no such file' "$status $err" '1 ' "cannot open 'nowhere.yaml'"
 lap train --config .
-has 'a folder' "$status $err" '2 ' "'.' is a directory, expected a YAML file"
+has 'a folder' "$status $err" '2 ' "'.' is a directory, not a regular file, expected one"
 
 # Scales of the loss, by the names of Megatron and by those of NeMo's native AMP.
 scales() { grep -oE '"loss_scale":[0-9]+' out | cut -d: -f2 | tr '\n' ' '; }

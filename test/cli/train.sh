@@ -99,8 +99,8 @@ if "$LAP" info | grep -q '  libyaml .*not found'; then
     refuse 'this build cannot read YAML, expected a build with libyaml' --tp-comm-overlap-cfg "$work/bad.yaml"
 else
     yaml=yes
-    refuse "is a directory, expected a YAML file" --tp-comm-overlap-cfg "$work"
-    refuse "'$work/none.yaml' cannot be opened: No such file or directory" --tp-comm-overlap-cfg "$work/none.yaml"
+    refuse "is a directory, not a regular file, expected one" --tp-comm-overlap-cfg "$work"
+    refuse "cannot open '$work/none.yaml': No such file or directory" --tp-comm-overlap-cfg "$work/none.yaml"
     refuse "$work/bad.yaml:2: method of fc1_fprop is pipeline" --tp-comm-overlap-cfg "$work/bad.yaml"
     printf 'qkv_fprop: None\n' >"$work/none_.yaml"
     refuse 'or null, the YAML word for None' --tp-comm-overlap-cfg "$work/none_.yaml"

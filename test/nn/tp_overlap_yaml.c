@@ -337,7 +337,7 @@ static void load_no_files(void)
 {
     lap_tp_overlap_t overlap;
     tap_failure(lap_tp_overlap_load("/nowhere/rules.yaml", 2, &overlap), LAP_ERR_SYSTEM,
-                "'/nowhere/rules.yaml' cannot be opened", "No such file", NULL);
+                "cannot open '/nowhere/rules.yaml'", "No such file", NULL);
     tap_failure(lap_tp_overlap_load(folder, 2, &overlap), LAP_ERR_INVALID, folder, "a directory",
                 NULL);
     tap_failure(lap_tp_overlap_load("/dev/null", 2, &overlap), LAP_ERR_INVALID,

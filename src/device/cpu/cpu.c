@@ -77,10 +77,20 @@ static lap_status_t multiply_parts(const lap_gemm_t *gemm, size_t rows, size_t c
                                    float alpha, part_t a, part_t b, float beta, float *d,
                                    size_t ldd)
 {
-    return lap_blas_sgemm_even(gemm->a_transposed ? CblasTrans : CblasNoTrans,
-                               gemm->b_plain ? CblasNoTrans : CblasTrans, (blasint)rows,
-                               (blasint)cols, (blasint)depth, alpha, a.data, a.stride, b.data,
-                               b.stride, beta, d, (blasint)ldd);
+    const lap_blas_gemm_t part = {.a_op = gemm->a_transposed ? CblasTrans : CblasNoTrans,
+                                  .b_op = gemm->b_plain ? CblasNoTrans : CblasTrans,
+                                  .m = (blasint)rows,
+                                  .n = (blasint)cols,
+                                  .k = (blasint)depth,
+                                  .alpha = alpha,
+                                  .beta = beta,
+                                  .a = a.data,
+                                  .b = b.data,
+                                  .d = d,
+                                  .lda = a.stride,
+                                  .ldb = b.stride,
+                                  .ldd = (blasint)ldd};
+    return lap_blas_sgemm_even(&part);
 }
 
 /* Row `i` of a block's aux. */

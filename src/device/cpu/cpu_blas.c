@@ -314,12 +314,11 @@ static void enter(void)
     }
 }
 
-void lap_blas_sgemm(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, blasint m, blasint n, blasint k,
-                    float alpha, const float *a, blasint lda, const float *b, blasint ldb,
-                    float beta, float *d, blasint ldd)
+void lap_blas_sgemm(const lap_blas_gemm_t *gemm)
 {
     enter();
-    blas.cblas_sgemm(CblasRowMajor, a_op, b_op, m, n, k, alpha, a, lda, b, ldb, beta, d, ldd);
+    blas.cblas_sgemm(CblasRowMajor, gemm->a_op, gemm->b_op, gemm->m, gemm->n, gemm->k, gemm->alpha,
+                     gemm->a, gemm->lda, gemm->b, gemm->ldb, gemm->beta, gemm->d, gemm->ldd);
     atomic_fetch_sub(&blas.inside, 1);
 }
 
@@ -328,47 +327,58 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static void copy(const float *from, size_t from_stride, float *to, size_t to_stride, size_t rows,
-                 size_t cols)
+static void copy(const float *from, blasint from_stride, float *to, blasint to_stride, blasint rows,
+                 blasint cols)
 {
-    for (size_t i = 0; i < rows; i++)
-        memcpy(to + i * to_stride, from + i * from_stride, cols * sizeof(float));
+    for (size_t i = 0; i < (size_t)rows; i++)
+        memcpy(to + i * (size_t)to_stride, from + i * (size_t)from_stride,
+               (size_t)cols * sizeof(float));
 }
 
 /* A small GEMM as a part of one that is not. */
-static lap_status_t multiply_padded(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, size_t m, size_t n,
-                                    size_t k, float alpha, const float *a, size_t lda,
-                                    const float *b, size_t ldb, float beta, float *d, size_t ldd)
+static lap_status_t multiply_padded(const lap_blas_gemm_t *gemm)
 {
-    const size_t deep = larger(k, PAD), results = SMALL / deep + 1;
-    const size_t cols = larger(n, results < PAD ? results : PAD);
-    const size_t rows = larger(m, results / cols + 1);
-    const bool a_turned = a_op == CblasTrans, b_turned = b_op == CblasTrans;
+    const size_t deep = larger((size_t)gemm->k, PAD), results = SMALL / deep + 1;
+    const size_t cols = larger((size_t)gemm->n, results < PAD ? results : PAD);
+    const size_t rows = larger((size_t)gemm->m, results / cols + 1);
+    const bool a_turned = gemm->a_op == CblasTrans, b_turned = gemm->b_op == CblasTrans;
     /* At most some MiB, for each call anew: none of the memory whose lack is tried at every place. */
-    float *a_all = calloc(rows * deep + deep * cols + rows * cols, sizeof(float));
-    if (!a_all)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a GEMM of %zu x %zu x %zu", m, n, k);
-    float *b_all = a_all + rows * deep, *d_all = b_all + deep * cols;
-    const size_t a_stride = a_turned ? rows : deep, b_stride = b_turned ? deep : cols;
-    copy(a, lda, a_all, a_stride, a_turned ? k : m, a_turned ? m : k);
-    copy(b, ldb, b_all, b_stride, b_turned ? n : k, b_turned ? k : n);
-    if (beta != 0)
-        copy(d, ldd, d_all, cols, m, n);
-    lap_blas_sgemm(a_op, b_op, (blasint)rows, (blasint)cols, (blasint)deep, alpha, a_all,
-                   (blasint)a_stride, b_all, (blasint)b_stride, beta, d_all, (blasint)cols);
-    copy(d_all, cols, d, ldd, m, n);
-    free(a_all);
+    float *room = calloc(rows * deep + deep * cols + rows * cols, sizeof(float));
+    if (!room)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a GEMM of %zu x %zu x %zu",
+                         (size_t)gemm->m, (size_t)gemm->n, (size_t)gemm->k);
+    float *a = room, *b = a + rows * deep, *d = b + deep * cols;
+    const lap_blas_gemm_t padded = {.a_op = gemm->a_op,
+                                    .b_op = gemm->b_op,
+                                    .m = (blasint)rows,
+                                    .n = (blasint)cols,
+                                    .k = (blasint)deep,
+                                    .alpha = gemm->alpha,
+                                    .beta = gemm->beta,
+                                    .a = a,
+                                    .b = b,
+                                    .d = d,
+                                    .lda = (blasint)(a_turned ? rows : deep),
+                                    .ldb = (blasint)(b_turned ? deep : cols),
+                                    .ldd = (blasint)cols};
+    copy(gemm->a, gemm->lda, a, padded.lda, a_turned ? gemm->k : gemm->m,
+         a_turned ? gemm->m : gemm->k);
+    copy(gemm->b, gemm->ldb, b, padded.ldb, b_turned ? gemm->n : gemm->k,
+         b_turned ? gemm->k : gemm->n);
+    if (gemm->beta != 0)
+        copy(gemm->d, gemm->ldd, d, padded.ldd, gemm->m, gemm->n);
+    lap_blas_sgemm(&padded);
+    copy(d, padded.ldd, gemm->d, gemm->ldd, gemm->m, gemm->n);
+    free(room);
     return LAP_OK;
 }
 
-lap_status_t lap_blas_sgemm_even(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, blasint m, blasint n,
-                                 blasint k, float alpha, const float *a, blasint lda,
-                                 const float *b, blasint ldb, float beta, float *d, blasint ldd)
+lap_status_t lap_blas_sgemm_even(const lap_blas_gemm_t *gemm)
 {
+    const blasint m = gemm->m, n = gemm->n, k = gemm->k;
     const bool small = m > 0 && n > 0 && k > 0 && (double)m * (double)n * (double)k <= SMALL;
     if (blas.evenness == EVEN_IF_LARGE && small) /* whatever LAP_BLAS_EVEN is: it costs little */
-        return multiply_padded(a_op, b_op, (size_t)m, (size_t)n, (size_t)k, alpha, a, (size_t)lda,
-                               b, (size_t)ldb, beta, d, (size_t)ldd);
-    lap_blas_sgemm(a_op, b_op, m, n, k, alpha, a, lda, b, ldb, beta, d, ldd);
+        return multiply_padded(gemm);
+    lap_blas_sgemm(gemm);
     return LAP_OK;
 }

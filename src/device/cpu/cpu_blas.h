@@ -23,18 +23,24 @@ lap_status_t lap_blas_set_threads(int threads);
 /* How it was built, in its own words. */
 const char *lap_blas_config(void);
 
-/* cblas_sgemm of row-major matrices. Of all these only lap_blas_load may come before lap_blas_load. */
-void lap_blas_sgemm(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, blasint m, blasint n, blasint k,
-                    float alpha, const float *a, blasint lda, const float *b, blasint ldb,
-                    float beta, float *d, blasint ldd);
+/* d [m, n] = alpha op(a) op(b) + beta d: row-major matrices, as for cblas_sgemm. */
+typedef struct lap_blas_gemm {
+    CBLAS_TRANSPOSE a_op, b_op;
+    blasint m, n, k;
+    float alpha, beta;
+    const float *a, *b;
+    float *d;
+    blasint lda, ldb, ldd;
+} lap_blas_gemm_t;
+
+/* Of all these only lap_blas_load may come before lap_blas_load. */
+void lap_blas_sgemm(const lap_blas_gemm_t *gemm);
 
 /*
  * The same, with the same bits of an element whichever rows and columns are multiplied together: matrices that
  * OpenBLAS rounds otherwise because they are small, or one row or column, are made larger. With LAP_BLAS_EVEN=0, or
  * where OpenBLAS has no kernels that are known to be even, large ones may still differ.
  */
-lap_status_t lap_blas_sgemm_even(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, blasint m, blasint n,
-                                 blasint k, float alpha, const float *a, blasint lda,
-                                 const float *b, blasint ldb, float beta, float *d, blasint ldd);
+lap_status_t lap_blas_sgemm_even(const lap_blas_gemm_t *gemm);
 
 #endif

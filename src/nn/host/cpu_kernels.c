@@ -105,8 +105,20 @@ static float *row_of(view_t view, size_t row)
 static void multiply(CBLAS_TRANSPOSE x_op, CBLAS_TRANSPOSE y_op, size_t rows, size_t cols,
                      size_t depth, float alpha, view_t x, view_t y, float beta, view_t d)
 {
-    lap_blas_sgemm(x_op, y_op, (blasint)rows, (blasint)cols, (blasint)depth, alpha, x.data,
-                   x.stride, y.data, y.stride, beta, d.data, d.stride);
+    const lap_blas_gemm_t gemm = {.a_op = x_op,
+                                  .b_op = y_op,
+                                  .m = (blasint)rows,
+                                  .n = (blasint)cols,
+                                  .k = (blasint)depth,
+                                  .alpha = alpha,
+                                  .beta = beta,
+                                  .a = x.data,
+                                  .b = y.data,
+                                  .d = d.data,
+                                  .lda = x.stride,
+                                  .ldb = y.stride,
+                                  .ldd = d.stride};
+    lap_blas_sgemm(&gemm);
 }
 
 /* Queries [first, first + rows), which see keys [0, keys) at most. */

@@ -25,7 +25,7 @@ has_measured() { grep -qE 'Interrupted: [1-9]|"(rounds|trips)":[1-9]|"(points|it
 # them from measuring anything until then, again, and later.
 interrupt() {
     local name=$1 signal=$2 whom=$3 ranks rank pause
-    for pause in "${delay:-1.5}" 6 30; do
+    for pause in ${delay:-0.5 1.5} 6 30; do
         ok "$name: the ranks are at work" until_true at_work 2
         ranks="$(pid_of 0) $(pid_of 1)"
         sleep "$pause"
@@ -62,7 +62,7 @@ sys.exit(0 if eval(sys.argv[2]) else 1)' "$work/out" "$1"
 }
 
 bench="bench ag 64 64 64 -n 2 --iters 3000 --rest 5 --method ring"
-train="train --layer layernorm_mlp --seq 32 --heads 4 --head-dim 16 --iters 90000 --tp 2"
+train="train --layer layernorm_mlp --seq 32 --heads 4 --head-dim 16 --iters 90000 --tp 2 --no-predict"
 for pair in INT:launcher TERM:launcher INT:group TERM:0 INT:1; do
     # shellcheck disable=SC2086
     start $bench

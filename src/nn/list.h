@@ -384,7 +384,11 @@ void lap_nn_list_drop_step(lap_nn_list_t *list);
 /* The operator that gathers the sums of squares of so many ranks, without a buffer. */
 lap_op_desc_t lap_nn_norm_desc(int nranks);
 
-/* Lays out private memory by lifetimes, and that which lasts; and the memory of an optimizer: list.c. */
+/*
+ * When regions are in use; then the places of private memory by that, and of memory that lasts; and those of the
+ * memory of an optimizer: list_memory.c.
+ */
+void lap_nn_find_lifetimes(lap_nn_list_t *list);
 lap_status_t lap_nn_lay_out(lap_nn_list_t *list);
 void lap_nn_lay_out_state(lap_nn_list_t *list);
 

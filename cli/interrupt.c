@@ -11,11 +11,13 @@
 #include "core/world.h"
 #include "launch.h"
 #include "util/alloc.h"
+#include "util/clock.h"
 
 static const int numbers[] = {SIGINT, SIGTERM};
 enum { NUMBERS = sizeof(numbers) / sizeof(numbers[0]) };
 
-static _Atomic int asked; /* the signal that did; atomic, for any thread may take it */
+static _Atomic int asked;         /* the signal that did; atomic, for any thread may take it, */
+static _Atomic uint64_t asked_ns; /* and when */
 static int caught[NUMBERS];
 
 /* It does what it always does, once the handler has returned. */
@@ -28,13 +30,16 @@ static void end_by(int number)
 
 static void take(int number)
 {
-    int none = 0;
-    if (number == SIGALRM)
+    const uint64_t now = lap_now_ns();
+    uint64_t before = 0;
+    if (number == SIGALRM) {
         end_by(atomic_load(&asked));
-    else if (atomic_compare_exchange_strong(&asked, &none, number))
+    } else if (atomic_compare_exchange_strong(&asked_ns, &before, now)) {
+        atomic_store(&asked, number);
         alarm((unsigned)LAP_LAUNCH_GRACE_S); /* whoever cannot stop within the grace is ended */
-    else
+    } else if (now >= before + LAP_INTERRUPT_ONCE_NS) {
         end_by(number);
+    }
 }
 
 void lap_interrupt_begin(void)

@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * SIGINT and SIGTERM to a rank at work. The first asks it to stop where all ranks can, so that what
- * was measured until then is printed. The second ends it at once, and so does the end of a grace period.
+ * was measured until then is printed. The second ends it at once, and so does the end of a grace period. What
+ * comes right after the first is no second one: timeout and batch systems signal a process, and then its
+ * group or all processes of a job.
  */
 #ifndef LAP_CLI_INTERRUPT_H
 #define LAP_CLI_INTERRUPT_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include <lap/world.h>
+
+#define LAP_INTERRUPT_ONCE_NS ((uint64_t)100 * 1000 * 1000) /* so long after the first */
 
 /* From here on the two signals are caught, unless they are ignored or somebody else's. */
 void lap_interrupt_begin(void);

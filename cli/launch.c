@@ -22,6 +22,7 @@
 
 #include "core/file.h"
 #include "core/job.h"
+#include "interrupt.h"
 #include "lines.h"
 #include "spawn.h"
 #include "util/clock.h"
@@ -65,11 +66,12 @@ typedef struct job {
     bool timed;              /* the phase has a deadline, */
     lap_deadline_t deadline; /* this one */
     int running;
-    int result;      /* the exit status; -1: nothing has gone wrong yet */
-    int signal;      /* that asked us to end; 0: none */
-    int first;       /* the rank that failed first, or -1 */
-    int also_failed; /* ranks that failed after it */
-    int forced;      /* ranks that still ran when SIGTERM or SIGKILL was sent */
+    int result;         /* the exit status; -1: nothing has gone wrong yet */
+    int signal;         /* that asked us to end; 0: none */
+    uint64_t signal_ns; /* when the latest did */
+    int first;          /* the rank that failed first, or -1 */
+    int also_failed;    /* ranks that failed after it */
+    int forced;         /* ranks that still ran when SIGTERM or SIGKILL was sent */
 } job_t;
 
 static void say(job_t *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -359,6 +361,10 @@ static void look_at_ranks(job_t *job)
 
 static void interrupt(job_t *job, int number)
 {
+    const uint64_t now = lap_now_ns();
+    if (job->signal == number && now < job->signal_ns + LAP_INTERRUPT_ONCE_NS)
+        return;
+    job->signal_ns = now;
     signal_ranks(job, number);
     signal_ranks(job, SIGCONT);
     job->signal = number;

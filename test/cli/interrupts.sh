@@ -32,6 +32,13 @@ interrupt() {
         case $whom in
         launcher) kill -s "$signal" "$launcher" ;;
         group) kill -s "$signal" -- "-$launcher" ;;
+        both) # as timeout does: the process, then its group; and as batch systems do: all processes, one after the other
+            kill -s "$signal" "$launcher"
+            sleep 0.02
+            kill -s "$signal" -- "-$launcher"
+            # shellcheck disable=SC2086
+            kill -s "$signal" $ranks
+            ;;
         *) kill -s "$signal" "$(pid_of "$whom")" ;;
         esac
         before=$(date +%s%N)
@@ -103,6 +110,12 @@ done
 start $train --json
 interrupt 'lap train --json' TERM launcher
 json 'it["interrupted"] is True and 0 < len(it["iterations"]) < 90000'
+
+# Twice at once, in an iteration that lasts longer than that.
+start train --layer layernorm_mlp --seq 512 --heads 8 --head-dim 48 --iters 9000 --tp 2 --no-predict
+interrupt 'lap train' TERM both
+has '... has printed its tables' "$out" 'passes' 'fc1_fprop'
+some_of iterations
 
 # Before anything was measured: the GEMMs are too large for that.
 start bench ag 2048 2048 2048 -n 2 --iters 100 --device ref --json

@@ -7,16 +7,13 @@
  * In its terms, which are column-major, the weight is A, the activations are B, and tokens are
  * columns: D = A^T B is [n of ours, m of ours]. Its grids are P x 1 and 1 x P.
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
-#include "core/library.h"
-#include "lap_config.h"
+#include "transport/nccl/cublasmp_load.h"
 #include "transport/nccl/nccl_comm.h"
-#include "transport/nccl/nccl_info.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 #include "util/thread.h"
@@ -25,10 +22,8 @@
 #define FIRST 5 /* matrices and vectors of a call */
 #define NAP_NS 50000u
 #define LAST_STEP_NS 500000000u /* for a step to end whose peer has died */
-#define LEAST 800               /* 0.8, which has no need of NVSHMEM */
 
-/* What is used of its header, as of 0.10. */
-typedef void *mp_t; /* a handle of any kind */
+/* What is used of its header, as of 0.10; its functions are in cublasmp_load.h. */
 enum { COLUMN_MAJOR = 0, ROW_MAJOR = 1 };
 enum { TRANS_A = 0, TRANS_B = 1, ALGORITHM = 3, SM_COUNT = 4, EPILOGUE = 5, WIRE_TYPE = 27 };
 enum { BIAS_AT = 6, BIAS_TYPE = 8, AUX_AT = 9, AUX_STRIDE = 10, AUX_TYPE = 12 };
@@ -36,50 +31,9 @@ enum { A_SCALE_AT = 16, B_SCALE_AT = 18 };
 enum { COMPUTE_32F = 68 };
 enum { ALL_REDUCE = 1, BIAS = 4, GELU = 32, AUX = 128 };
 
-#define MP_CALLS(X)                                                                                \
-    X(cublasMpGetVersion, (int *version))                                                          \
-    X(cublasMpCreate, (mp_t * handle, CUstream stream))                                            \
-    X(cublasMpDestroy, (mp_t handle))                                                              \
-    X(cublasMpGridCreate, (int64_t nprow, int64_t npcol, int layout, ncclComm_t comm, mp_t *grid)) \
-    X(cublasMpGridDestroy, (mp_t grid))                                                            \
-    X(cublasMpMalloc, (mp_t grid, void **memory, size_t bytes))                                    \
-    X(cublasMpFree, (mp_t grid, void *memory))                                                     \
-    X(cublasMpBufferRegister, (mp_t grid, void *memory, size_t bytes))                             \
-    X(cublasMpBufferDeregister, (mp_t grid, void *memory))                                         \
-    X(cublasMpMatrixDescriptorCreate,                                                              \
-      (int64_t m, int64_t n, int64_t mb, int64_t nb, int64_t rsrc, int64_t csrc, int64_t lld,      \
-       int type, mp_t grid, mp_t *matrix))                                                         \
-    X(cublasMpMatrixDescriptorDestroy, (mp_t matrix))                                              \
-    X(cublasMpMatmulDescriptorCreate, (mp_t * matmul, int compute))                                \
-    X(cublasMpMatmulDescriptorDestroy, (mp_t matmul))                                              \
-    X(cublasMpMatmulDescriptorSetAttribute,                                                        \
-      (mp_t matmul, int attribute, const void *value, size_t bytes))                               \
-    X(cublasMpMatmul_bufferSize,                                                                   \
-      (mp_t handle, mp_t matmul, int64_t m, int64_t n, int64_t k, const void *alpha,               \
-       const void *a, int64_t ia, int64_t ja, mp_t desc_a, const void *b, int64_t ib, int64_t jb,  \
-       mp_t desc_b, const void *beta, const void *c, int64_t ic, int64_t jc, mp_t desc_c, void *d, \
-       int64_t id, int64_t jd, mp_t desc_d, size_t *device, size_t *host))                         \
-    X(cublasMpMatmul,                                                                              \
-      (mp_t handle, mp_t matmul, int64_t m, int64_t n, int64_t k, const void *alpha,               \
-       const void *a, int64_t ia, int64_t ja, mp_t desc_a, const void *b, int64_t ib, int64_t jb,  \
-       mp_t desc_b, const void *beta, const void *c, int64_t ic, int64_t jc, mp_t desc_c, void *d, \
-       int64_t id, int64_t jd, mp_t desc_d, void *device, size_t device_bytes, void *host,         \
-       size_t host_bytes))
-
-/* NOLINTNEXTLINE(bugprone-macro-parentheses): a name of a field cannot stand in parentheses */
-#define FIELD(name, args) int(*name) args;
-
-typedef struct api {
-    void *library;
-    MP_CALLS(FIELD)
-    const char *(*cublasMpGetStatusString)(int status);
-} api_t;
-
-#undef FIELD
-
 typedef struct multiplier {
     lap_foreign_t base; /* first */
-    api_t api;
+    lap_cublasmp_api_t api;
     lap_nccl_comm_t *nccl;
     ncclComm_t comm; /* its own, which blocks */
     lap_foreign_shape_t shape;
@@ -87,7 +41,7 @@ typedef struct multiplier {
     lap_event_t *begun;
     CUevent done;
     volatile uint64_t *times; /* pinned: when the last call began, and when one ended; the GPU's */
-    mp_t handle, column_grid, row_grid, matmul, a, b, d;
+    lap_cublasmp_t handle, column_grid, row_grid, matmul, a, b, d;
     void *device_memory, *host_memory; /* of each call */
     size_t device_bytes, host_bytes;
     ncclUniqueId id;
@@ -95,54 +49,12 @@ typedef struct multiplier {
     bool abandoned;           /* a thread is still in a call that makes it: all of it stays */
 } multiplier_t;
 
-/* ---- loading ---- */
-
-static const lap_library_t library = {
-    .title = "cuBLASMp",
-    .variable = "LAP_CUBLASMP",
-    .names = {"libcublasmp.so.0"},
-    .dir = LAP_CUDA_LIBRARY_DIR,
-    .least = "0.8 or later",
-};
-
-static lap_status_t check(const api_t *api, int status, const char *what)
-{
-    if (status == 0)
-        return LAP_OK;
-    return lap_error(LAP_ERR_UNSUPPORTED, "%s of cuBLASMp failed: %s", what,
-                     api->cublasMpGetStatusString(status));
-}
-
-static lap_status_t load(api_t *api, int *version_p)
-{
-    LAP_TRY(lap_library_open(&library, &api->library));
-#define FIND(name, args) LAP_TRY(lap_library_find(&library, api->library, #name, &api->name));
-    FIND(cublasMpGetStatusString, )
-    MP_CALLS(FIND)
-#undef FIND
-    LAP_TRY(check(api, api->cublasMpGetVersion(version_p), "cublasMpGetVersion"));
-    if (*version_p >= LEAST)
-        return LAP_OK;
-    return lap_error(LAP_ERR_UNSUPPORTED, "cuBLASMp here is %d.%d.%d, expected 0.8 or later",
-                     *version_p / 10000, *version_p / 100 % 100, *version_p % 100);
-}
-
-/* It is linked against NCCL, and shall find the one that is used here. */
-lap_status_t lap_cublasmp_version(int *version_p)
-{
-    api_t api;
-    lap_nccl_api_t nccl;
-    LAP_TRY(lap_nccl_load(&nccl));
-    lap_nccl_unload(&nccl);
-    return load(&api, version_p);
-}
-
 /* ---- ending ---- */
 
 /* Between enter and leave. */
 static void free_inside(multiplier_t *it)
 {
-    const api_t *api = &it->api;
+    const lap_cublasmp_api_t *api = &it->api;
     const lap_cuda_api_t *cuda = &it->nccl->device->api;
     if (it->stream)
         (void)cuda->cuStreamSynchronize(it->stream);
@@ -150,7 +62,7 @@ static void free_inside(multiplier_t *it)
         (void)api->cublasMpBufferDeregister(it->row_grid, it->device_memory);
         (void)api->cublasMpFree(it->column_grid, it->device_memory);
     }
-    const mp_t matrices[] = {it->a, it->b, it->d};
+    const lap_cublasmp_t matrices[] = {it->a, it->b, it->d};
     for (size_t i = 0; i < sizeof(matrices) / sizeof(matrices[0]); i++)
         if (matrices[i])
             (void)api->cublasMpMatrixDescriptorDestroy(matrices[i]);
@@ -210,9 +122,9 @@ static int cuda_type(lap_dtype_t dtype)
 static lap_status_t set_bytes(const multiplier_t *it, int attribute, const void *value,
                               size_t bytes)
 {
-    return check(&it->api,
-                 it->api.cublasMpMatmulDescriptorSetAttribute(it->matmul, attribute, value, bytes),
-                 "cublasMpMatmulDescriptorSetAttribute");
+    return lap_cublasmp_check(
+        &it->api, it->api.cublasMpMatmulDescriptorSetAttribute(it->matmul, attribute, value, bytes),
+        "cublasMpMatmulDescriptorSetAttribute");
 }
 
 static lap_status_t set(const multiplier_t *it, int attribute, int value)
@@ -265,13 +177,13 @@ static lap_status_t multiply(multiplier_t *it, const lap_foreign_args_t *args)
     const lap_foreign_shape_t *s = &it->shape;
     const float beta = 0;
     LAP_TRY(set_args(it, args));
-    return check(&it->api,
-                 it->api.cublasMpMatmul(it->handle, it->matmul, (int64_t)s->n, (int64_t)s->m,
-                                        (int64_t)s->k, &args->alpha, args->b, 1, 1, it->a, args->a,
-                                        1, 1, it->b, &beta, NULL, 1, 1, NULL, args->d, 1, 1, it->d,
-                                        it->device_memory, it->device_bytes, it->host_memory,
-                                        it->host_bytes),
-                 "cublasMpMatmul");
+    return lap_cublasmp_check(
+        &it->api,
+        it->api.cublasMpMatmul(it->handle, it->matmul, (int64_t)s->n, (int64_t)s->m, (int64_t)s->k,
+                               &args->alpha, args->b, 1, 1, it->a, args->a, 1, 1, it->b, &beta,
+                               NULL, 1, 1, NULL, args->d, 1, 1, it->d, it->device_memory,
+                               it->device_bytes, it->host_memory, it->host_bytes),
+        "cublasMpMatmul");
 }
 
 static lap_status_t run_inside(multiplier_t *it, const lap_foreign_args_t *args)
@@ -312,13 +224,14 @@ static uint64_t running(const lap_foreign_t *foreign)
 /* ---- making ---- */
 
 static lap_status_t describe(const multiplier_t *it, size_t m, size_t n, size_t mb, size_t nb,
-                             size_t lld, lap_dtype_t dtype, mp_t grid, mp_t *matrix_p)
+                             size_t lld, lap_dtype_t dtype, lap_cublasmp_t grid,
+                             lap_cublasmp_t *matrix_p)
 {
-    return check(&it->api,
-                 it->api.cublasMpMatrixDescriptorCreate((int64_t)m, (int64_t)n, (int64_t)mb,
-                                                        (int64_t)nb, 0, 0, (int64_t)lld,
-                                                        cuda_type(dtype), grid, matrix_p),
-                 "cublasMpMatrixDescriptorCreate");
+    return lap_cublasmp_check(
+        &it->api,
+        it->api.cublasMpMatrixDescriptorCreate((int64_t)m, (int64_t)n, (int64_t)mb, (int64_t)nb, 0,
+                                               0, (int64_t)lld, cuda_type(dtype), grid, matrix_p),
+        "cublasMpMatrixDescriptorCreate");
 }
 
 /* Where which rows and columns are: by that cuBLASMp knows what is to be gathered, or summed. */
@@ -345,8 +258,9 @@ static lap_status_t describe_product(multiplier_t *it)
 {
     static const int algorithms[] = {0, 1, 2, 5, 6}; /* in the order of lap_op_fields */
     const lap_foreign_shape_t *s = &it->shape;
-    LAP_TRY(check(&it->api, it->api.cublasMpMatmulDescriptorCreate(&it->matmul, COMPUTE_32F),
-                  "cublasMpMatmulDescriptorCreate"));
+    LAP_TRY(lap_cublasmp_check(&it->api,
+                               it->api.cublasMpMatmulDescriptorCreate(&it->matmul, COMPUTE_32F),
+                               "cublasMpMatmulDescriptorCreate"));
     LAP_TRY(set(it, TRANS_A, 1));
     LAP_TRY(set(it, TRANS_B, 0));
     LAP_TRY(set(it, ALGORITHM, algorithms[s->algorithm]));
@@ -361,12 +275,13 @@ static lap_status_t size_memory(multiplier_t *it)
 {
     const lap_foreign_shape_t *s = &it->shape;
     const float alpha = 1, beta = 0;
-    return check(&it->api,
-                 it->api.cublasMpMatmul_bufferSize(
-                     it->handle, it->matmul, (int64_t)s->n, (int64_t)s->m, (int64_t)s->k, &alpha,
-                     NULL, 1, 1, it->a, NULL, 1, 1, it->b, &beta, NULL, 1, 1, NULL, NULL, 1, 1,
-                     it->d, &it->device_bytes, &it->host_bytes),
-                 "cublasMpMatmul_bufferSize");
+    return lap_cublasmp_check(
+        &it->api,
+        it->api.cublasMpMatmul_bufferSize(it->handle, it->matmul, (int64_t)s->n, (int64_t)s->m,
+                                          (int64_t)s->k, &alpha, NULL, 1, 1, it->a, NULL, 1, 1,
+                                          it->b, &beta, NULL, 1, 1, NULL, NULL, 1, 1, it->d,
+                                          &it->device_bytes, &it->host_bytes),
+        "cublasMpMatmul_bufferSize");
 }
 
 /* The steps of making it, each of which all ranks take before the next. This one is local. */
@@ -400,12 +315,14 @@ static lap_status_t open(multiplier_t *it)
                            it->nccl->api.ncclCommInitRankConfig(&it->comm, size, it->id,
                                                                 it->nccl->group->rank, &config),
                            "ncclCommInitRankConfig"));
-    LAP_TRY(check(&it->api, it->api.cublasMpCreate(&it->handle, it->stream), "cublasMpCreate"));
-    LAP_TRY(check(&it->api,
-                  it->api.cublasMpGridCreate(size, 1, COLUMN_MAJOR, it->comm, &it->column_grid),
-                  "cublasMpGridCreate"));
-    LAP_TRY(check(&it->api, it->api.cublasMpGridCreate(1, size, ROW_MAJOR, it->comm, &it->row_grid),
-                  "cublasMpGridCreate"));
+    LAP_TRY(lap_cublasmp_check(&it->api, it->api.cublasMpCreate(&it->handle, it->stream),
+                               "cublasMpCreate"));
+    LAP_TRY(lap_cublasmp_check(
+        &it->api, it->api.cublasMpGridCreate(size, 1, COLUMN_MAJOR, it->comm, &it->column_grid),
+        "cublasMpGridCreate"));
+    LAP_TRY(lap_cublasmp_check(
+        &it->api, it->api.cublasMpGridCreate(1, size, ROW_MAJOR, it->comm, &it->row_grid),
+        "cublasMpGridCreate"));
     LAP_TRY(describe_matrices(it));
     LAP_TRY(describe_product(it));
     return size_memory(it);
@@ -414,12 +331,12 @@ static lap_status_t open(multiplier_t *it)
 /* Registered: without that cuBLASMp would not overlap, and not say so. */
 static lap_status_t take_memory(multiplier_t *it)
 {
-    LAP_TRY(check(&it->api,
-                  it->api.cublasMpMalloc(it->column_grid, &it->device_memory, it->device_bytes),
-                  "cublasMpMalloc"));
-    return check(&it->api,
-                 it->api.cublasMpBufferRegister(it->row_grid, it->device_memory, it->device_bytes),
-                 "cublasMpBufferRegister");
+    LAP_TRY(lap_cublasmp_check(
+        &it->api, it->api.cublasMpMalloc(it->column_grid, &it->device_memory, it->device_bytes),
+        "cublasMpMalloc"));
+    return lap_cublasmp_check(
+        &it->api, it->api.cublasMpBufferRegister(it->row_grid, it->device_memory, it->device_bytes),
+        "cublasMpBufferRegister");
 }
 
 /* For a first call, on memory of no use: a graph could not hold what that makes. Local. */
@@ -605,7 +522,7 @@ static lap_status_t make(multiplier_t *it)
         status = lap_error(LAP_ERR_UNSUPPORTED,
                            "the GELU of cuBLASMp is an approximation: expected LAP_GPU_GELU=fast");
     if (status == LAP_OK)
-        status = load(&it->api, &version);
+        status = lap_cublasmp_load(&it->api, &version);
     if (status == LAP_OK)
         status = lap_cuda_event_create(&it->nccl->device->base, &it->begun);
     if (status == LAP_OK)

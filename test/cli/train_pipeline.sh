@@ -28,7 +28,7 @@ refuse() {
 
 # ---- grids ----
 
-figures --tp 1
+figures --tp 1 --no-predict # measuring for a prediction is half of the time of so small a model: it is made once for each grid
 alone=$losses alone_norms=$norms
 cat >"$work/table.csv" <<'EOF'
 0F0,0F1,,0F2,0B0,0F3,0B1,,0B2,,0B3
@@ -41,7 +41,7 @@ for grid in '--tp 1 --pp 2' '--tp 1 --pp 2 --virtual-pp 2' '--tp 2 --pp 2 --dp 2
     ok '... with the losses of one rank' near "$losses" "$alone" 1e-5
     ok '... and its norms' near "$norms" "$alone_norms" 1e-5
 done
-figures --tp 1 --pp 2 --schedule "$work/table.csv"
+figures --tp 1 --pp 2 --schedule "$work/table.csv" --no-predict
 once=$losses$norms
 figures --tp 1 --pp 2 --schedule "$work/table.csv" --no-overlap-p2p
 is 'messages in line with computing: the same bits' "$losses$norms" "$once"
@@ -50,14 +50,14 @@ is 'messages in line with computing: the same bits' "$losses$norms" "$once"
 
 # Each micro-batch has its own scales wherever it is, or all of a step have the same: stages change nothing but the order of sums.
 for recipe in current delayed; do
-    figures --tp 1 --fp8=$recipe
+    figures --tp 1 --fp8=$recipe --no-predict
     ok 'FP8 has losses of its own' eval '! near "$losses" "$alone" 1e-5'
     scaled=$losses scaled_norms=$norms
-    grids=('--tp 1 --pp 2' '--tp 2 --pp 2 --schedule zb-h1')
+    grids=('--tp 1 --pp 2 --no-predict' '--tp 2 --pp 2 --schedule zb-h1')
     if [ $recipe = current ]; then
         grids+=('--tp 1 --pp 2 --dp 2 --virtual-pp 2 --micro-batches 2')
     else
-        grids+=('--tp 1 --pp 2 --virtual-pp 2' '--tp 1 --pp 2 --schedule zb-v' "--tp 1 --pp 2 --schedule $work/table.csv")
+        grids+=('--tp 1 --pp 2 --virtual-pp 2' '--tp 1 --pp 2 --schedule zb-v --no-predict' "--tp 1 --pp 2 --schedule $work/table.csv --no-predict")
     fi
     for grid in "${grids[@]}"; do
         # shellcheck disable=SC2086

@@ -17,7 +17,7 @@ all_ended() {
     done
 }
 
-for grid in '--tp 1' '--tp 2' '--tp 2 --num-replicas 2'; do
+for grid in '--tp 1 --no-predict' '--tp 2' '--tp 2 --num-replicas 2 --no-predict'; do
     # shellcheck disable=SC2086
     set -- $grid
     lap train "${small[@]}" "$@" --iters 6 --json

@@ -397,14 +397,13 @@ static shape_t cut_shape(const extent_t *extent, double rows, size_t n, size_t k
     return (shape_t){(size_t)rows, cut_n < n ? cut_n : n, cut_k};
 }
 
-/* a, b and d in the memory, one after the other. */
 /* As that of an operator: FP8 would be one more pass over the result. */
 static lap_dtype_t result_type(lap_dtype_t dtype)
 {
     return lap_dtype_is_fp8(dtype) ? LAP_BFLOAT16 : dtype;
 }
 
-/* Where the result is: behind a and b. */
+/* a, b and the result are in the memory, one after the other: where the result is. */
 static size_t result_offset(const shape_t *shape, lap_dtype_t dtype)
 {
     const size_t before = (shape->rows + shape->n) * shape->k * lap_dtype_size(dtype);

@@ -24,7 +24,7 @@ for key, whole in (("ms", "comm_ms"), ("exposed_ms", "exposed_ms")):
     calls = [row[whole] for row in run["gemms"]] + [run["collectives"][whole]]
     assert max(calls) - 1e-3 <= comm["tp"][key] <= 1.0001 * sum(calls) + 1e-3, (key, comm, calls)
     assert comm["tp"][key] > 0.5 * sum(calls), (key, comm, calls)
-    assert comm["dp"][key] <= 1.0001 * run["gradients"][whole] + 1e-3, (key, comm)'
+    assert 0.5 * run["gradients"][whole] < comm["dp"][key] <= 1.0001 * run["gradients"][whole] + 1e-3, (key, comm)'
 # The embedding of 2 sequences is 2 * 16 * 24 floats, of which a rank sends half, and gets the gradient of half: 31 us at this rate.
 holds '... and has that of embeddings and of the loss' '
 assert run["collectives"]["comm_ms"] > 0.03 and run["collectives"]["exposed_ms"] > 0, run["collectives"]'
@@ -42,11 +42,14 @@ for step, it in zip(steps, run["iterations"]):
         assert step[whole] <= 1.0001 * sum(kind[key] for kind in kinds) + 1e-3, (key, step)
         assert step[whole] <= 1.0001 * step["ms"], (key, step)
     figures = [(kind["ms"], kind["hidden_ms"], kind["exposed_ms"]) for kind in kinds]
+    assert min(total for total, hidden, exposed in figures) > 1, step # KB and more at 2 MB/s
     for total, hidden, exposed in figures + [(step["comm_ms"], step["hidden_ms"], step["exposed_ms"])]:
         assert 0 <= hidden <= 1.0001 * total and total - hidden <= 1.0001 * exposed + 1e-3, step
     parts = [it["exposed_" + cause + "_ms"] for cause in ("wire", "late", "core")]
     assert same(sum(parts), it["exposed_ms"]) and min(parts) >= 0, it
-assert len(steps) == len(run["iterations"]) == 3'
+assert len(steps) == len(run["iterations"]) == 3
+if "pp" in expected: # messages of a rank follow one another
+    assert max(step["comm"]["pp"]["ms"] for step in steps) > 0.9 * run["messages"]["comm_ms"], (steps, run["messages"])'
 while read -r kinds options; do
     # shellcheck disable=SC2086
     lap train "${small[@]}" $options --steps 3 --json --link 2MB/s

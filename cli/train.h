@@ -140,10 +140,11 @@ int lap_train_start(const lap_train_t *train, int (*run)(const void *context, la
 /* When an iteration ran, computed and communicated, by the clock of the rank: train_times.c. */
 typedef struct lap_train_times {
     lap_comm_times_t kinds[LAP_AXES + 1]; /* by lap_axis_t; the last: of groups of no axis */
-    lap_intervals_t busy;                 /* the rank computed, as far as that is known */
-    lap_intervals_t step;                 /* the iteration ran, */
-    uint64_t ns;                          /* for so long in all, */
-    uint64_t since;                       /* and runs again since then */
+    lap_intervals_t bubbles; /* it had nothing to do, in a pipeline: no communication's fault */
+    lap_intervals_t busy;    /* the rank computed, as far as that is known */
+    lap_intervals_t step;    /* the iteration ran, */
+    uint64_t ns;             /* for so long in all, */
+    uint64_t since;          /* and runs again since then */
 } lap_train_times_t;
 
 /* Layers with their optimizer, their replicas and their data. */

@@ -157,7 +157,8 @@ typedef struct spent {
  * clock of this rank. Calls may be in flight together, and a pause counts once, for the first of them.
  */
 static lap_status_t find_causes(lap_trace_t *call, int rank, uint64_t begin, spent_t *spent,
-                                lap_comm_times_t *times, lap_train_comm_t *comm_p)
+                                const lap_intervals_t *bubbles, lap_comm_times_t *times,
+                                lap_train_comm_t *comm_p)
 {
     lap_train_comm_t comm = {0};
     lap_trace_view_t view;
@@ -168,6 +169,10 @@ static lap_status_t find_causes(lap_trace_t *call, int rank, uint64_t begin, spe
         if (spent->work.list[i].end > call->calls[rank].begin &&
             spent->work.list[i].begin < call->calls[rank].end)
             lap_intervals_add(&both, spent->work.list[i].begin, spent->work.list[i].end);
+    /* A call may have raised its first signals before the bubble in which its input came. */
+    const uint64_t ahead = call->calls[rank].begin - begin;
+    for (size_t i = 0; i < bubbles->count; i++)
+        lap_intervals_add(&both, bubbles->list[i].begin + ahead, bubbles->list[i].end + ahead);
     lap_status_t status = both.failed ? lap_error(LAP_ERR_NO_MEMORY, "no memory for a call's time")
                                       : lap_trace_view(call, rank, &both, &view);
     lap_intervals_clear(&both);
@@ -175,7 +180,7 @@ static lap_status_t find_causes(lap_trace_t *call, int rank, uint64_t begin, spe
     comm.exposed = (double)view.exposed_ns * 1e-9;
     for (int c = 0; c < LAP_CAUSES; c++)
         comm.causes[c] = (double)view.cause_ns[c] * 1e-9;
-    lap_comm_times_explain(times, &view, view.call.begin - begin);
+    lap_comm_times_explain(times, &view, ahead);
     lap_intervals_add(&spent->calls, view.call.begin, view.call.end);
     lap_intervals_join(&spent->calls);
     lap_trace_view_clear(&view);
@@ -256,7 +261,8 @@ static lap_status_t explain_call(void *context, uint32_t step, const lap_op_t *o
     lap_trace_trim(trace);
     take_call(explaining->all, explaining->number++, explaining->ends, &explaining->call);
     LAP_TRY(find_causes(&explaining->call, lap_group_rank(model->groups.tp), trace->begin,
-                        &explaining->spent, &model->times.kinds[kind_of(trace->group)], &comm));
+                        &explaining->spent, &model->times.bubbles,
+                        &model->times.kinds[kind_of(trace->group)], &comm));
     add(&explaining->iteration->rows[row_of(model, step)], comm);
     return LAP_OK;
 }
@@ -331,7 +337,8 @@ static lap_status_t add_call(void *context, uint32_t step, const lap_op_t *op, l
 static lap_status_t measure_messages(lap_train_model_t *model, lap_train_iteration_t *iteration)
 {
     lap_stage_cost_t cost;
-    LAP_TRY(lap_stage_cost(model->pp, &model->times.kinds[LAP_AXIS_PP], &cost));
+    LAP_TRY(
+        lap_stage_cost(model->pp, &model->times.kinds[LAP_AXIS_PP], &model->times.bubbles, &cost));
     const lap_train_comm_t comm = {
         .total = cost.total,
         .hidden = cost.total > cost.wire ? cost.total - cost.wire : 0,
@@ -403,6 +410,7 @@ static lap_status_t measure_work(lap_train_model_t *model, lap_train_comm_t *wei
     lap_intervals_t work;
     LAP_TRY(list_work(model, &work));
     lap_intervals_append(&model->times.busy, &work);
+    lap_intervals_append(&model->times.busy, &model->times.bubbles);
     const lap_status_t status = model->dp ? measure_weights(model, &work, weights) : LAP_OK;
     lap_intervals_clear(&work);
     return status;
@@ -470,7 +478,7 @@ static lap_status_t try_step(lap_train_model_t *model, int index, double figures
     lap_train_iteration_t iteration = {.traced = true};
     double loss;
     lap_train_times_reset(&model->times);
-    LAP_TRY(lap_train_generate(model, index));
+    LAP_TRY(lap_group_agree(model->groups.world, lap_train_generate(model, index)));
     for (int m = 0; m < count; m++) {
         if (m > 0)
             LAP_TRY(lap_train_measure_passes(model, &iteration));

@@ -12,6 +12,7 @@ void lap_train_times_reset(lap_train_times_t *times)
 {
     for (size_t k = 0; k < sizeof(times->kinds) / sizeof(times->kinds[0]); k++)
         lap_comm_times_clear(&times->kinds[k]);
+    lap_intervals_clear(&times->bubbles);
     lap_intervals_clear(&times->busy);
     lap_intervals_clear(&times->step);
     times->ns = 0;

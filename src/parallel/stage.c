@@ -51,7 +51,7 @@ static lap_status_t check_table(const lap_pipeline_t *pipeline, const lap_pp_opt
         return lap_error(LAP_ERR_INVALID, "%s is for %u ranks, expected the %d of the pipeline",
                          options->schedule, (unsigned)pipeline->ranks, nranks);
     if (pipeline->micros != options->micro_batches)
-        return lap_error(LAP_ERR_INVALID, "micro_batches is %zu, expected %u, for which %s is",
+        return lap_error(LAP_ERR_INVALID, "micro_batches is %zu, expected the %u that %s is for",
                          options->micro_batches, (unsigned)pipeline->micros, options->schedule);
     if (options->virtual_stages &&
         pipeline->stages != (uint32_t)nranks * (uint32_t)options->virtual_stages)

@@ -119,7 +119,7 @@ lap_status_t lap_stage_each_call(const lap_pp_t *pp, lap_stage_each_t each, void
 
 /*
  * What messages between stages, and the sum of tied gradients, have cost this rank in that step, in
- * seconds; lap_stage_cost also adds to `times` when that was.
+ * seconds; lap_stage_cost also adds to `times` when that was, and to `bubbles` when there was a bubble.
  */
 typedef struct lap_stage_cost {
     double total;  /* messages to this rank were on their way; in line with computing: from it */
@@ -130,6 +130,7 @@ typedef struct lap_stage_cost {
 } lap_stage_cost_t;
 
 /* Collective over the pipeline. */
-lap_status_t lap_stage_cost(lap_pp_t *pp, lap_comm_times_t *times, lap_stage_cost_t *cost_p);
+lap_status_t lap_stage_cost(lap_pp_t *pp, lap_comm_times_t *times, lap_intervals_t *bubbles,
+                            lap_stage_cost_t *cost_p);
 
 #endif

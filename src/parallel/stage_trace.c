@@ -96,6 +96,7 @@ lap_status_t lap_stage_each_call(const lap_pp_t *pp, lap_stage_each_t each, void
 typedef struct bill {
     lap_stage_cost_t cost;
     lap_comm_times_t *times;
+    lap_intervals_t *bubbles;
 } bill_t;
 
 /* From the first to the last of a fragment's work, and of its waits, in line with computing. */
@@ -163,24 +164,31 @@ static void add_pause(const lap_pp_t *pp, const lap_interval_t *flights, uint64_
                       uint64_t end, bill_t *bill)
 {
     lap_stage_cost_t *cost = &bill->cost;
-    uint64_t wire = 0, last = begin;
+    lap_intervals_t wire = {.list = NULL}; /* two may come at once */
+    uint64_t last = begin;
     for (uint32_t f = 0; f < pp->program.nitems; f++) {
         const lap_stage_item_t *item = &pp->program.items[f];
         const lap_interval_t *flight = &flights[item->message];
         if (!is_awaited(pp, item) || flight->end <= begin || flight->end > end)
             continue;
         const uint64_t from = flight->begin > begin ? flight->begin : begin;
-        wire += flight->end - from;
+        lap_intervals_add(&wire, from, flight->end);
         lap_comm_times_expose(bill->times, LAP_CAUSE_WIRE, from, flight->end);
         last = flight->end > last ? flight->end : last;
     }
     if (last == begin)
         return;
-    wire = wire < last - begin ? wire : last - begin; /* two may have come at once */
-    cost->wire += (double)wire * 1e-9;
-    cost->bubble += (double)(last - begin - wire) * 1e-9;
+    lap_interval_t pause = {begin, last};
+    lap_intervals_join(&wire);
+    lap_intervals_t bubble =
+        lap_intervals_without(&(lap_intervals_t){.list = &pause, .count = 1}, &wire);
+    cost->wire += (double)lap_intervals_length(&wire) * 1e-9;
+    cost->bubble += (double)lap_intervals_length(&bubble) * 1e-9;
     cost->core += (double)(end - last) * 1e-9;
     lap_comm_times_expose(bill->times, LAP_CAUSE_CORE, last, end);
+    lap_intervals_append(bill->bubbles, &bubble);
+    lap_intervals_clear(&bubble);
+    lap_intervals_clear(&wire);
 }
 
 /* Fragments that compute follow one another; what is in line with them and only moves is no work. */
@@ -264,9 +272,10 @@ static lap_status_t add_messages(lap_pp_t *pp, lap_interval_t *flights, bill_t *
     return add_tied(pp, add_pauses(pp, flights, bill), bill);
 }
 
-lap_status_t lap_stage_cost(lap_pp_t *pp, lap_comm_times_t *times, lap_stage_cost_t *cost_p)
+lap_status_t lap_stage_cost(lap_pp_t *pp, lap_comm_times_t *times, lap_intervals_t *bubbles,
+                            lap_stage_cost_t *cost_p)
 {
-    bill_t bill = {.times = times};
+    bill_t bill = {.times = times, .bubbles = bubbles};
     if (!pp->traced || pp->program.nmessages == 0) {
         *cost_p = bill.cost;
         return LAP_OK;

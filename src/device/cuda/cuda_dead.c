@@ -28,9 +28,9 @@ static void limit_exit(int status, void *unused)
 {
     pthread_t thread;
     (void)unused;
-    (void)fflush(NULL);
     if (lap_thread_start(&thread, "lap-exit", end_process, (void *)(intptr_t)status) == 0)
         pthread_detach(thread);
+    (void)fflush(NULL);
 }
 
 /* The library stays loaded: a handler with a status belongs to no library that takes it along. */

@@ -11,7 +11,7 @@ usage() {
 Usage: scripts/mutants.sh [OPTION...] [NAME...]
 Puts each mutant into a copy of the tree, builds it, runs the tests that should notice, and says whether one did.
 NAME is a pattern of the shell for the names of mutants; without one, all are tried. The exit status is 0 if every one
-was caught, or was alive and is explained as equivalent.
+was caught, was alive and is explained as equivalent, or is for another machine and was left out.
 
   --layer L      only the mutants of this layer; may be given several times
   --build B      only those that need this build: plain, asan or tsan
@@ -145,11 +145,13 @@ programs() {
 
 # build BUILD TESTS: no more than the tests need, or everything where that is not known.
 build() {
-    local needed targets=()
+    local needed targets=() unnamed
+    # What tests need besides: libraries, and the suites that overlap/faults.sh runs at its end.
+    unnamed='lap_cli fake_cuda fake_cublaslt fake_nccl fake_cublasmp fake_profiler test_overlap_conformance test_overlap_traced'
     needed=$(programs "$1" "$2")
     [ -n "$needed" ] &&
         mapfile -t targets < <(ninja -C "$work/$1" -t targets all 2>/dev/null | sed 's/: [^:]*$//' | grep -vx 'test' |
-            grep -Fx -f <(printf '%s\n' $needed lap_cli fake_cuda fake_cublaslt fake_nccl fake_profiler))
+            grep -Fx -f <(printf '%s\n' $needed $unnamed))
     ninja -C "$work/$1" -j "$jobs" "${targets[@]}" >"$work/build.log" 2>&1
 }
 
@@ -179,12 +181,17 @@ restore() {
 
 # try FILE: sets `verdict` and `detail`.
 try() {
-    local build tests file
+    local build tests file machine
     build=$(header "$1" build) tests=$(header "$1" test)
     : "${build:=plain}"
     detail=$(fits "$1" "$tree" | head -n 1)
     if [ -n "$detail" ]; then
         verdict='does not apply'
+        return
+    fi
+    machine=$(header "$1" machine)
+    if [ -n "$machine" ] && [ "$machine" != "$(uname -m)" ]; then
+        verdict='other machine' detail=$machine
         return
     fi
     keep "$1"
@@ -272,10 +279,10 @@ done
 echo
 echo "${#all[@]} mutants, in $SECONDS s:"
 status=0
-for verdict in caught equivalent alive 'not equivalent' 'not trusted' 'no verdict' 'does not apply' 'does not build'; do
+for verdict in caught equivalent 'other machine' alive 'not equivalent' 'not trusted' 'no verdict' 'does not apply' 'does not build'; do
     [ -n "${counts[$verdict]:-}" ] || continue
     printf '%6d  %s\n' "${counts[$verdict]}" "$verdict"
-    [ "$verdict" = caught ] || [ "$verdict" = equivalent ] && continue
+    [[ $verdict =~ ^(caught|equivalent|other\ machine)$ ]] && continue
     status=1
     printf '%s\n' "${rows[@]}" | grep "^$verdict  *[a-z]" | sed 's/^/          /'
 done

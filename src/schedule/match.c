@@ -51,8 +51,8 @@ static int by_word(const void *left, const void *right)
 
 static bool raises(const lap_trace_record_t *record)
 {
-    return record->signal != LAP_NO_SIGNAL && record->stride != 0 && record->peer >= 0 &&
-           record->kind != LAP_STEP_WAIT && lap_record_delivered(record) != 0;
+    return record->signal != LAP_NO_SIGNAL && record->stride != 0 && record->call != LAP_NO_CALL &&
+           record->peer >= 0 && record->kind != LAP_STEP_WAIT && lap_record_delivered(record) != 0;
 }
 
 /* How many of sorted raises are of words before this one. */
@@ -85,7 +85,7 @@ lap_status_t lap_trace_match(const lap_trace_t *trace, uint32_t *released_by)
         const lap_trace_record_t *record = &trace->records[i];
         const word_t word = awaited_word(record);
         released_by[i] = LAP_NO_STEP;
-        if (record->count == 0 || record->stride == 0)
+        if (record->count == 0 || record->stride == 0 || record->call == LAP_NO_CALL)
             continue;
         const size_t at = count_before(list, count, &word) + record->count - 1;
         const word_t found = at < count ? raised_word(list[at]) : word;

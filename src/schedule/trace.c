@@ -190,7 +190,7 @@ uint32_t lap_trace_number(lap_trace_t *trace, int base, int stride)
            (trace->groups[i].base != base || trace->groups[i].stride != stride))
         i++;
     if (i == LAP_TRACE_GROUPS)
-        return UINT32_MAX; /* its signals are matched with nobody's */
+        return LAP_NO_CALL;
     if (i == trace->ngroups) {
         trace->groups[i].base = base;
         trace->groups[i].stride = stride;

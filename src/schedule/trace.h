@@ -18,6 +18,8 @@
 
 #define LAP_TRACE_MOST 1000000 /* records of all ranks together that a file should have */
 #define LAP_TRACE_GROUPS 16    /* groups of ranks that a rank calls operators in */
+#define LAP_NO_CALL                                                                                \
+    UINT32_MAX /* the number of calls of further groups: their signals are matched with none */
 
 /* What communication is for. */
 typedef enum lap_traffic {

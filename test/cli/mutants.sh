@@ -70,10 +70,11 @@ small='^core/small$'
 mutant noticed '    return x + 1;' "$small"
 mutant unnoticed '    return 2 * x; /* or 6 */' "$small"
 mutant same '    return 2 * x;' "$small" '# equivalent: it is the same sum'
-mutants --source "$tree" same noticed
-is 'one caught and one equivalent: status' "$status" 0
+mutant far '    return x - x;' "$small" '# machine: pdp11'
+mutants --source "$tree" same noticed far
+is 'one caught, one equivalent, and one for another machine: status' "$status" 0
 has '... and what is said' "$out" 'caught         core       noticed' 'core/small' 'equivalent     core       same' \
-    'it is the same sum' '2 mutants, in ' '     1  caught' '     1  equivalent'
+    'it is the same sum' 'other machine  core       far' ' pdp11' '3 mutants, in ' '     1  caught' '     1  equivalent' '     1  other machine'
 ok '... the tree itself is left alone' grep -q 'return x + x;' "$tree/src/small.c"
 ok '... and so is the copy, afterwards' cmp -s "$tree/src/small.c" "$tree/build-mutants/tree/src/small.c"
 

@@ -68,6 +68,9 @@ mkdir empty
 # Found before any rank starts, and before --save is made.
 lap train "${small[@]}" --steps 5 --save other --load empty
 is 'another folder without a checkpoint' "$status $out$err" "1 lap train: --load: there is no whole checkpoint in 'empty'"
+mkdir there
+lap train "${small[@]}" --steps 5 --save there --load empty
+is '... though that of --save is there' "$status $out$err" "1 lap train: --load: there is no whole checkpoint in 'empty'"
 lap train "${small[@]}" --steps 5 --save other --load nowhere
 is 'another folder that is not there' "$status $out$err" "1 lap train: --load: cannot open 'nowhere': No such file or directory"
 lap train "${small[@]}" --steps 5 --load empty

@@ -6,7 +6,9 @@
  */
 #include "core/tcp/tcp.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -329,8 +331,24 @@ static void test_unreachable(void)
     refused = -1;
 }
 
+/* A rank that is killed where it has made a directory for those of its host leaves that, and nothing in it. */
+static void remove_folder(const char *folder)
+{
+    DIR *left = opendir(folder);
+    int others = left ? 0 : 1;
+    for (struct dirent *entry; left && (entry = readdir(left));)
+        if (strncmp(entry->d_name, ".", 1) != 0)
+            others += unlinkat(dirfd(left), entry->d_name, AT_REMOVEDIR) != 0;
+    if (left)
+        closedir(left);
+    tap_ok(rmdir(folder) == 0 && others == 0, "killed ranks leave empty directories at most");
+}
+
 int main(void)
 {
+    char folder[] = "/tmp/lap-tcp-XXXXXX";
+    if (!mkdtemp(folder) || setenv("TMPDIR", folder, 1) != 0)
+        return tap_ok(false, "a folder for the ranks"), tap_done();
     shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
         return tap_ok(false, "memory for the ranks"), tap_done();
@@ -338,5 +356,6 @@ int main(void)
     test_absent();
     test_goodbye();
     test_unreachable();
+    remove_folder(folder);
     return tap_done();
 }

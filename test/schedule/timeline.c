@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Timelines: what has no room is counted, and gathering brings all records and all counts to rank 0. */
+/*
+ * Timelines: what has no room is counted, gathering brings all records and all counts to rank 0, and waits are
+ * matched with the raises of their call.
+ */
 #include "schedule/trace.h"
 #include "tap.h"
 
@@ -44,8 +47,44 @@ static void fill_and_gather(lap_world_t *world, void *arg)
     lap_trace_clear(&timeline);
 }
 
+/* A wait that rank 1 released, in this call of their group. */
+static uint32_t released_in(uint32_t call)
+{
+    lap_trace_record_t records[] = {
+        {.kind = LAP_STEP_RAISE,
+         .rank = 1,
+         .peer = 0,
+         .signal = 3,
+         .call = call,
+         .span = {1, 1, 2}},
+        {.kind = LAP_STEP_WAIT, .rank = 0, .peer = 1, .from = 1, .awaited = 3, .call = call},
+    };
+    records[0].flight = records[0].span;
+    records[1].count = 1;
+    records[1].signal = LAP_NO_SIGNAL;
+    records[0].stride = records[1].stride = 1;
+    const lap_trace_t trace = {.size = 2, .records = records, .nrecords = 2};
+    uint32_t released[2] = {0};
+    tap_success(lap_trace_match(&trace, released), "waits of call %u are matched", (unsigned)call);
+    return released[1];
+}
+
+static void test_groups(void)
+{
+    lap_trace_t trace = {.size = 1};
+    for (int i = 0; i < LAP_TRACE_GROUPS; i++)
+        tap_ok(lap_trace_number(&trace, i, 1) == 0, "the first call of group %d has a number", i);
+    tap_ok(lap_trace_number(&trace, 0, 1) == 1, "... and so has the second");
+    tap_ok(lap_trace_number(&trace, LAP_TRACE_GROUPS, 1) == LAP_NO_CALL,
+           "that of a group too many has none");
+    tap_ok(released_in(0) == 0, "a wait is matched with the raise of its call");
+    tap_ok(released_in(LAP_NO_CALL) == LAP_NO_STEP, "... if that has a number");
+    lap_trace_clear(&trace);
+}
+
 int main(void)
 {
+    test_groups();
     tap_ranks(RANKS, NULL, fill_and_gather, NULL);
     return tap_done();
 }

@@ -14,6 +14,7 @@
 #include "bench.h"
 #include "core/convert.h"
 #include "core/status.h"
+#include "core/tensor.h"
 #include "util/alloc.h"
 
 /* ---- random matrices ---- */
@@ -201,7 +202,7 @@ static lap_tensor_t cut(cutter_t *cutter, lap_dtype_t dtype, size_t rows, size_t
 /* The vectors and aux have no scale: they are as d, unless that is FP8. */
 static lap_dtype_t side_type(const lap_bench_shape_t *shape)
 {
-    return lap_dtype_is_fp8(shape->types.out) ? LAP_BFLOAT16 : shape->types.out;
+    return lap_dtype_unscaled(shape->types.out);
 }
 
 static void cut_product(lap_bench_data_t *data, cutter_t *cutter)

@@ -312,8 +312,7 @@ lap_op_args_t lap_args_usual(const lap_problem_t *p)
     void *const somewhere = (void *)(uintptr_t)4096;
     lap_op_args_t args = LAP_OP_ARGS_INIT;
     args.m = p->capacity;
-    args.bias.dtype = args.aux.dtype = args.bias_grad.dtype =
-        lap_dtype_is_fp8(p->types.out) ? LAP_BFLOAT16 : p->types.out;
+    args.bias.dtype = args.aux.dtype = args.bias_grad.dtype = lap_dtype_unscaled(p->types.out);
     args.aux.data = somewhere; /* what GELU keeps: training has a use for it */
     lap_tensor_t *tensors[TENSORS];
     const size_t count = lap_args_shape(p, &args, tensors);

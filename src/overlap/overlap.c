@@ -10,6 +10,7 @@
 #include "core/environment.h"
 #include "core/options.h"
 #include "core/status.h"
+#include "core/tensor.h"
 #include "overlap/knobs.h"
 #include "schedule/range.h"
 #include "transport/transport.h"
@@ -165,12 +166,6 @@ static lap_dtype_t given_or(lap_dtype_t given, lap_dtype_t otherwise)
     return given == LAP_DTYPE_DEFAULT ? otherwise : given;
 }
 
-/* The type of results when none is given: FP8 has too few bits for sums. */
-static lap_dtype_t result_type(lap_dtype_t dtype)
-{
-    return lap_dtype_is_fp8(dtype) ? LAP_BFLOAT16 : dtype;
-}
-
 /* Types that a kind has no use for must be unset, or be what the others make them. */
 static lap_status_t check_fixed(const lap_op_desc_t *desc, const char *name, lap_dtype_t dtype,
                                 lap_dtype_t expected)
@@ -194,11 +189,11 @@ static void fill_types(lap_op_desc_t *desc)
 {
     const bool moves_input = desc->kind == LAP_AG_GEMM || lap_kind_moves(desc->kind);
     desc->b_dtype = given_or(desc->b_dtype, desc->dtype);
-    desc->out_dtype = given_or(desc->out_dtype, result_type(desc->dtype));
+    desc->out_dtype = given_or(desc->out_dtype, lap_dtype_unscaled(desc->dtype));
     desc->wire_dtype = given_or(desc->wire_dtype, moves_input ? desc->dtype : desc->out_dtype);
     desc->y_dtype =
-        given_or(desc->y_dtype,
-                 lap_kind_sums_x(desc->kind) ? result_type(desc->wire_dtype) : desc->wire_dtype);
+        given_or(desc->y_dtype, lap_kind_sums_x(desc->kind) ? lap_dtype_unscaled(desc->wire_dtype)
+                                                            : desc->wire_dtype);
 }
 
 static lap_status_t check_types(const lap_op_desc_t *desc)

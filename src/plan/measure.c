@@ -251,7 +251,7 @@ static lap_status_t measure_update(const measuring_t *measuring, attending_t *at
     const lap_status_t timed = time_pass(measuring, attending, false, status, &seconds);
     status = status == LAP_OK ? timed : status;
     const double rate = LAP_PLAN_OPTIMIZER_BYTES * (double)measuring->extent->update / seconds;
-    /* Sums of a few MiB do not show what the memory of a GPU can do. */
+    /* Sums of a few MiB, as lap_calibrate has, do not show what memory can do, that of a GPU above all. */
     machine->memory_bytes_per_s = fmax(machine->memory_bytes_per_s, rate);
     machine->optimizer_efficiency = fmax(LEAST_PART, rate / machine->memory_bytes_per_s);
     if (attending->memory)

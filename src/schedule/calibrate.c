@@ -10,6 +10,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/tensor.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
@@ -397,12 +398,6 @@ static shape_t cut_shape(const extent_t *extent, double rows, size_t n, size_t k
     return (shape_t){(size_t)rows, cut_n < n ? cut_n : n, cut_k};
 }
 
-/* As that of an operator: FP8 would be one more pass over the result. */
-static lap_dtype_t result_type(lap_dtype_t dtype)
-{
-    return lap_dtype_is_fp8(dtype) ? LAP_BFLOAT16 : dtype;
-}
-
 /* a, b and the result are in the memory, one after the other: where the result is. */
 static size_t result_offset(const shape_t *shape, lap_dtype_t dtype)
 {
@@ -413,13 +408,13 @@ static size_t result_offset(const shape_t *shape, lap_dtype_t dtype)
 static size_t shape_bytes(const shape_t *shape, lap_dtype_t dtype)
 {
     return result_offset(shape, dtype) +
-           shape->rows * shape->n * lap_dtype_size(result_type(dtype));
+           shape->rows * shape->n * lap_dtype_size(lap_dtype_unscaled(dtype));
 }
 
 /* One GEMM; a better rate than the one known replaces it. */
 static lap_status_t time_gemm(bench_t *bench, lap_dtype_t dtype, shape_t shape, double *rate)
 {
-    const lap_dtype_t result = result_type(dtype);
+    const lap_dtype_t result = lap_dtype_unscaled(dtype); /* as that of an operator */
     const size_t k_bytes = shape.k * lap_dtype_size(dtype);
     char *a = bench->memory, *b = a + shape.rows * k_bytes, *d = a + result_offset(&shape, dtype);
     lap_gemm_block_t block = {.a = a,

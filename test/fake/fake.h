@@ -25,6 +25,8 @@
  *   FAKE_FAILS         a call that always fails, such as cuGraphAddKernelNode, with
  *                      CUDA_ERROR_INVALID_VALUE, or as "cuFuncLoad:2" with the number given; of
  *                      cuBLASLt's only cublasLtCreate
+ *   FAKE_CLOCK_MS      how far the GPU's clock runs ahead of the host's, but for the first 8 times
+ *                      that a kernel writes; negative: behind
  *   FAKE_GEMM_S        as "100 102": what cuBLASLt's GEMMs take on the clock of events, in seconds, with
  *                      the kernel that it proposes first, of tiles of 256x128, and with the other, of
  *                      128x256; they do nothing else

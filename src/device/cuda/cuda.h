@@ -57,6 +57,8 @@ typedef struct lap_cuda_loaded lap_cuda_loaded_t; /* see cuda_code.c */
 typedef struct lap_cuda_time {
     uint64_t *at; /* pinned; 0 until it has come */
     uint64_t *to;
+    uint64_t asked; /* when the host launched it, or was about to: not later than it came */
+    bool foretold;  /* of an arrival over a modelled link: the GPU writes it before it is */
     struct lap_cuda_time *same; /* which belongs to someone else, and is in no list */
     struct lap_cuda_time *next;
 } lap_cuda_time_t;
@@ -313,8 +315,8 @@ void lap_cuda_caller_close(lap_cuda_device_t *device);
 
 /* Writes the GPU's time, in the order of the stream, into memory that the GPU reaches. */
 lap_status_t lap_cuda_note(lap_stream_t *stream, uint64_t *at);
-/* Where a kernel is to write the GPU's time that then belongs into *ns_p. */
-lap_status_t lap_cuda_await_stamp(lap_cuda_device_t *device, uint64_t *ns_p, uint64_t **stamp_p);
+/* Where a raise is to write when it arrives over a modelled link: that belongs into *ns_p. */
+lap_status_t lap_cuda_await_arrival(lap_cuda_device_t *device, uint64_t *ns_p, uint64_t **stamp_p);
 /* Launches the time that was asked for on a stream, if there is one, and lets it forget it. */
 lap_status_t lap_cuda_stamp_now(lap_stream_t *stream);
 /* The same for the first of signals that are held back, which writes it instead. */
@@ -330,6 +332,7 @@ void lap_cuda_forget_stamps(lap_cuda_device_t *device);
  * earlier one is on its way any more.
  */
 lap_status_t lap_cuda_times_open(lap_cuda_device_t *device);
+lap_status_t lap_cuda_set_clock(lap_cuda_device_t *device);
 void lap_cuda_times_capture(lap_cuda_device_t *device);
 void lap_cuda_times_adopt(lap_cuda_device_t *device, lap_cuda_times_t *times);
 void lap_cuda_times_drop(lap_cuda_device_t *device); /* instead: the graph was not made */

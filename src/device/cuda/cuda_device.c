@@ -19,11 +19,10 @@
 #include "util/clock.h"
 
 #define PARTS_MOST 64
-#define SM_GROUP 8        /* multiprocessors come in groups of so many */
-#define SM_PAIR 2         /* or, where that would leave many unused, of so many, */
-#define SMS_FOR_SIGNALS 2 /* with some left for signals: see cuda_signal_ctx.c */
-#define OLDEST 80         /* compute capability 8.0 */
-#define CLOCK_ROUNDS 8
+#define SM_GROUP 8              /* multiprocessors come in groups of so many */
+#define SM_PAIR 2               /* or, where that would leave many unused, of so many, */
+#define SMS_FOR_SIGNALS 2       /* with some left for signals: see cuda_signal_ctx.c */
+#define OLDEST 80               /* compute capability 8.0 */
 #define PATIENCE_NS 1000000000u /* of a wait with its host, which may know better why it fails */
 
 extern const lap_device_ops_t lap_cuda_ops;
@@ -264,27 +263,6 @@ static lap_status_t open_stamps(lap_cuda_device_t *device)
     return lap_cuda_times_open(device);
 }
 
-/* The shortest of a few looks at both clocks tells how far they are apart. */
-static lap_status_t set_clock(lap_cuda_device_t *device)
-{
-    const lap_cuda_api_t *api = &device->api;
-    const lap_cuda_stamp_t stamp = {device->clock.stamps};
-    uint64_t least = UINT64_MAX;
-    for (int i = 0; i < CLOCK_ROUNDS; i++) {
-        const uint64_t begin = lap_now_ns();
-        LAP_TRY(
-            lap_cuda_launch_raw(device, device->side, LAP_CUDA_KERNEL_stamp, 1, 1, 1, 1, &stamp));
-        LAP_TRY(lap_cuda_check(api, api->cuStreamSynchronize(device->side), "lap_stamp"));
-        const uint64_t end = lap_now_ns();
-        if (end - begin < least) {
-            least = end - begin;
-            device->clock.offset = (int64_t)(begin + (end - begin) / 2 - device->clock.stamps[0]);
-        }
-    }
-    device->clock.stamps[0] = 0;
-    return LAP_OK;
-}
-
 static lap_status_t open_inside(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
@@ -303,7 +281,7 @@ static lap_status_t open_inside(lap_cuda_device_t *device)
     LAP_TRY(lap_cuda_memory(device, (1 + LAP_CUDA_SLOTS) * sizeof(*device->lost), &lost));
     device->lost = (uint32_t *)(uintptr_t)lost;
     LAP_TRY(open_stamps(device));
-    LAP_TRY(set_clock(device));
+    LAP_TRY(lap_cuda_set_clock(device));
     return lap_cublas_check(api, api->cublasLtCreate(&device->blas.handle), "cublasLtCreate");
 }
 

@@ -6,9 +6,37 @@
  * A kernel for that costs as much as others do, so that there are few of them: a time is asked for
  * and launched only with what its stream is given next. If those are signals, they write it; and so
  * they do with those that are asked for after them. Times with nothing between them are one.
+ *
+ * The GPU's clock is not the host's, and does not even keep its pace. How far they are apart is
+ * estimated first, and corrected by every time that comes: it came after the host had launched it,
+ * and before the host read it.
  */
 #include "device/cuda/cuda.h"
 #include "util/alloc.h"
+#include "util/clock.h"
+
+#define CLOCK_ROUNDS 8 /* in which the clocks are compared first */
+
+/* The shortest of a few looks at both clocks tells how far they are apart. */
+lap_status_t lap_cuda_set_clock(lap_cuda_device_t *device)
+{
+    const lap_cuda_api_t *api = &device->api;
+    const lap_cuda_stamp_t stamp = {device->clock.stamps};
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < CLOCK_ROUNDS; i++) {
+        const uint64_t begin = lap_now_ns();
+        LAP_TRY(
+            lap_cuda_launch_raw(device, device->side, LAP_CUDA_KERNEL_stamp, 1, 1, 1, 1, &stamp));
+        LAP_TRY(lap_cuda_check(api, api->cuStreamSynchronize(device->side), "lap_stamp"));
+        const uint64_t end = lap_now_ns();
+        if (end - begin < least) {
+            least = end - begin;
+            device->clock.offset = (int64_t)(begin + (end - begin) / 2 - device->clock.stamps[0]);
+        }
+    }
+    device->clock.stamps[0] = 0;
+    return LAP_OK;
+}
 
 /* With those that are the same; returns how many. */
 static size_t give_back(lap_cuda_device_t *device, lap_cuda_time_t *time)
@@ -55,15 +83,18 @@ static void await(lap_cuda_device_t *device, lap_cuda_time_t *time)
 {
     lap_cuda_time_t **list = device->capturing ? &device->clock.in_graphs : &device->clock.awaited;
     *time->at = 0;
+    time->asked = lap_now_ns();
+    time->foretold = false;
     time->next = *list;
     *list = time;
 }
 
-lap_status_t lap_cuda_await_stamp(lap_cuda_device_t *device, uint64_t *ns_p, uint64_t **stamp_p)
+lap_status_t lap_cuda_await_arrival(lap_cuda_device_t *device, uint64_t *ns_p, uint64_t **stamp_p)
 {
     lap_cuda_time_t *time = NULL;
     LAP_TRY(take(device, ns_p, &time));
     await(device, time);
+    time->foretold = true;
     *stamp_p = time->at;
     return LAP_OK;
 }
@@ -129,6 +160,27 @@ static void forget_asked(lap_cuda_device_t *device)
 
 /* ---- to where they belong ---- */
 
+/* A time that came before it was launched, or is still to come, shows that the clocks went apart. */
+static void correct(lap_cuda_clock_t *clock, const lap_cuda_time_t *time)
+{
+    const uint64_t ns = __atomic_load_n(time->at, __ATOMIC_ACQUIRE);
+    const int64_t least = (int64_t)(time->asked - ns), most = (int64_t)(lap_now_ns() - ns);
+    if (ns != 0 && clock->offset < least)
+        clock->offset = least;
+    if (ns != 0 && clock->offset > most && !time->foretold)
+        clock->offset = most;
+}
+
+/* By all that have come, before any of them is told: they stay in order. */
+static void correct_clock(lap_cuda_clock_t *clock)
+{
+    for (const lap_cuda_time_t *time = clock->awaited; time; time = time->next)
+        correct(clock, time);
+    for (const lap_cuda_times_t *times = clock->graphs; times; times = times->next)
+        for (const lap_cuda_time_t *time = times->first; time; time = time->next)
+            correct(clock, time);
+}
+
 /* Whether the time has come; it is where it belongs then. */
 static bool bring(const lap_cuda_device_t *device, const lap_cuda_time_t *time)
 {
@@ -149,6 +201,7 @@ static bool bring_all(const lap_cuda_device_t *device, const lap_cuda_times_t *t
 
 void lap_cuda_read_stamps(lap_cuda_device_t *device)
 {
+    correct_clock(&device->clock);
     for (lap_cuda_time_t **link = &device->clock.awaited; *link;) {
         lap_cuda_time_t *time = *link;
         if (!bring(device, time)) {
@@ -213,8 +266,11 @@ void lap_cuda_times_drop(lap_cuda_device_t *device)
 
 void lap_cuda_times_launch(lap_cuda_device_t *device, lap_cuda_times_t *times)
 {
-    for (lap_cuda_time_t *time = times->first; time; time = time->next)
+    const uint64_t now = lap_now_ns();
+    for (lap_cuda_time_t *time = times->first; time; time = time->next) {
         *time->at = 0;
+        time->asked = now;
+    }
     if (times->awaited || !times->first)
         return;
     times->awaited = true;

@@ -83,7 +83,7 @@ lap_status_t lap_paced_transit(lap_buffer_t *buffer, const lap_raise_t *raise,
     const bool leaves = raise->peer != buffer->group->rank;
     uint64_t *arrival = NULL;
     if (raise->span)
-        LAP_TRY(lap_cuda_await_stamp(part->device, &raise->span->end, &arrival));
+        LAP_TRY(lap_cuda_await_arrival(part->device, &raise->span->end, &arrival));
     *transit_p = (lap_cuda_transit_t){
         .issued = raise->bytes > 0 ? part->paced->begun[raise->peer] : NULL,
         .link_free = leaves && raise->bytes > 0 ? &part->paced->notes[NOTES] : NULL,

@@ -140,6 +140,7 @@ int lap_train_start(const lap_train_t *train, int (*run)(const void *context, la
 /* When an iteration ran, computed and communicated, by the clock of the rank: train_times.c. */
 typedef struct lap_train_times {
     lap_comm_times_t kinds[LAP_AXES + 1]; /* by lap_axis_t; the last: of groups of no axis */
+    lap_comm_times_t messages;            /* between stages: a part of LAP_AXIS_PP */
     lap_intervals_t bubbles; /* it had nothing to do, in a pipeline: no communication's fault */
     lap_intervals_t busy;    /* the rank computed, as far as that is known */
     lap_intervals_t step;    /* the iteration ran, */
@@ -332,7 +333,7 @@ void lap_train_times_reset(lap_train_times_t *times);
 void lap_train_times_resume(lap_train_times_t *times);
 void lap_train_times_pause(lap_train_times_t *times);
 
-/* The unions of each kind, and of all, become figures of the iteration. LAP_ERR_NO_MEMORY. */
+/* The unions of messages, of each kind and of all become figures of the iteration. LAP_ERR_NO_MEMORY. */
 lap_status_t lap_train_times_sum(lap_train_times_t *times, lap_train_iteration_t *iteration);
 
 /* Makes the figures of all ranks into means, the same on every rank. Collective. */

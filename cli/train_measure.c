@@ -2,7 +2,7 @@
 /*
  * What the iterations of `lap train` cost: the traces of all calls become seconds of communication,
  * hidden and exposed, and what they were exposed for, and a ratio of communication becomes a link. A row
- * adds up its calls; kinds, and all of them, are unions, see train_times.c.
+ * of GEMMs, or of gradients, adds up its calls; kinds, messages and all of them are unions, see train_times.c.
  */
 #include <string.h>
 
@@ -336,19 +336,12 @@ static lap_status_t add_call(void *context, uint32_t step, const lap_op_t *op, l
 /* Between stages of a pipeline. Collective over it. */
 static lap_status_t measure_messages(lap_train_model_t *model, lap_train_iteration_t *iteration)
 {
-    lap_stage_cost_t cost;
-    LAP_TRY(
-        lap_stage_cost(model->pp, &model->times.kinds[LAP_AXIS_PP], &model->times.bubbles, &cost));
-    const lap_train_comm_t comm = {
-        .total = cost.total,
-        .hidden = cost.total > cost.wire ? cost.total - cost.wire : 0,
-        .exposed = cost.wire + cost.core,
-        .causes = {[LAP_CAUSE_WIRE] = cost.wire, [LAP_CAUSE_CORE] = cost.core},
-        .bytes = cost.bytes,
-    };
-    add(&iteration->rows[LAP_TRAIN_MESSAGES], comm);
-    iteration->kinds[LAP_AXIS_PP].bytes += comm.bytes;
-    iteration->bubble += cost.bubble;
+    lap_train_times_t *times = &model->times;
+    double bytes;
+    LAP_TRY(lap_stage_times(model->pp, &times->messages, &times->bubbles, &bytes));
+    iteration->rows[LAP_TRAIN_MESSAGES].bytes += bytes;
+    iteration->kinds[LAP_AXIS_PP].bytes += bytes;
+    iteration->bubble += (double)lap_intervals_length(&times->bubbles) * 1e-9;
     return LAP_OK;
 }
 

@@ -269,8 +269,9 @@ static void print_rows(const lap_train_t *train, const lap_train_result_t *resul
     print_comm(&it, LAP_TRAIN_ALL, true);
     if (!train->quiet)
         printf("ms%s; exposed for data on the wire, for a rank that was late, or for a core;\n"
-               "all: times of a step, in which what happens at once counts once\n",
-               several ? ", medians without the first" : "");
+               "all%s: times of a step, in which what happens at once counts once\n",
+               several ? ", medians without the first" : "",
+               train->grid.pp > 1 ? ", messages" : "");
     if (train->grid.pp > 1 && it.traced && it.passes > 0)
         printf(
             "bubble %.3f ms, %.0f %% of the passes: a rank waits for what other stages compute\n",

@@ -12,6 +12,7 @@ void lap_train_times_reset(lap_train_times_t *times)
 {
     for (size_t k = 0; k < sizeof(times->kinds) / sizeof(times->kinds[0]); k++)
         lap_comm_times_clear(&times->kinds[k]);
+    lap_comm_times_clear(&times->messages);
     lap_intervals_clear(&times->bubbles);
     lap_intervals_clear(&times->busy);
     lap_intervals_clear(&times->step);
@@ -47,7 +48,8 @@ static lap_status_t put(lap_train_times_t *times, const lap_comm_times_t *kind,
 lap_status_t lap_train_times_sum(lap_train_times_t *times, lap_train_iteration_t *iteration)
 {
     lap_comm_times_t all = {.flight = {.list = NULL}};
-    lap_status_t status = LAP_OK;
+    lap_status_t status = put(times, &times->messages, &iteration->rows[LAP_TRAIN_MESSAGES]);
+    lap_comm_times_join(&times->kinds[LAP_AXIS_PP], &times->messages);
     for (int k = 0; k <= LAP_AXES && status == LAP_OK; k++) {
         lap_comm_times_join(&all, &times->kinds[k]);
         if (k < LAP_AXES)

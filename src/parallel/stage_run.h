@@ -118,19 +118,12 @@ typedef lap_status_t (*lap_stage_each_t)(void *context, uint32_t step, const lap
 lap_status_t lap_stage_each_call(const lap_pp_t *pp, lap_stage_each_t each, void *context);
 
 /*
- * What messages between stages, and the sum of tied gradients, have cost this rank in that step, in
- * seconds; lap_stage_cost also adds to `times` when that was, and to `bubbles` when there was a bubble.
+ * What messages between stages, and the sum of tied gradients, have cost this rank in that step: adds to `times` when
+ * messages to it were on their way (in line with computing: from it), and when it waited for the wire, or they had come
+ * and it had not gone on; to `bubbles` when it had nothing to do and no message was on its way. Writes the bytes that it
+ * has sent. Collective over the pipeline.
  */
-typedef struct lap_stage_cost {
-    double total;  /* messages to this rank were on their way; in line with computing: from it */
-    double wire;   /* ... while this rank had nothing else to do, */
-    double core;   /* or they had come and it had not gone on yet */
-    double bubble; /* it had nothing to do, and no message was on its way */
-    double bytes;  /* that it has sent */
-} lap_stage_cost_t;
-
-/* Collective over the pipeline. */
-lap_status_t lap_stage_cost(lap_pp_t *pp, lap_comm_times_t *times, lap_intervals_t *bubbles,
-                            lap_stage_cost_t *cost_p);
+lap_status_t lap_stage_times(lap_pp_t *pp, lap_comm_times_t *times, lap_intervals_t *bubbles,
+                             double *bytes_p);
 
 #endif

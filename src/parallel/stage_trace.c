@@ -92,9 +92,9 @@ lap_status_t lap_stage_each_call(const lap_pp_t *pp, lap_stage_each_t each, void
 
 /* ---- messages ---- */
 
-/* What messages have cost so far, and when that was. */
+/* When messages were on their way so far, and what was waited for. */
 typedef struct bill {
-    lap_stage_cost_t cost;
+    double bytes; /* that this rank has sent */
     lap_comm_times_t *times;
     lap_intervals_t *bubbles;
 } bill_t;
@@ -127,7 +127,7 @@ static lap_interval_t flight_of(const lap_pp_t *pp, uint32_t f, bill_t *bill)
         const lap_trace_record_t *record = &lap_program_records_of(program)[i];
         if (record->kind != LAP_STEP_PUT)
             continue;
-        bill->cost.bytes += (double)record->bytes;
+        bill->bytes += (double)record->bytes;
         return (lap_interval_t){record->flight.begin, record->flight.end};
     }
     return (lap_interval_t){0, 0};
@@ -163,7 +163,6 @@ static lap_status_t share_flights(lap_pp_t *pp, lap_interval_t *flights, size_t 
 static void add_pause(const lap_pp_t *pp, const lap_interval_t *flights, uint64_t begin,
                       uint64_t end, bill_t *bill)
 {
-    lap_stage_cost_t *cost = &bill->cost;
     lap_intervals_t wire = {.list = NULL}; /* two may come at once */
     uint64_t last = begin;
     for (uint32_t f = 0; f < pp->program.nitems; f++) {
@@ -182,9 +181,6 @@ static void add_pause(const lap_pp_t *pp, const lap_interval_t *flights, uint64_
     lap_intervals_join(&wire);
     lap_intervals_t bubble =
         lap_intervals_without(&(lap_intervals_t){.list = &pause, .count = 1}, &wire);
-    cost->wire += (double)lap_intervals_length(&wire) * 1e-9;
-    cost->bubble += (double)lap_intervals_length(&bubble) * 1e-9;
-    cost->core += (double)(end - last) * 1e-9;
     lap_comm_times_expose(bill->times, LAP_CAUSE_CORE, last, end);
     lap_intervals_append(bill->bubbles, &bubble);
     lap_intervals_clear(&bubble);
@@ -219,7 +215,6 @@ static uint64_t add_pauses(const lap_pp_t *pp, const lap_interval_t *flights, bi
 /* The sum of tied gradients: nothing computes any more at its end. */
 static lap_status_t add_tied(const lap_pp_t *pp, uint64_t computed, bill_t *bill)
 {
-    lap_stage_cost_t *cost = &bill->cost;
     lap_trace_t *trace;
     LAP_TRY(lap_trace_create(&trace));
     lap_status_t status = LAP_OK;
@@ -241,13 +236,10 @@ static lap_status_t add_tied(const lap_pp_t *pp, uint64_t computed, bill_t *bill
         const uint64_t end = trace->end > begin ? trace->end : begin;
         const uint64_t wire =
             end - begin < view.times.flight_ns ? end - begin : view.times.flight_ns;
-        cost->total += (double)view.times.flight_ns * 1e-9;
-        cost->wire += (double)wire * 1e-9;
-        cost->core += (double)(end - begin - wire) * 1e-9;
         lap_comm_times_fly(bill->times, &view.times.flight);
         lap_comm_times_expose(bill->times, LAP_CAUSE_WIRE, begin, begin + wire);
         lap_comm_times_expose(bill->times, LAP_CAUSE_CORE, begin + wire, end);
-        cost->bytes += lap_trace_bytes(trace);
+        bill->bytes += lap_trace_bytes(trace);
         lap_trace_view_clear(&view);
     }
     lap_trace_destroy(trace);
@@ -264,20 +256,18 @@ static lap_status_t add_messages(lap_pp_t *pp, lap_interval_t *flights, bill_t *
     const lap_stage_kind_t counted = pp->options.overlap ? LAP_STAGE_RECEIVE : LAP_STAGE_SEND;
     for (uint32_t f = 0; f < pp->program.nitems; f++) {
         lap_interval_t *flight = &flights[pp->program.items[f].message];
-        if (pp->program.items[f].kind != counted)
-            continue;
-        bill->cost.total += (double)(flight->end - flight->begin) * 1e-9;
-        lap_comm_times_fly(bill->times, &(lap_intervals_t){.list = flight, .count = 1});
+        if (pp->program.items[f].kind == counted)
+            lap_comm_times_fly(bill->times, &(lap_intervals_t){.list = flight, .count = 1});
     }
     return add_tied(pp, add_pauses(pp, flights, bill), bill);
 }
 
-lap_status_t lap_stage_cost(lap_pp_t *pp, lap_comm_times_t *times, lap_intervals_t *bubbles,
-                            lap_stage_cost_t *cost_p)
+lap_status_t lap_stage_times(lap_pp_t *pp, lap_comm_times_t *times, lap_intervals_t *bubbles,
+                             double *bytes_p)
 {
     bill_t bill = {.times = times, .bubbles = bubbles};
     if (!pp->traced || pp->program.nmessages == 0) {
-        *cost_p = bill.cost;
+        *bytes_p = 0;
         return LAP_OK;
     }
     lap_interval_t *flights = lap_alloc(pp->program.nmessages, sizeof(*flights));
@@ -296,6 +286,6 @@ lap_status_t lap_stage_cost(lap_pp_t *pp, lap_comm_times_t *times, lap_intervals
         status = add_messages(pp, flights, &bill);
     lap_free(flights);
     if (status == LAP_OK)
-        *cost_p = bill.cost;
+        *bytes_p = bill.bytes;
     return status;
 }

@@ -96,6 +96,15 @@ lap train $small --iters 2 --tp 1 --pp 2 --tied=no --link 200kB/s --no-overlap-p
 is 'in line with computing nothing is hidden' "$status" 4
 has '... says --assert-hidden' "$err" '--assert-hidden 5: 0.0 % of communication was hidden'
 has '... and the table has the messages, and the bubble' "$out" 'messages between stages' 'bubble '
+# Messages from both neighbours come at once to the rank between them: their row is no sum, and a part of all that is between stages.
+# shellcheck disable=SC2086
+lap train --json $small --iters 1 --tp 1 --pp 3 --tied=no --link 200kB/s
+pp=$(head -n 1 "$work/out" | grep -oE '"pp":\{[^}]*\}')
+messages=$(tail -n 1 "$work/out" | grep -oE '"messages":\{[^}]*\}')
+row() { grep -oE "\"$1\":[^,}]+" <<<"$messages" | cut -d: -f2; }
+ok 'messages that are on their way at once count once in their row' real "$(row comm_ms)" '<=' "1.00001 * $(of ms)"
+ok '... and so do waits for them' real "$(row exposed_ms)" '<=' "1.00001 * $(of exposed_ms)"
+ok '... which are what of them is not hidden' real "$(row comm_ms) - $(row hidden_ms)" '<=' "1.00001 * $(row exposed_ms)"
 # shellcheck disable=SC2086
 lap train --json $small --iters 1 --tp 2 --pp 2 --dp 2
 ok 'the communication of a step is told by kind' grep -q '"comm":{"tp":{.*"pp":{.*"dp":{' "$work/out"

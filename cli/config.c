@@ -55,8 +55,13 @@ static const row_t rows[] = {
     {"encoder_seq_length", COUNT, "seq", NULL},
     {"seq_length", COUNT, "seq", NULL},
     {"global_batch_size", COUNT, "batch", NULL},
+    /*
+     * layernorm1p keeps the gain less one. Gains do not decay here either, so that a gain that begins
+     * with one is trained to the same.
+     */
     {"normalization", WORD, "norm",
-     "layernorm=layernorm LayerNorm=layernorm rmsnorm=rmsnorm RMSNorm=rmsnorm"},
+     "layernorm=layernorm LayerNorm=layernorm layernorm1p=layernorm rmsnorm=rmsnorm "
+     "RMSNorm=rmsnorm"},
     {"activation", WORD, "activation", "gelu=gelu swiglu=swiglu fast-swiglu=swiglu"},
     {"swiglu", WORD, "activation", "true=swiglu false=gelu"},
     {"activations_checkpoint_granularity", WORD, "recompute", "selective=selective full=full"},

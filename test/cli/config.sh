@@ -98,6 +98,10 @@ has 'a file of NeMo' "$status $out" '0 ' '"tp":2' '"dtype":"bfloat16"' '"hidden"
 has '... what has no effect' "$err" 'without effect: trainer.num_nodes, trainer.use_distributed_sampler, exp_manager.model_parallel_size,' \
     model.rampup_batch_size model.tokenizer.vocab_file model.data.num_workers
 
+sed 's/^  num_layers: 1/&\n  normalization: layernorm1p/' nemo.yaml >nemo1p.yaml
+lap train --config nemo1p.yaml --json
+has '... whose gains are kept less one' "$status $out" '0 ' '"norm":"layernorm"'
+
 # yaml LINES...: a file of these lines.
 yaml() { printf '%s\n' "$@" >bad.yaml && lap train --config bad.yaml --iters 1; }
 
@@ -110,8 +114,9 @@ yaml 'num_layers: 0'
 has 'a number that is too small' "$status $err" '2 ' "bad.yaml:1: num_layers is '0'"
 yaml 'num_layers: 1.5'
 has 'a number that is not whole' "$status $err" '2 ' "num_layers is '1.5'"
-yaml '' 'normalization: layernorm1p'
-has 'a word that we do not know' "$status $err" '2 ' "bad.yaml:2: normalization is 'layernorm1p', expected one of layernorm, LayerNorm, rmsnorm, RMSNorm"
+yaml '' 'normalization: batchnorm'
+has 'a word that we do not know' "$status $err" '2 ' \
+    "bad.yaml:2: normalization is 'batchnorm', expected one of layernorm, LayerNorm, layernorm1p, rmsnorm, RMSNorm"
 yaml 'sequence_parallel: maybe'
 has 'neither true nor false' "$status $err" '2 ' "sequence_parallel is 'maybe', expected true or false"
 yaml 'expert_model_parallel_size: 4'

@@ -118,16 +118,11 @@ static lap_status_t read_all(const zlib_t *zlib, void *file, const char *path, s
 {
     int count = 1, code = 0;
     for (size_t room = 0; count > 0; *length_p += count > 0 ? (size_t)count : 0) {
-        if (*length_p + 1 >= room) {
-            const size_t more = room + (room > PIECE ? room : PIECE);
-            char *grown = lap_realloc(*text_p, room, more, 1);
-            if (!grown)
-                return lap_error(LAP_ERR_NO_MEMORY, "no memory to decompress %s", path);
-            *text_p = grown;
-            room = more;
-        }
-        const size_t left = room - *length_p - 1;
-        count = zlib->read(file, *text_p + *length_p, (unsigned)(left < PIECE ? left : PIECE));
+        char *grown = lap_grow_by(*text_p, *length_p, PIECE + 1, &room, 1);
+        if (!grown)
+            return lap_error(LAP_ERR_NO_MEMORY, "no memory to decompress %s", path);
+        *text_p = grown;
+        count = zlib->read(file, *text_p + *length_p, (unsigned)PIECE);
         if (count > 0 && *length_p + (size_t)count > most)
             return lap_error(LAP_ERR_INVALID, "%s is damaged: it holds too much", path);
     }

@@ -9,6 +9,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "util/alloc.h"
+
 typedef struct lap_outbox_chunk {
     struct lap_outbox_chunk *next;
     int fd;
@@ -127,15 +129,11 @@ static bool emit(lap_lines_t *lines, lap_outbox_t *outbox, const char *bytes, si
 
 static bool keep(lap_lines_t *lines, const char *bytes, size_t count)
 {
-    if (lines->length + count > lines->room) {
-        size_t room = 2 * (lines->length + count);
-        char *part = realloc(lines->part, room);
-        if (!part)
-            return false;
-        lines->part = part;
-        lines->room = room;
-    }
-    memcpy(lines->part + lines->length, bytes, count);
+    char *part = lap_grow_by(lines->part, lines->length, count, &lines->room, 1);
+    if (!part)
+        return false;
+    lines->part = part;
+    memcpy(part + lines->length, bytes, count);
     lines->length += count;
     return true;
 }
@@ -203,7 +201,7 @@ void lap_lines_clear(lap_lines_t *lines)
     if (lines->fd >= 0)
         close(lines->fd);
     lines->fd = -1;
-    free(lines->part);
+    lap_free(lines->part);
     lines->part = NULL;
     lines->length = lines->room = 0;
 }

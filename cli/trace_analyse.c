@@ -129,16 +129,12 @@ static void add_piece(walk_t *walk, lap_path_kind_t kind, int rank, uint32_t rec
         last->begin = walk->at = begin;
         return;
     }
-    if (analysis->npath == walk->room) {
-        const size_t room = walk->room ? 2 * walk->room : 256;
-        lap_path_piece_t *path = lap_realloc(analysis->path, walk->room, room, sizeof(*path));
-        walk->failed = !path;
-        if (!path)
-            return;
-        analysis->path = path;
-        walk->room = room;
-    }
-    analysis->path[analysis->npath++] = (lap_path_piece_t){kind, rank, record, begin, walk->at};
+    lap_path_piece_t *path = lap_grow(analysis->path, analysis->npath, &walk->room, sizeof(*path));
+    walk->failed = !path;
+    if (!path)
+        return;
+    analysis->path = path;
+    path[analysis->npath++] = (lap_path_piece_t){kind, rank, record, begin, walk->at};
     walk->at = begin;
 }
 

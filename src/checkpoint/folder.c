@@ -204,7 +204,8 @@ static int compare(const void *a, const void *b)
 lap_status_t lap_ckpt_folder_list(const char *dir, lap_ckpt_name_t **names_p, size_t *count_p)
 {
     lap_ckpt_name_t *names = NULL, name;
-    uint32_t count = 0, room = 0;
+    uint32_t count = 0;
+    size_t room = 0;
     DIR *folder = opendir(dir);
     if (!folder)
         return lap_error_errno("cannot open the folder '%s'", dir);

@@ -316,7 +316,8 @@ static lap_status_t read_checkpoint(lap_checkpoint_t *checkpoint, const char *di
 /* Files that are open. */
 typedef struct file_list {
     lap_st_file_t *files;
-    uint32_t count, room;
+    uint32_t count;
+    size_t room;
 } file_list_t;
 
 static lap_status_t add_file(file_list_t *list, const char *dir, const char *name)

@@ -123,7 +123,7 @@ static bool skip_metadata(lap_json_t *json)
 static lap_status_t read_tensors(lap_st_file_t *file)
 {
     lap_json_t json = {.text = file->header + 8, .bytes = file->data - 8};
-    uint32_t room = 0;
+    size_t room = 0;
     for (bool more = lap_json_open(&json, '{'); more; more = lap_json_next(&json, '}')) {
         lap_st_tensor_t tensor = {.ndims = 0};
         if (!lap_json_take_key(&json, tensor.name, sizeof(tensor.name)))
@@ -132,8 +132,7 @@ static lap_status_t read_tensors(lap_st_file_t *file)
             skip_metadata(&json);
             continue;
         }
-        lap_st_tensor_t *all =
-            lap_grow(file->tensors, (uint32_t)file->count, &room, sizeof(*file->tensors));
+        lap_st_tensor_t *all = lap_grow(file->tensors, file->count, &room, sizeof(*file->tensors));
         if (!all)
             return lap_error(LAP_ERR_NO_MEMORY, "no memory for the %zu tensors of '%s'",
                              file->count + 1, file->path);

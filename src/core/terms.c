@@ -29,14 +29,10 @@ void lap_terms_clear(lap_terms_t *terms)
 
 static lap_status_t make_room(lap_terms_t *terms)
 {
-    const size_t room = terms->room ? 2 * terms->room : 32;
-    if (terms->count < terms->room)
-        return LAP_OK;
-    void *grown = lap_realloc(terms->all, terms->room, room, sizeof(*terms->all));
+    lap_term_t *grown = lap_grow(terms->all, terms->count, &terms->room, sizeof(*grown));
     if (!grown)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory to compare %zu values", room);
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to compare %zu values", terms->count + 1);
     terms->all = grown;
-    terms->room = room;
     return LAP_OK;
 }
 

@@ -33,19 +33,14 @@ lap_status_t lap_wire_port_open(lap_wire_t *wire, lap_port_take_t take, void *co
     lap_wire_base_t *base = base_of(wire);
     lap_status_t status = LAP_OK;
     pthread_mutex_lock(&base->ports_lock);
-    if (base->nports == base->ports_room) {
-        const size_t room = base->ports_room ? base->ports_room * 2 : 16;
-        lap_wire_port_t *ports = lap_realloc(base->ports, base->ports_room, room, sizeof(*ports));
-        if (ports) {
-            base->ports = ports;
-            base->ports_room = room;
-        } else {
-            status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu ports of a wire", room);
-        }
-    }
-    if (status == LAP_OK) {
+    lap_wire_port_t *ports = lap_grow(base->ports, base->nports, &base->ports_room, sizeof(*ports));
+    if (ports) {
+        base->ports = ports;
         *port_p = base->nports;
-        base->ports[base->nports++] = (lap_wire_port_t){take, context, bank};
+        ports[base->nports++] = (lap_wire_port_t){take, context, bank};
+    } else {
+        status =
+            lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu ports of a wire", base->nports + 1);
     }
     pthread_mutex_unlock(&base->ports_lock);
     return status;

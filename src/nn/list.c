@@ -15,7 +15,7 @@
 /* ---- adding ---- */
 
 /* Makes room for one more element; NULL, with the failure in list->status, when there is none. */
-static void *grow(lap_nn_list_t *list, void *array, uint32_t count, uint32_t *room_p, size_t size)
+static void *grow(lap_nn_list_t *list, void *array, uint32_t count, size_t *room_p, size_t size)
 {
     if (list->status != LAP_OK)
         return NULL;

@@ -213,12 +213,15 @@ typedef struct lap_nn_list {
     lap_nn_entry_t spare;            /* what lap_nn_add_entry returns after a failure */
 
     lap_nn_region_t *regions;
-    uint32_t nregions, regions_room;
+    uint32_t nregions;
+    size_t regions_room;
     lap_nn_entry_t *entries;
-    uint32_t nentries, entries_room;
+    uint32_t nentries;
+    size_t entries_room;
     uint32_t parts[LAP_NN_LIST_PARTS + 1]; /* part i is [parts[i], parts[i + 1]) */
     lap_nn_step_t *steps;
-    uint32_t nsteps, steps_room;
+    uint32_t nsteps;
+    size_t steps_room;
     lap_nn_weight_t *weights;
     uint32_t nweights;
     uint32_t *order; /* of weights as they lie in memory: the index of each */

@@ -33,7 +33,8 @@ typedef struct lap_pipe_action {
 
 typedef struct lap_pipe_row {
     lap_pipe_action_t *actions;
-    uint32_t nactions, room;
+    uint32_t nactions;
+    size_t room;
 } lap_pipe_row_t;
 
 #define LAP_PIPE_MOST 65536u /* stages, or micro-batches */

@@ -42,7 +42,8 @@ typedef struct lap_stage_item {
 typedef struct lap_stage_program {
     lap_linked_t linked;
     lap_stage_item_t *items;
-    uint32_t nitems, items_room;
+    uint32_t nitems;
+    size_t items_room;
     uint32_t nmessages; /* between all ranks */
 } lap_stage_program_t;
 

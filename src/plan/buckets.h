@@ -34,7 +34,8 @@ typedef struct lap_plan_buckets {
     size_t cols; /* of a row */
     lap_linked_t programs[LAP_PLAN_TWO];
     lap_fragment_cost_t *costs; /* of each fragment, with the costs of its steps */
-    uint32_t ncosts, costs_room;
+    uint32_t ncosts;
+    size_t costs_room;
     lap_cost_t cost;
     double kernels_s, wire_s; /* of all kernels, and of all buckets */
 } lap_plan_buckets_t;

@@ -160,8 +160,7 @@ static lap_status_t read_rows(reader_t *reader)
             reader->at++;
             continue;
         }
-        lap_plan_row_t *list =
-            lap_grow(rows->list, (uint32_t)rows->count, &rows->room, sizeof(*list));
+        lap_plan_row_t *list = lap_grow(rows->list, rows->count, &rows->room, sizeof(*list));
         if (!list)
             return lap_error(LAP_ERR_NO_MEMORY, "no memory for row %zu", rows->count + 1);
         rows->list = list;

@@ -50,7 +50,7 @@ typedef struct lap_plan_row {
 typedef struct lap_plan_rows {
     lap_plan_row_t *list;
     size_t count;
-    uint32_t room;
+    size_t room;
     char *text; /* of the file */
 } lap_plan_rows_t;
 

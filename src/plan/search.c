@@ -35,7 +35,8 @@ typedef struct search {
     const lap_machine_t *machine;
     lap_plan_found_t *found;
     known_layer_t *known;
-    uint32_t nknown, room;
+    uint32_t nknown;
+    size_t room;
 } search_t;
 
 /* ---- results ---- */

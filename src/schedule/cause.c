@@ -54,16 +54,12 @@ static void add(walk_t *walk, uint64_t begin, uint64_t end, lap_cause_t cause, i
         last->begin = begin;
         return;
     }
-    if (walk->count == walk->room) {
-        const size_t room = walk->room ? 2 * walk->room : 64;
-        lap_exposed_t *list = lap_realloc(walk->list, walk->room, room, sizeof(*list));
-        walk->failed = !list;
-        if (!list)
-            return;
-        walk->list = list;
-        walk->room = room;
-    }
-    walk->list[walk->count++] = (lap_exposed_t){begin, end, cause, who, walk->from, walk->signal};
+    lap_exposed_t *list = lap_grow(walk->list, walk->count, &walk->room, sizeof(*list));
+    walk->failed = !list;
+    if (!list)
+        return;
+    walk->list = list;
+    list[walk->count++] = (lap_exposed_t){begin, end, cause, who, walk->from, walk->signal};
 }
 
 /* The same, of which the end, `delay` long, was time without a core. */

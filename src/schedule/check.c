@@ -32,7 +32,7 @@ void lap_check_describe(const lap_check_t *check, uint32_t index, char *text, si
              lap_op_kind_name(schedule->kind), schedule->method, step, block);
 }
 
-void *lap_check_grow(lap_check_t *check, void *array, uint32_t count, uint32_t *room_p,
+void *lap_check_grow(lap_check_t *check, void *array, uint32_t count, size_t *room_p,
                      size_t element)
 {
     void *grown = lap_grow(array, count, room_p, element);

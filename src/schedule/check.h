@@ -68,9 +68,11 @@ typedef struct lap_check {
     lap_status_t status;   /* the first failure */
 
     lap_node_t *nodes;
-    uint32_t nnodes, nodes_room;
+    uint32_t nnodes;
+    size_t nodes_room;
     uint32_t *preds;
-    uint32_t npreds, preds_room;
+    uint32_t npreds;
+    size_t preds_room;
     uint32_t *begins, *ends;     /* nodes of each call, [call * size + rank] */
     uint32_t *frees;             /* of programs: its symmetric memory is the rank's own again */
     uint32_t *clocks;            /* [nnodes, nthreads] */
@@ -127,7 +129,7 @@ void lap_check_describe(const lap_check_t *check, uint32_t node, char *text, siz
  * Makes room for one more element of an array; NULL, with the failure in check->status, when there
  * is none.
  */
-void *lap_check_grow(lap_check_t *check, void *array, uint32_t count, uint32_t *room_p,
+void *lap_check_grow(lap_check_t *check, void *array, uint32_t count, size_t *room_p,
                      size_t element);
 
 /* Whether one node happens before another in every execution. Exact. */

@@ -34,11 +34,14 @@ typedef struct lap_access_piece {
 typedef struct lap_access_list {
     lap_check_t *check;
     lap_access_played_t *accesses; /* by memory, then by where they begin */
-    uint32_t count, room;
+    uint32_t count;
+    size_t room;
     lap_access_piece_t *pieces; /* of the read that is looked at */
-    uint32_t npieces, pieces_room;
+    uint32_t npieces;
+    size_t pieces_room;
     lap_access_find_t *finds; /* of the same read */
-    uint32_t nfinds, finds_room;
+    uint32_t nfinds;
+    size_t finds_room;
     uint32_t played; /* how many have happened */
 } lap_access_list_t;
 

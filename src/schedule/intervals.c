@@ -15,16 +15,12 @@ void lap_intervals_add(lap_intervals_t *list, uint64_t begin, uint64_t end)
 {
     if (begin >= end || list->failed)
         return;
-    if (list->count == list->room) {
-        const size_t room = list->room ? 2 * list->room : 64;
-        lap_interval_t *more = lap_realloc(list->list, list->room, room, sizeof(*more));
-        list->failed = !more;
-        if (!more)
-            return;
-        list->list = more;
-        list->room = room;
-    }
-    list->list[list->count++] = (lap_interval_t){begin, end};
+    lap_interval_t *grown = lap_grow(list->list, list->count, &list->room, sizeof(*grown));
+    list->failed = !grown;
+    if (!grown)
+        return;
+    list->list = grown;
+    grown[list->count++] = (lap_interval_t){begin, end};
 }
 
 void lap_intervals_append(lap_intervals_t *list, const lap_intervals_t *other)

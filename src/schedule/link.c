@@ -17,7 +17,7 @@
 
 /* ---- adding ---- */
 
-static void *grow(lap_linked_t *linked, void *array, uint32_t count, uint32_t *room_p, size_t size)
+static void *grow(lap_linked_t *linked, void *array, uint32_t count, size_t *room_p, size_t size)
 {
     if (linked->status != LAP_OK)
         return NULL;
@@ -349,7 +349,8 @@ typedef struct linker {
     uint32_t *consumes;         /* of each buffer: the latest CONSUME of fragments before */
     uint32_t nbuffers;
     use_t *uses; /* of all points, in their order */
-    uint32_t nuses, uses_room;
+    uint32_t nuses;
+    size_t uses_room;
     use_t **order;      /* by place */
     lap_extents_t past; /* by place: uses of fragments before that matter to those that follow */
     uint32_t needed[LAP_STREAMS]; /* points that the step in work needs */

@@ -76,9 +76,11 @@ typedef struct lap_fragment {
     int neighbours; /* so many follow one another, and the next come `stride` on; 0: one */
     lap_link_place_t places[LAP_PLACES];
     lap_access_t *accesses; /* in the order of steps */
-    uint32_t naccesses, accesses_room;
+    uint32_t naccesses;
+    size_t accesses_room;
     lap_link_dep_t *links; /* in the order of steps */
-    uint32_t nlinks, links_room;
+    uint32_t nlinks;
+    size_t links_room;
 } lap_fragment_t;
 
 /* Rank r of the group of a fragment, in the world. */
@@ -104,9 +106,11 @@ typedef struct lap_step_watch {
 typedef struct lap_linked {
     int rank; /* in the world */
     lap_link_region_t *regions;
-    uint32_t nregions, regions_room;
+    uint32_t nregions;
+    size_t regions_room;
     lap_fragment_t *fragments;
-    uint32_t nfragments, fragments_room;
+    uint32_t nfragments;
+    size_t fragments_room;
     lap_status_t status;           /* the first failure: nothing is added after it */
     bool counted;                  /* regions say how many fragments are to write them */
     const lap_step_watch_t *watch; /* (optional) of a simulation of it */

@@ -46,7 +46,7 @@ void lap_schedule_clear(lap_schedule_t *schedule)
 }
 
 /* Makes room for one more element. Returns the array, or NULL with the failure noted. */
-static void *grow(lap_schedule_t *schedule, void *array, uint32_t count, uint32_t *room_p,
+static void *grow(lap_schedule_t *schedule, void *array, uint32_t count, size_t *room_p,
                   size_t element)
 {
     void *grown = lap_grow(array, count, room_p, element);

@@ -159,11 +159,14 @@ typedef struct lap_schedule {
     lap_status_t status; /* the first failure: the adders below do nothing after it */
 
     lap_step_t *steps;
-    uint32_t nsteps, steps_room;
+    uint32_t nsteps;
+    size_t steps_room;
     lap_block_t *blocks;
-    uint32_t nblocks, blocks_room;
+    uint32_t nblocks;
+    size_t blocks_room;
     lap_range_t *ranges;
-    uint32_t nranges, ranges_room;
+    uint32_t nranges;
+    size_t ranges_room;
 
     uint32_t *raised; /* per signal word of this rank: how often a call raises it */
     uint32_t nsignals;

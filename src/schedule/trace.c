@@ -161,18 +161,13 @@ void lap_trace_trim(lap_trace_t *trace)
 /* Makes room for one more; false: there is none. */
 static bool grow(lap_trace_t *trace)
 {
-    const size_t most = trace->most ? trace->most : LAP_TRACE_MOST;
-    if (trace->nrecords < trace->records_room || trace->records_room >= most)
-        return trace->nrecords < trace->records_room && trace->nrecords < most;
-    size_t room = trace->records_room ? 2 * trace->records_room : 1024;
-    room = room < most ? room : most;
-    lap_trace_record_t *records =
-        lap_realloc(trace->records, trace->records_room, room, sizeof(*records));
-    if (!records)
+    if (trace->nrecords >= (trace->most ? trace->most : LAP_TRACE_MOST))
         return false;
-    trace->records = records;
-    trace->records_room = room;
-    return true;
+    lap_trace_record_t *records =
+        lap_grow(trace->records, trace->nrecords, &trace->records_room, sizeof(*records));
+    if (records)
+        trace->records = records;
+    return records;
 }
 
 void lap_trace_add(lap_trace_t *trace, const lap_trace_record_t *record)

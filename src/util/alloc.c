@@ -30,6 +30,19 @@ void *lap_realloc(void *old, size_t old_count, size_t count, size_t size)
     return grown;
 }
 
+void *lap_ring_grow(void *ring, uint64_t first, uint64_t end, size_t *room_p, size_t size)
+{
+    const size_t old = *room_p, room = 2 * old;
+    char *grown = old <= SIZE_MAX / 2 ? lap_alloc(room, size) : NULL;
+    if (!grown)
+        return NULL;
+    for (uint64_t i = first; i != end; i++)
+        memcpy(grown + i % room * size, (const char *)ring + i % old * size, size);
+    lap_free(ring);
+    *room_p = room;
+    return grown;
+}
+
 void lap_free(void *p)
 {
     free(p);

@@ -16,21 +16,37 @@ void *lap_alloc(size_t count, size_t size);
 void *lap_realloc(void *old, size_t old_count, size_t count, size_t size);
 
 /*
- * Makes room in an array of `count` elements for one more, by doubling *room_p when it is full.
- * NULL, with both untouched, when there is no memory, or room for 2^31 elements is not enough.
+ * Makes room in an array of `count` elements for `more`, by doubling *room_p until they fit; new
+ * elements are zero. NULL, with both untouched, when there is no memory. Inline, so that a test that
+ * makes lap_realloc fail fails this too, whoever calls it.
  */
-static inline void *lap_grow(void *array, uint32_t count, uint32_t *room_p, size_t size)
+static inline void *lap_grow_by(void *array, size_t count, size_t more, size_t *room_p, size_t size)
 {
-    if (count < *room_p)
+    size_t room = *room_p ? *room_p : 32;
+    if (array && count <= *room_p && more <= *room_p - count)
         return array;
-    if (*room_p > UINT32_MAX / 2)
+    if (count > SIZE_MAX / 4 || more > SIZE_MAX / 4)
         return NULL;
-    const uint32_t room = *room_p ? 2 * *room_p : 32;
+    while (room < count + more)
+        room *= 2;
     void *grown = lap_realloc(array, *room_p, room, size);
     if (grown)
         *room_p = room;
     return grown;
 }
+
+/* The same for one more. 2^32 elements are too many: most lists number theirs with uint32_t. */
+static inline void *lap_grow(void *array, size_t count, size_t *room_p, size_t size)
+{
+    return count < UINT32_MAX ? lap_grow_by(array, count, 1, room_p, size) : NULL;
+}
+
+/*
+ * Doubles a ring, whose element number i lies at i % *room_p and whose elements [first, end) are in
+ * use; *room_p is a power of two. The new ring takes the place of the old one, or is NULL, with all
+ * untouched, when there is no memory.
+ */
+void *lap_ring_grow(void *ring, uint64_t first, uint64_t end, size_t *room_p, size_t size);
 
 /* NULL is fine. */
 void lap_free(void *p);

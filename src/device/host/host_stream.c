@@ -42,7 +42,7 @@ struct lap_stream {
     pthread_cond_t work; /* for the worker: there is something to do, or to stop */
     pthread_cond_t idle; /* for who synchronises: all is done */
     task_t *ring;
-    uint64_t room;
+    size_t room;
     _Atomic uint64_t issued;
     uint64_t done;
     uint64_t spin_ns;
@@ -196,15 +196,12 @@ lap_status_t lap_host_stream_workspace(lap_stream_t *stream, size_t bytes, void 
 
 static lap_status_t grow(lap_stream_t *stream)
 {
-    task_t *ring = lap_alloc(stream->room * 2, sizeof(*ring));
+    task_t *ring =
+        lap_ring_grow(stream->ring, stream->done, stream->issued, &stream->room, sizeof(*ring));
     if (!ring)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a stream of %llu tasks",
-                         (unsigned long long)stream->room * 2);
-    for (uint64_t i = stream->done; i < stream->issued; i++)
-        ring[i % (stream->room * 2)] = stream->ring[i % stream->room];
-    lap_free(stream->ring);
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a stream of %zu tasks",
+                         2 * stream->room);
     stream->ring = ring;
-    stream->room *= 2;
     return LAP_OK;
 }
 

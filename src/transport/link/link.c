@@ -42,25 +42,22 @@ struct lap_pacer {
     uint64_t link_free; /* when the last transfer so far leaves the link */
     uint64_t *word_due; /* [peer][signal]: when the last signal to that word is due */
     delivery_t *queue;  /* a ring in the order of `due`; equal ones in the order of sending */
-    size_t room, first, count;
+    size_t room, count;
+    uint64_t first; /* its number; delivery i lies in queue[i % room] */
 };
 
 static delivery_t *queue_at(struct lap_pacer *pacer, size_t index)
 {
-    return &pacer->queue[(pacer->first + index) & (pacer->room - 1)];
+    return &pacer->queue[(pacer->first + index) % pacer->room];
 }
 
 static lap_status_t queue_grow(struct lap_pacer *pacer)
 {
-    delivery_t *queue = lap_alloc(pacer->room * 2, sizeof(*queue));
+    delivery_t *queue = lap_ring_grow(pacer->queue, pacer->first, pacer->first + pacer->count,
+                                      &pacer->room, sizeof(*queue));
     if (!queue)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu signals on a link", pacer->room * 2);
-    for (size_t i = 0; i < pacer->count; i++)
-        queue[i] = *queue_at(pacer, i);
-    lap_free(pacer->queue);
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu signals on a link", 2 * pacer->room);
     pacer->queue = queue;
-    pacer->room *= 2;
-    pacer->first = 0;
     return LAP_OK;
 }
 
@@ -90,7 +87,7 @@ static void deliver_first(struct lap_pacer *pacer)
     if (deliver(pacer, queue_at(pacer, 0)) != LAP_OK)
         lap_warn("a delayed signal to rank %d failed: %s", queue_at(pacer, 0)->peer,
                  lap_last_error());
-    pacer->first = (pacer->first + 1) & (pacer->room - 1);
+    pacer->first++;
     pacer->count--;
 }
 

@@ -7,14 +7,12 @@
 #include "tune.h"
 
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include <lap/lap.h>
 
-#include "about.h"
 #include "bench.h"
 #include "core/output.h"
 #include "core/status.h"
@@ -358,89 +356,6 @@ static lap_status_t judge(search_t *search, lap_tune_end_t *end)
     return status;
 }
 
-/* ---- what is printed ---- */
-
-static const char *words_of(const lap_tune_t *tune, int u, const lap_tp_overlap_t *rules,
-                            char text[LAP_TUNE_TEXT])
-{
-    lap_tune_candidate_t candidates[LAP_TUNE_MOST];
-    const size_t count = lap_tune_candidates(&lap_tune_units[u], tune->start.tp, candidates);
-    snprintf(text, LAP_TUNE_TEXT, "as it was given");
-    for (size_t c = 0; c < count; c++)
-        if (lap_tune_has(rules, &lap_tune_units[u], &candidates[c]))
-            memcpy(text, candidates[c].text, LAP_TUNE_TEXT);
-    return text;
-}
-
-static void print_json(const lap_tune_t *tune, const lap_tune_entry_t *entry, bool cached)
-{
-    const lap_tune_end_t *end = &entry->end;
-    printf("{\"file\":");
-    lap_json_string(stdout, tune->output);
-    printf(",\"gemms\":{");
-    const char *comma = "";
-    for (int u = 0; u < LAP_TUNE_UNITS; u++) {
-        const lap_tune_choice_t *choice = &tune->choices[u];
-        char text[LAP_TUNE_TEXT];
-        if (!tune->has[u])
-            continue;
-        const bool tuned = end->best == LAP_TUNE_TUNED; /* else other rules were timed */
-        printf("%s\"%s\":{\"rule\":\"%s\",\"changed\":%s,", comma, lap_tune_units[u].name,
-               words_of(tune, u, &entry->rules, text),
-               tuned && choice->candidate >= 0 ? "true" : "false");
-        lap_bench_json_number("ratio", tuned ? choice->ratio : NAN);
-        printf("}");
-        comma = ",";
-    }
-    printf("}");
-    for (int w = 0; w < LAP_TUNE_WAYS; w++)
-        printf(",\"%s_ms\":%.6g", lap_tune_way_names[w], end->seconds[w] * 1e3);
-    printf(",\"written\":\"%s\",\"measured\":\"%s\",\"cached\":%s", lap_tune_way_names[end->best],
-           entry->date, cached ? "true" : "false");
-    lap_about_json(tune->train.device);
-    printf("}\n");
-}
-
-static void print(const search_t *search, const lap_tune_entry_t *entry, bool cached)
-{
-    const lap_tune_t *tune = search->tune;
-    const lap_tune_end_t *end = &entry->end;
-    if (tune->train.json) {
-        print_json(tune, entry, cached);
-        return;
-    }
-    if (end->best == LAP_TUNE_TUNED)
-        printf("%-22s %-28s %s\n", "GEMM", "rule", "the layer with it");
-    else
-        printf("%-22s %s\n", "GEMM", "rule");
-    for (int u = 0; u < LAP_TUNE_UNITS; u++) {
-        const lap_tune_choice_t *choice = &tune->choices[u];
-        char text[LAP_TUNE_TEXT];
-        if (!tune->has[u])
-            continue;
-        words_of(tune, u, &entry->rules, text);
-        if (end->best != LAP_TUNE_TUNED) { /* what was timed were other rules */
-            printf("%-22s %s\n", lap_tune_units[u].name, text);
-            continue;
-        }
-        printf("%-22s %-28s ", lap_tune_units[u].name, text);
-        if (choice->candidate >= 0)
-            printf("%.1f %% faster than with %s\n", 100 * (1 / choice->ratio - 1), choice->other);
-        else if (choice->other[0])
-            printf("nearest: %s, %+.1f %%\n", choice->other, 100 * (choice->ratio - 1));
-        else
-            printf("nothing else was timed\n");
-    }
-    if (cached)
-        printf("\nFrom the cache: measured on %s; --no-cache measures again.", entry->date);
-    else
-        printf("\n%d timed, %d left out by simulation.", search->tried, search->left_out);
-    printf(" Forward and backward of a layer:\n");
-    for (int w = 0; w < LAP_TUNE_WAYS; w++)
-        printf("  %-10s %.4g ms\n", lap_tune_way_names[w], end->seconds[w] * 1e3);
-    printf("%s has the %s rules\n", tune->output, lap_tune_way_names[end->best]);
-}
-
 /* ---- the command ---- */
 
 /* Which units the layer has. */
@@ -528,7 +443,7 @@ static lap_status_t tune_all(search_t *search, int *end_p)
         lap_tune_store(&tune->train, &entry);
     LAP_TRY(lap_group_agree(world, first ? lap_tune_write(tune, &entry) : LAP_OK));
     if (first)
-        print(search, &entry, cached);
+        lap_tune_print(tune, &entry, cached, search->tried, search->left_out);
     return LAP_OK;
 }
 

@@ -2,7 +2,7 @@
 /*
  * `lap tune`: finds the rule of each GEMM of a layer by measuring the whole layer, and writes them as
  * a file for --tp-comm-overlap-cfg. The candidates are in tune_rules.c, files in tune_file.c,
- * the cache in tune_cache.c, the search in tune.c.
+ * the cache in tune_cache.c, the search in tune.c, what it prints in tune_print.c.
  */
 #ifndef LAP_CLI_TUNE_H
 #define LAP_CLI_TUNE_H
@@ -121,6 +121,12 @@ void lap_tune_store(const lap_train_t *train, const lap_tune_entry_t *entry);
 
 /* Removes all of it. Writes where that was, and how many. */
 lap_status_t lap_tune_clear(char *path, size_t bytes, int *removed_p);
+
+/* ---- tune_print.c ---- */
+
+/* What was found; `cached`: not now. `tried` were timed, and `left_out` were not. */
+void lap_tune_print(const lap_tune_t *tune, const lap_tune_entry_t *entry, bool cached, int tried,
+                    int left_out);
 
 /* ---- tune_file.c; on rank 0 ---- */
 

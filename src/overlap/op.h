@@ -83,6 +83,12 @@ lap_status_t lap_op_check_usable(lap_op_t *op);
  */
 lap_status_t lap_op_schedule(const lap_op_t *op, size_t m, int rank, lap_schedule_t *schedule_p);
 
+/* The same of this rank, as it was built. */
+lap_status_t lap_op_build(const lap_op_t *op, size_t m, lap_schedule_t *schedule);
+
+/* The entry of the cache for m active rows, made if need be. */
+lap_status_t lap_op_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p);
+
 /* The description of calls with m active rows, with the method and knobs that were chosen. */
 lap_op_desc_t lap_op_chosen(const lap_op_t *op, size_t m);
 

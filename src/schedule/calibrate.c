@@ -3,18 +3,16 @@
  * Calibration: short measurements that all ranks of a group make at the same moment, so that what
  * they take from each other is in the figures, and whose best figures the group keeps. Streams of
  * their own do not disturb calls in flight. It measures once: a machine that is busy with something
- * else at that moment stays slow in the model.
+ * else at that moment stays slow in the model. GEMMs are measured in calibrate_gemm.c.
  */
-#include "schedule/calibrate.h"
+#include "schedule/calibrate_gemm.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "core/tensor.h"
 #include "util/alloc.h"
-#include "util/clock.h"
 
-#define RESULT_ALIGN 256u            /* bytes */
 #define COPY_BYTES ((size_t)4 << 20) /* more than a core's own cache */
 #define COPY_ROUNDS 3
 #define LINK_BYTES ((size_t)1 << 20)
@@ -24,30 +22,11 @@
 #define STEPS 192u
 #define FIELD_BYTES 64u
 
-#define GEMM_POINT_S 6e-3 /* what a GEMM that is measured may take */
-#define GEMM_ROUNDS 3
-#define FEW_COLUMNS 8u /* the part of n that is measured, too */
-#define LEAST_WIDTH 32 /* of n and k, where there is no memory for more */
-
-/* How much is measured: what keeps a device busy for longer than it takes to tell it. */
-typedef struct extent {
-    double rows[LAP_COST_POINTS];    /* of the GEMMs; the last only where a sum has few products */
-    double volume, weight;           /* most multiply-adds of one, and elements of its weight, */
-    size_t width;                    /* and of its n and k */
-    double first_rows, first_volume; /* of the one that says how fast the device is about */
-    int repeats;                     /* of anything, issued at once */
-} extent_t;
-
-static const extent_t host_extent = {
+static const lap_calibrate_extent_t host_extent = {
     {4, 32, 128, 512, 2048}, 134217728.0, 4194304.0, 8192, 32, 2097152.0, 1};
-static const extent_t far_extent = {
+static const lap_calibrate_extent_t far_extent = {
     {64, 512, 2048, 8192, 16384}, 1e12, 268435456.0, 65536, 512, 8e9, 8};
 
-/*
- * What a GEMM of many rows writes does not fit into a cache. With few products to a sum it may be
- * slower than one of fewer rows, and is measured too.
- */
-enum { MANY_ROWS = LAP_COST_POINTS - 1, FEW_PRODUCTS = 256 };
 static const size_t copy_bytes[] = {(size_t)16 << 10, (size_t)256 << 10, COPY_BYTES};
 enum { COPY_POINTS = sizeof(copy_bytes) / sizeof(copy_bytes[0]) };
 
@@ -58,65 +37,31 @@ typedef struct times {
     double link; /* LINK_BYTES to a peer, until they are there; 0: a put is but a copy */
 } times_t;
 
-/* Multiply-adds per second: at each number of rows, and with few columns. */
-typedef struct rates {
-    double rows[LAP_COST_POINTS];
-    double few_columns;
-} rates_t;
-
 /* What a group keeps. */
-typedef struct gemm_entry {
-    lap_dtype_t dtype;
-    size_t n, k;
-    rates_t rates;
-    size_t all_n, few_n; /* columns of the last of rates.rows, and of rates.few_columns */
-    struct gemm_entry *next;
-} gemm_entry_t;
-
 typedef struct costs {
     times_t times;
     const lap_transport_ops_t *transport; /* whose times these are; NULL: none yet */
-    gemm_entry_t *gemms;
+    lap_gemm_rates_t *gemms;
 } costs_t;
 
 static void costs_free(void *context)
 {
     costs_t *costs = context;
     while (costs->gemms) {
-        gemm_entry_t *entry = costs->gemms;
+        lap_gemm_rates_t *entry = costs->gemms;
         costs->gemms = entry->next;
         lap_free(entry);
     }
     lap_free(costs);
 }
 
-/* One rank at its measurements. */
-typedef struct bench {
-    lap_group_t *group;
-    lap_engine_t *engine;
-    const lap_device_ops_t *ops;
-    lap_stream_t *stream;
-    lap_buffer_t *buffer;
-    extent_t extent;
-    char *memory; /* two pieces of COPY_BYTES, or what the GEMMs need */
-} bench_t;
-
-static const extent_t *extent_of(const lap_device_t *device)
+static const lap_calibrate_extent_t *extent_of(const lap_device_t *device)
 {
     return device->ops->transport ? &far_extent : &host_extent;
 }
 
-static double seconds_since(uint64_t begin)
-{
-    return (double)(lap_now_ns() - begin) * 1e-9;
-}
-
-/*
- * The best figure of any rank, in place: all ranks are taken to run on cores of one kind, and what
- * makes one of them slower is then a disturbance. Collective.
- */
-static lap_status_t take_best(lap_group_t *group, double *figures, size_t count,
-                              bool more_is_better)
+lap_status_t lap_calibrate_best(lap_group_t *group, double *figures, size_t count,
+                                bool more_is_better)
 {
     void *memory;
     LAP_TRY(lap_group_collect(group, figures, count * sizeof(double), &memory));
@@ -134,11 +79,7 @@ static lap_status_t take_best(lap_group_t *group, double *figures, size_t count,
     return LAP_OK;
 }
 
-/*
- * Memory with numbers that look random: pages that only exist on paper would be too fast, and so
- * would zeros be on some devices.
- */
-static lap_status_t make_memory(bench_t *bench, lap_dtype_t dtype, size_t bytes)
+lap_status_t lap_calibrate_alloc(lap_calibration_t *bench, lap_dtype_t dtype, size_t bytes)
 {
     void *memory;
     LAP_TRY(bench->ops->alloc(bench->engine->device, bytes, &memory));
@@ -147,7 +88,7 @@ static lap_status_t make_memory(bench_t *bench, lap_dtype_t dtype, size_t bytes)
     return bench->ops->stream_synchronize(bench->stream);
 }
 
-static void clear_memory(bench_t *bench)
+void lap_calibrate_free(lap_calibration_t *bench)
 {
     if (bench->memory)
         bench->ops->free(bench->engine->device, bench->memory);
@@ -169,7 +110,7 @@ typedef struct timed {
 } timed_t;
 
 /* The seconds of one of several that are issued at once, at best. */
-static lap_status_t time_repeats(bench_t *bench, timed_t what, double *seconds_p)
+static lap_status_t time_repeats(lap_calibration_t *bench, timed_t what, double *seconds_p)
 {
     *seconds_p = INFINITY;
     for (int i = 0; i < COPY_ROUNDS; i++) {
@@ -179,13 +120,13 @@ static lap_status_t time_repeats(bench_t *bench, timed_t what, double *seconds_p
                                                        what.put)
                              : bench->ops->reduce(bench->stream, what.reduce));
         LAP_TRY(bench->ops->stream_synchronize(bench->stream));
-        *seconds_p = fmin(*seconds_p, seconds_since(begin) / bench->extent.repeats);
+        *seconds_p = fmin(*seconds_p, lap_calibrate_since(begin) / bench->extent.repeats);
     }
     return LAP_OK;
 }
 
 /* A put of the first bytes of the memory to the same place of a peer. */
-static lap_put_t put_of(const bench_t *bench, size_t bytes, int peer, uint32_t signal)
+static lap_put_t put_of(const lap_calibration_t *bench, size_t bytes, int peer, uint32_t signal)
 {
     return (lap_put_t){.src = bench->memory,
                        .src_stride = bytes,
@@ -200,7 +141,7 @@ static lap_put_t put_of(const bench_t *bench, size_t bytes, int peer, uint32_t s
  * A put to the next rank. Where it goes over a network, what it costs this rank is about a copy:
  * the rest is for time_link.
  */
-static lap_status_t time_copy(bench_t *bench, size_t bytes, double *seconds_p)
+static lap_status_t time_copy(lap_calibration_t *bench, size_t bytes, double *seconds_p)
 {
     const int next = (bench->group->rank + 1) % bench->group->size;
     const int peer = goes_far(bench->buffer) ? bench->group->rank : next;
@@ -209,7 +150,7 @@ static lap_status_t time_copy(bench_t *bench, size_t bytes, double *seconds_p)
 }
 
 /* The sum of two pieces of memory into a third. */
-static lap_status_t time_reduce(bench_t *bench, double *seconds_p)
+static lap_status_t time_reduce(lap_calibration_t *bench, double *seconds_p)
 {
     const size_t half = COPY_BYTES / 2, strides[2] = {half, half};
     const void *const srcs[2] = {bench->memory, bench->memory + half};
@@ -228,7 +169,7 @@ static lap_status_t time_reduce(bench_t *bench, double *seconds_p)
 }
 
 /* A call of a few tiny steps, and what each further step adds. */
-static lap_status_t time_steps(bench_t *bench, times_t *times)
+static lap_status_t time_steps(lap_calibration_t *bench, times_t *times)
 {
     double few, many;
     LAP_TRY(lap_engine_overhead(bench->engine, FEW_STEPS, &few));
@@ -239,7 +180,7 @@ static lap_status_t time_steps(bench_t *bench, times_t *times)
 }
 
 /* How long it takes until a put is there: all send to the next rank and wait for the one before. */
-static lap_status_t time_link(bench_t *bench, double *seconds_p)
+static lap_status_t time_link(lap_calibration_t *bench, double *seconds_p)
 {
     lap_buffer_t *buffer = bench->buffer;
     const int rank = bench->group->rank, size = bench->group->size;
@@ -249,13 +190,14 @@ static lap_status_t time_link(bench_t *bench, double *seconds_p)
         const uint64_t begin = lap_now_ns();
         LAP_TRY(lap_buffer_put(buffer, (rank + 1) % size, 0, bench->memory, LINK_BYTES, 1));
         LAP_TRY(lap_buffer_wait(buffer, (rank + size - 1) % size, 1, 1));
-        *seconds_p = fmin(*seconds_p, seconds_since(begin));
+        *seconds_p = fmin(*seconds_p, lap_calibrate_since(begin));
     }
     return LAP_OK;
 }
 
 /* There and back again by the streams of a device that waits by itself. */
-static lap_status_t issue_trips(bench_t *bench, lap_stream_t *stream, int peer, bool sends)
+static lap_status_t issue_trips(lap_calibration_t *bench, lap_stream_t *stream, int peer,
+                                bool sends)
 {
     lap_buffer_t *buffer = bench->buffer;
     for (uint32_t i = 1; i <= TRIPS; i++) {
@@ -271,7 +213,7 @@ static lap_status_t issue_trips(bench_t *bench, lap_stream_t *stream, int peer, 
 }
 
 /* As time_signals, below, on a stream of the engine, whose waits are watched. */
-static lap_status_t time_trips(bench_t *bench, bool even_sends, double *seconds_p)
+static lap_status_t time_trips(lap_calibration_t *bench, bool even_sends, double *seconds_p)
 {
     const int rank = bench->group->rank, size = bench->group->size;
     const int left = (rank + size - 1) % size, right = (rank + 1) % size;
@@ -290,7 +232,7 @@ static lap_status_t time_trips(bench_t *bench, bool even_sends, double *seconds_
         status = lap_engine_await(bench->engine, event);
     if (status != LAP_OK)
         lap_engine_fail(bench->engine, status, NULL);
-    *seconds_p += seconds_since(begin) / 2 / TRIPS;
+    *seconds_p += lap_calibrate_since(begin) / 2 / TRIPS;
     bench->ops->event_destroy(event);
     return status;
 }
@@ -300,7 +242,7 @@ static lap_status_t time_trips(bench_t *bench, bool even_sends, double *seconds_
  * a while, so that the sender sleeps too; then the other way round. The answer says how long it was
  * held back: ranks of different hosts have no clock in common.
  */
-static lap_status_t time_signals(bench_t *bench, bool even_sends, double *seconds_p)
+static lap_status_t time_signals(lap_calibration_t *bench, bool even_sends, double *seconds_p)
 {
     lap_buffer_t *buffer = bench->buffer;
     const int rank = bench->group->rank, size = bench->group->size;
@@ -316,7 +258,7 @@ static lap_status_t time_signals(bench_t *bench, bool even_sends, double *second
             const uint64_t begin = lap_now_ns();
             LAP_TRY(lap_buffer_raise(buffer, right, 1));
             LAP_TRY(lap_buffer_wait(buffer, right, 2, 1));
-            const double seconds = seconds_since(begin);
+            const double seconds = lap_calibrate_since(begin);
             memcpy(&held, buffer->data[rank] + offset, sizeof(held));
             *seconds_p += fmax(0, seconds - (double)held * 1e-9) / 2 / TRIPS;
         } else if (!sends && left % 2 != rank % 2) {
@@ -331,7 +273,7 @@ static lap_status_t time_signals(bench_t *bench, bool even_sends, double *second
 }
 
 /* All at once: a rank that has failed keeps the others company at the barriers. */
-static lap_status_t measure_times(bench_t *bench, times_t *times)
+static lap_status_t measure_times(lap_calibration_t *bench, times_t *times)
 {
     lap_status_t status = LAP_OK;
     for (int i = 0; i < COPY_POINTS; i++) {
@@ -355,177 +297,25 @@ static lap_status_t measure_times(bench_t *bench, times_t *times)
     return lap_group_agree(bench->group, status);
 }
 
-static lap_status_t calibrate_times(bench_t *bench, const lap_transport_ops_t *transport,
+static lap_status_t calibrate_times(lap_calibration_t *bench, const lap_transport_ops_t *transport,
                                     costs_t *costs)
 {
     lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
     options.transport = transport->name;
     times_t times = {0};
     LAP_TRY(lap_buffer_create(bench->group, COPY_BYTES, 3, &options, &bench->buffer));
-    LAP_TRY(lap_group_agree(bench->group, make_memory(bench, LAP_FLOAT32, 2 * COPY_BYTES)));
+    LAP_TRY(lap_group_agree(bench->group, lap_calibrate_alloc(bench, LAP_FLOAT32, 2 * COPY_BYTES)));
     LAP_TRY(measure_times(bench, &times));
     /* Of a network the slowest part counts: some of the ranks may be neighbours on one host. */
     double reach[2] = {times.link, times.signal};
-    LAP_TRY(take_best(bench->group, reach, 2, goes_far(bench->buffer)));
-    LAP_TRY(take_best(bench->group, (double *)&times, sizeof(times) / sizeof(double), false));
+    LAP_TRY(lap_calibrate_best(bench->group, reach, 2, goes_far(bench->buffer)));
+    LAP_TRY(
+        lap_calibrate_best(bench->group, (double *)&times, sizeof(times) / sizeof(double), false));
     times.link = reach[0];
     times.signal = reach[1];
     costs->times = times;
     costs->transport = transport;
     return LAP_OK;
-}
-
-/* ---- GEMMs ---- */
-
-typedef struct shape {
-    size_t rows, n, k;
-} shape_t;
-
-/*
- * A GEMM of so many rows with no more than `volume` multiply-adds: n and k are cut to what that
- * allows, evenly as far as they go.
- */
-static shape_t cut_shape(const extent_t *extent, double rows, size_t n, size_t k, double volume)
-{
-    const double weight = fmax(1, fmin(extent->weight, volume / rows));
-    const size_t side = (size_t)fmax(1, sqrt(weight));
-    n = n < extent->width ? n : extent->width;
-    k = k < extent->width ? k : extent->width;
-    size_t cut_n = n < side ? n : side;
-    size_t cut_k = (size_t)(weight / (double)cut_n);
-    cut_k = cut_k < k ? cut_k : k;
-    cut_n = (size_t)(weight / (double)cut_k);
-    return (shape_t){(size_t)rows, cut_n < n ? cut_n : n, cut_k};
-}
-
-/* a, b and the result are in the memory, one after the other: where the result is. */
-static size_t result_offset(const shape_t *shape, lap_dtype_t dtype)
-{
-    const size_t before = (shape->rows + shape->n) * shape->k * lap_dtype_size(dtype);
-    return (before + RESULT_ALIGN - 1) / RESULT_ALIGN * RESULT_ALIGN;
-}
-
-static size_t shape_bytes(const shape_t *shape, lap_dtype_t dtype)
-{
-    return result_offset(shape, dtype) +
-           shape->rows * shape->n * lap_dtype_size(lap_dtype_unscaled(dtype));
-}
-
-/* One GEMM; a better rate than the one known replaces it. */
-static lap_status_t time_gemm(bench_t *bench, lap_dtype_t dtype, shape_t shape, double *rate)
-{
-    const lap_dtype_t result = lap_dtype_unscaled(dtype); /* as that of an operator */
-    const size_t k_bytes = shape.k * lap_dtype_size(dtype);
-    char *a = bench->memory, *b = a + shape.rows * k_bytes, *d = a + result_offset(&shape, dtype);
-    lap_gemm_block_t block = {.a = a,
-                              .d = d,
-                              .rows = shape.rows,
-                              .a_stride = k_bytes,
-                              .d_stride = shape.n * lap_dtype_size(result)};
-    const lap_gemm_t gemm = {.a_dtype = dtype,
-                             .b_dtype = dtype,
-                             .d_dtype = result,
-                             .scale = 1.0f,
-                             .n = shape.n,
-                             .k = shape.k,
-                             .b = b,
-                             .b_stride = k_bytes,
-                             .blocks = &block,
-                             .nblocks = 1};
-    LAP_TRY(bench->ops->gemm_prepare(bench->stream, &gemm, true)); /* as an operator will run it */
-    const uint64_t begin = lap_now_ns();
-    for (int i = 0; i < bench->extent.repeats; i++)
-        LAP_TRY(bench->ops->gemm(bench->stream, &gemm));
-    LAP_TRY(bench->ops->stream_synchronize(bench->stream));
-    const double seconds = fmax(seconds_since(begin), 1e-9) / bench->extent.repeats;
-    *rate = fmax(*rate, (double)shape.rows * (double)shape.n * (double)shape.k / seconds);
-    return LAP_OK;
-}
-
-/* Twice as large as the others, so that its result is not in a cache. */
-static shape_t many_rows(const extent_t *extent, const gemm_entry_t *entry, double volume)
-{
-    return cut_shape(extent, extent->rows[MANY_ROWS], entry->n, entry->k, 2 * volume);
-}
-
-/*
- * A small GEMM first says how large the others may be. Then all of them in turn, a few times: a
- * disturbance that lasts longer than one GEMM meets all alike, and the best time of each counts.
- */
-static lap_status_t measure_rates(bench_t *bench, gemm_entry_t *entry)
-{
-    const size_t n = entry->n, k = entry->k;
-    rates_t *rates = &entry->rates;
-    const extent_t *extent = &bench->extent;
-    const shape_t first = cut_shape(extent, extent->first_rows, n, k, extent->first_volume);
-    double rate = 0;
-    lap_status_t status = time_gemm(bench, entry->dtype, first, &rate);
-    if (status == LAP_OK && extent->repeats > 1) /* what was loaded the first time is there now */
-        status = time_gemm(bench, entry->dtype, first, &rate);
-    const double volume = fmin(extent->volume, rate * GEMM_POINT_S);
-    for (int round = 0; round < GEMM_ROUNDS; round++) {
-        shape_t shape;
-        for (int i = 0; i < MANY_ROWS; i++) {
-            shape = cut_shape(extent, extent->rows[i], n, k, volume);
-            LAP_TRY(lap_group_barrier(bench->group));
-            if (status == LAP_OK)
-                status = time_gemm(bench, entry->dtype, shape, &rates->rows[i]);
-        }
-        LAP_TRY(lap_group_barrier(bench->group));
-        if (k <= FEW_PRODUCTS && status == LAP_OK)
-            status = time_gemm(bench, entry->dtype, many_rows(extent, entry, volume),
-                               &rates->rows[MANY_ROWS]);
-        /* That of 512 rows again with few columns. */
-        const size_t few = (shape.n + FEW_COLUMNS - 1) / FEW_COLUMNS;
-        entry->all_n = shape.n;
-        shape.n = few < shape.n ? few : shape.n;
-        entry->few_n = shape.n;
-        LAP_TRY(lap_group_barrier(bench->group));
-        if (status == LAP_OK)
-            status = time_gemm(bench, entry->dtype, shape, &rates->few_columns);
-    }
-    return lap_group_agree(bench->group, status);
-}
-
-/* What the largest of them needs. */
-static size_t most_bytes(const extent_t *extent, const gemm_entry_t *entry)
-{
-    const shape_t first =
-        cut_shape(extent, extent->first_rows, entry->n, entry->k, extent->first_volume);
-    size_t most = shape_bytes(&first, entry->dtype);
-    for (int i = 0; i < LAP_COST_POINTS; i++) {
-        const shape_t shape =
-            i == MANY_ROWS ? many_rows(extent, entry, extent->volume)
-                           : cut_shape(extent, extent->rows[i], entry->n, entry->k, extent->volume);
-        const size_t bytes = shape_bytes(&shape, entry->dtype);
-        most = bytes > most ? bytes : most;
-    }
-    return most;
-}
-
-/* Collective. */
-static lap_status_t try_gemms(bench_t *bench, gemm_entry_t *entry)
-{
-    const size_t bytes = most_bytes(&bench->extent, entry);
-    LAP_TRY(lap_group_agree(bench->group, make_memory(bench, entry->dtype, bytes)));
-    return measure_rates(bench, entry);
-}
-
-/*
- * Where there is no memory for them, or for what the device needs besides, GEMMs of fewer columns
- * and products must do.
- */
-static lap_status_t calibrate_gemm(bench_t *bench, gemm_entry_t *entry)
-{
-    lap_status_t status;
-    while ((status = try_gemms(bench, entry)) == LAP_ERR_NO_MEMORY &&
-           bench->extent.width > LEAST_WIDTH) {
-        clear_memory(bench);
-        bench->extent.width /= 2;
-        entry->rates = (rates_t){{0}, 0};
-    }
-    LAP_TRY(status);
-    return take_best(bench->group, (double *)&entry->rates, sizeof(rates_t) / sizeof(double), true);
 }
 
 /* ---- the model ---- */
@@ -534,10 +324,10 @@ static lap_status_t calibrate_gemm(bench_t *bench, gemm_entry_t *entry)
  * A GEMM reads and packs a once, whatever n is: its time grows as 1 + c / n, and c follows from the
  * two figures that were measured.
  */
-static void set_columns(lap_curve_t *columns, const gemm_entry_t *entry)
+static void set_columns(lap_curve_t *columns, const lap_gemm_rates_t *entry)
 {
     const double n = (double)entry->n, all = (double)entry->all_n, few = (double)entry->few_n;
-    const double most = entry->rates.rows[MANY_ROWS - 1];
+    const double most = entry->rates.rows[LAP_MANY_ROWS - 1];
     const double part = most > 0 ? fmin(1, entry->rates.few_columns / most) : 1;
     const double c = few < all && part > few / all ? (1 - part) / (part / few - 1 / all) : 0;
     columns->count = LAP_COST_POINTS;
@@ -548,7 +338,7 @@ static void set_columns(lap_curve_t *columns, const gemm_entry_t *entry)
 }
 
 static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const times_t *times,
-                        const gemm_entry_t *entry)
+                        const lap_gemm_rates_t *entry)
 {
     const lap_world_t *world = group->world;
     lap_cost_t cost = {
@@ -589,8 +379,8 @@ static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const ti
         all = fmax(all, entry->rates.rows[i]);
         cost.gemm.values[i] = all / gemm_share;
     }
-    if (entry->rates.rows[MANY_ROWS] > 0)
-        cost.gemm.values[MANY_ROWS] = entry->rates.rows[MANY_ROWS] / gemm_share;
+    if (entry->rates.rows[LAP_MANY_ROWS] > 0)
+        cost.gemm.values[LAP_MANY_ROWS] = entry->rates.rows[LAP_MANY_ROWS] / gemm_share;
     set_columns(&cost.columns, entry);
     return cost;
 }
@@ -608,16 +398,16 @@ static lap_status_t get_costs(lap_group_t *group, costs_t **costs_p)
     return LAP_OK;
 }
 
-static lap_status_t add_gemm(bench_t *bench, lap_dtype_t dtype, size_t n, size_t k, costs_t *costs,
-                             gemm_entry_t **entry_p)
+static lap_status_t add_gemm(lap_calibration_t *bench, lap_dtype_t dtype, size_t n, size_t k,
+                             costs_t *costs, lap_gemm_rates_t **entry_p)
 {
-    gemm_entry_t *entry = lap_alloc(1, sizeof(*entry));
+    lap_gemm_rates_t *entry = lap_alloc(1, sizeof(*entry));
     lap_status_t status = lap_group_agree(
         bench->group,
         entry ? LAP_OK : lap_error(LAP_ERR_NO_MEMORY, "no memory for the rates of a GEMM"));
     if (status == LAP_OK) {
-        *entry = (gemm_entry_t){.dtype = dtype, .n = n, .k = k};
-        status = calibrate_gemm(bench, entry);
+        *entry = (lap_gemm_rates_t){.dtype = dtype, .n = n, .k = k};
+        status = lap_calibrate_gemm(bench, entry);
     }
     if (status != LAP_OK) {
         lap_free(entry);
@@ -635,12 +425,12 @@ lap_status_t lap_calibrate(lap_group_t *group, lap_engine_t *engine, const char 
     const lap_transport_ops_t *ops = NULL;
     LAP_TRY(lap_group_agree(group, get_costs(group, &costs)));
     LAP_TRY(lap_transport_find(transport ? transport : lap_transport_default(group), &ops));
-    bench_t bench = {.group = group,
-                     .engine = engine,
-                     .ops = engine->device->ops,
-                     .extent = *extent_of(engine->device)};
-    const gemm_entry_t none = {.n = 0};
-    gemm_entry_t *entry = costs->gemms;
+    lap_calibration_t bench = {.group = group,
+                               .engine = engine,
+                               .ops = engine->device->ops,
+                               .extent = *extent_of(engine->device)};
+    const lap_gemm_rates_t none = {.n = 0};
+    lap_gemm_rates_t *entry = costs->gemms;
     while (entry && (entry->dtype != dtype || entry->n != n || entry->k != k))
         entry = entry->next;
     /* All ranks of a group have the same history, and so measure together or not at all. */
@@ -651,11 +441,11 @@ lap_status_t lap_calibrate(lap_group_t *group, lap_engine_t *engine, const char 
             lap_group_agree(group, bench.ops->stream_create(engine->device, false, &bench.stream));
     if (status == LAP_OK && costs->transport != ops) {
         status = calibrate_times(&bench, ops, costs);
-        clear_memory(&bench);
+        lap_calibrate_free(&bench);
     }
     if (status == LAP_OK && multiplies)
         status = add_gemm(&bench, dtype, n, k, costs, &entry);
-    clear_memory(&bench);
+    lap_calibrate_free(&bench);
     if (bench.stream)
         bench.ops->stream_destroy(bench.stream);
     lap_buffer_destroy(bench.buffer);

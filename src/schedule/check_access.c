@@ -168,9 +168,8 @@ static int compare_accesses(const void *left, const void *right)
     return (a->range.offset > b->range.offset) - (a->range.offset < b->range.offset);
 }
 
-/* Bytes of the memory of an access, in words. */
-static void describe_bytes(const lap_access_list_t *list, const lap_access_played_t *access,
-                           lap_range_t range, char *text, size_t bytes)
+void lap_access_describe(const lap_access_list_t *list, const lap_access_played_t *access,
+                         lap_range_t range, char *text, size_t bytes)
 {
     const lap_check_t *check = list->check;
     range.place = (lap_place_t)access->region;
@@ -185,12 +184,8 @@ static void describe_bytes(const lap_access_list_t *list, const lap_access_playe
              begin + (range.rows ? (range.rows - 1) * range.stride + range.row_bytes - 1 : 0));
 }
 
-/*
- * A failure of two accesses: both in words, and from the first to the last byte that they have in
- * common.
- */
-static lap_status_t conflict(const lap_access_list_t *list, const lap_access_played_t *a,
-                             const lap_access_played_t *b, const char *what)
+lap_status_t lap_access_conflict(const lap_access_list_t *list, const lap_access_played_t *a,
+                                 const lap_access_played_t *b, const char *what)
 {
     char one[LAP_CHECK_TEXT], other[LAP_CHECK_TEXT], where[128];
     size_t begin = 0, end = 0, from = 0, piece;
@@ -203,21 +198,9 @@ static lap_status_t conflict(const lap_access_list_t *list, const lap_access_pla
     common.row_bytes = common.stride = from - begin;
     lap_check_describe(list->check, a->node, one, sizeof(one));
     lap_check_describe(list->check, b->node, other, sizeof(other));
-    describe_bytes(list, a, common, where, sizeof(where));
+    lap_access_describe(list, a, common, where, sizeof(where));
     return lap_error(LAP_ERR_CHECK, "%s: %s %s and %s %s %s", what, one,
                      a->write ? "writes" : "reads", other, b->write ? "writes" : "reads", where);
-}
-
-/* The results of a call of a rank; in linked programs they are regions. */
-static void find_results(const lap_check_t *check, uint32_t call, int rank, lap_range_t results[3])
-{
-    const lap_schedule_t *schedule = lap_check_schedule(check, call, rank);
-    const lap_fragment_t *fragment = lap_check_fragment(check, call, rank);
-    results[0] = schedule->output;
-    results[1] = schedule->gathered;
-    results[2] = schedule->scales;
-    for (int i = 0; fragment && i < 3; i++)
-        results[i] = lap_link_resolve(check->programs[rank], fragment, &results[i]);
 }
 
 /* Whether an access is what a put does in the memory of another rank. */
@@ -265,13 +248,13 @@ static lap_status_t check_pair(lap_access_list_t *list, const lap_access_played_
         /* What an epilogue adds to is read and written in place. */
         if (check->programs && a->write != b->write && a->region == b->region)
             return LAP_OK;
-        return conflict(list, a, b, "a step conflicts with itself");
+        return lap_access_conflict(list, a, b, "a step conflicts with itself");
     }
     bool a_first = access_before(check, a, b->node, is_sent(check, b));
     if (!a_first && !access_before(check, b, a->node, is_sent(check, a)))
-        return conflict(list, a, b, "no order between two accesses");
+        return lap_access_conflict(list, a, b, "no order between two accesses");
     if (is_too_early(check, a, b))
-        return conflict(list, a, b, "not in the order of the list");
+        return lap_access_conflict(list, a, b, "not in the order of the list");
     return LAP_OK;
 }
 
@@ -387,153 +370,17 @@ static lap_status_t check_reads(const lap_access_list_t *list)
         if (access->write || access->covered == lap_range_bytes(&access->range))
             continue;
         if (access->stranger != LAP_CHECK_NONE)
-            return conflict(list, access, &list->accesses[access->stranger],
-                            "a read of what was written for another region");
+            return lap_access_conflict(list, access, &list->accesses[access->stranger],
+                                       "a read of what was written for another region");
         char text[LAP_CHECK_TEXT], where[128];
         lap_check_describe(list->check, access->node, text, sizeof(text));
-        describe_bytes(list, access, access->range, where, sizeof(where));
+        lap_access_describe(list, access, access->range, where, sizeof(where));
         return lap_error(LAP_ERR_CHECK,
                          "a read of unwritten memory: %s reads %s, of which only %zu of %zu bytes "
                          "have been written in this call by then",
                          text, where, access->covered, lap_range_bytes(&access->range));
     }
     return LAP_OK;
-}
-
-/* Accesses that write to the memory of a rank in a call: the first of them, and the next of each. */
-typedef struct writes {
-    uint32_t *first, *next;
-} writes_t;
-
-static lap_status_t list_writes(const lap_access_list_t *list, writes_t *writes)
-{
-    const size_t size = (size_t)list->check->size, count = list->check->ncalls * size;
-    writes->first = lap_alloc(count + 1, sizeof(uint32_t));
-    writes->next = lap_alloc((size_t)list->count + 1, sizeof(uint32_t));
-    if (!writes->first || !writes->next)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory to check %u accesses",
-                         (unsigned)list->count);
-    for (size_t i = 0; i < count; i++)
-        writes->first[i] = LAP_CHECK_NONE;
-    for (uint32_t i = list->count; i-- > 0;) {
-        const lap_access_played_t *access = &list->accesses[i];
-        uint32_t *first = &writes->first[access->call * size + (size_t)access->range.rank];
-        if (!access->write)
-            continue;
-        writes->next[i] = *first;
-        *first = i;
-    }
-    return LAP_OK;
-}
-
-/* No other write of the call has bytes in common with one to a result; those that begin after it follow. */
-static lap_status_t check_once(const lap_access_list_t *list, const writes_t *writes,
-                               uint32_t index)
-{
-    const lap_access_played_t *access = &list->accesses[index];
-    for (uint32_t i = writes->next[index]; i != LAP_CHECK_NONE; i = writes->next[i]) {
-        const lap_access_played_t *other = &list->accesses[i];
-        if (other->range.place != access->range.place || other->range.offset >= access->end)
-            break;
-        if (other->node != access->node && lap_range_meets(&access->range, &other->range))
-            return conflict(list, access, other, "a result is written twice in a call");
-    }
-    return LAP_OK;
-}
-
-/* The results of a call: no two writes overlap, all are inside, and they add up to the whole. */
-static lap_status_t check_result(const lap_access_list_t *list, const writes_t *writes,
-                                 uint32_t call, int rank, const lap_range_t *result)
-{
-    lap_range_t whole = lap_range_normal(*result);
-    char text[LAP_CHECK_TEXT], where[128];
-    size_t written = 0;
-    if (list->check->programs && whole.rows > 0 && whole.place >= LAP_PLACES)
-        whole.offset += list->check->programs[rank]->regions[whole.place - LAP_PLACES].base;
-    for (uint32_t i = writes->first[(size_t)call * (size_t)list->check->size + (size_t)rank];
-         i != LAP_CHECK_NONE; i = writes->next[i]) {
-        const lap_access_played_t *access = &list->accesses[i];
-        if (access->region != (uint32_t)result->place)
-            continue;
-        LAP_TRY(check_once(list, writes, i));
-        size_t bytes = lap_range_bytes(&access->range);
-        written += bytes;
-        if (lap_range_common(&access->range, &whole) == bytes)
-            continue;
-        lap_check_describe(list->check, access->node, text, sizeof(text));
-        describe_bytes(list, access, access->range, where, sizeof(where));
-        return lap_error(LAP_ERR_CHECK, "%s writes %s, which is not all part of the result", text,
-                         where);
-    }
-    if (written == lap_range_bytes(&whole))
-        return LAP_OK;
-    lap_range_describe(&whole, where, sizeof(where));
-    return lap_error(LAP_ERR_CHECK,
-                     "an incomplete result: call %u rank %d writes %zu of %zu bytes of %s",
-                     (unsigned)call, rank, written, lap_range_bytes(&whole), where);
-}
-
-/* How many fragments of a rank write each region; `seen`: the latest call that does, and 1. */
-static void count_writers(const lap_access_list_t *list, const writes_t *writes, int rank,
-                          uint32_t *counts, uint32_t *seen)
-{
-    const lap_check_t *check = list->check;
-    for (uint32_t call = 0; call < check->ncalls; call++)
-        for (uint32_t i = writes->first[(size_t)call * (size_t)check->size + (size_t)rank];
-             i != LAP_CHECK_NONE; i = writes->next[i]) {
-            const lap_access_played_t *access = &list->accesses[i];
-            const uint32_t region = access->region - LAP_PLACES;
-            if (access->symmetric || seen[region] == call + 1)
-                continue;
-            seen[region] = call + 1;
-            counts[region]++;
-        }
-}
-
-/* A program has all that its list has: each region is written as often. */
-static lap_status_t check_writers(const lap_access_list_t *list, const writes_t *writes, int rank)
-{
-    const lap_linked_t *linked = list->check->programs ? list->check->programs[rank] : NULL;
-    if (!linked || !linked->counted)
-        return LAP_OK;
-    uint32_t *counts = lap_alloc((size_t)linked->nregions + 1, sizeof(*counts));
-    uint32_t *seen = lap_alloc((size_t)linked->nregions + 1, sizeof(*seen));
-    lap_status_t status = LAP_OK;
-    if (!counts || !seen)
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to check %u regions",
-                           (unsigned)linked->nregions);
-    else
-        count_writers(list, writes, rank, counts, seen);
-    for (uint32_t i = 0; i < linked->nregions && status == LAP_OK; i++)
-        if (linked->regions[i].scope != LAP_SCOPE_CALL && counts[i] != linked->regions[i].writers)
-            status = lap_error(LAP_ERR_CHECK,
-                               "a program that is not all of its list: %u fragments of rank %d "
-                               "write %s, expected %u",
-                               (unsigned)counts[i], rank, linked->regions[i].name,
-                               (unsigned)linked->regions[i].writers);
-    lap_free(counts);
-    lap_free(seen);
-    return status;
-}
-
-static lap_status_t check_results(const lap_access_list_t *list)
-{
-    const lap_check_t *check = list->check;
-    writes_t writes = {NULL, NULL};
-    lap_status_t status = list_writes(list, &writes);
-    for (uint32_t call = 0; call < check->ncalls && status == LAP_OK; call++)
-        for (int rank = 0; rank < check->size; rank++) {
-            lap_range_t results[3];
-            find_results(check, call, rank, results);
-            for (int i = 0; i < 3 && status == LAP_OK; i++)
-                if (!check->programs || results[i].rows > 0)
-                    status = check_result(list, &writes, call, rank, &results[i]);
-        }
-    for (int rank = 0; rank < check->size && status == LAP_OK; rank++)
-        status = check_writers(list, &writes, rank);
-    lap_free(writes.first);
-    lap_free(writes.next);
-    return status;
 }
 
 /* The latest call before one in which a rank used its memory of the same buffer; NULL: none. */
@@ -581,7 +428,7 @@ static lap_status_t check_rule(const lap_access_list_t *list)
         lap_check_describe(check, access->node, one, sizeof(one));
         lap_check_describe(check, begun || check->programs ? check->ends[at] : check->begins[at],
                            other, sizeof(other));
-        describe_bytes(list, access, access->range, where, sizeof(where));
+        lap_access_describe(list, access, access->range, where, sizeof(where));
         return lap_error(
             LAP_ERR_CHECK,
             "memory of a peer outside its call: %s %s %s, with no order between it and "
@@ -606,7 +453,7 @@ lap_status_t lap_check_access(lap_check_t *check)
     if (status == LAP_OK)
         status = check_reads(&list);
     if (status == LAP_OK)
-        status = check_results(&list);
+        status = lap_access_check_results(&list);
     if (status == LAP_OK)
         status = check_rule(&list);
     lap_free(list.accesses);

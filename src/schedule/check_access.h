@@ -58,6 +58,22 @@ static inline bool lap_access_has_all(const lap_access_played_t *all,
            lap_range_common(&all->range, &part->range) == lap_range_bytes(&part->range);
 }
 
+/* Bytes of the memory of an access, in words. */
+void lap_access_describe(const lap_access_list_t *list, const lap_access_played_t *access,
+                         lap_range_t range, char *text, size_t bytes);
+
+/*
+ * A failure of two accesses: both in words, and from the first to the last byte that they have in
+ * common.
+ */
+lap_status_t lap_access_conflict(const lap_access_list_t *list, const lap_access_played_t *a,
+                                 const lap_access_played_t *b, const char *what);
+
+/* ---- check_results.c ---- */
+
+/* Results are written once, and whole; and a program has all that its list has. */
+lap_status_t lap_access_check_results(const lap_access_list_t *list);
+
 /* ---- check_reads.c ---- */
 
 /* A write that has bytes in common with the read that is looked at. */

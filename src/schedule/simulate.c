@@ -10,33 +10,12 @@
 #include <math.h>
 
 #include "core/status.h"
+#include "schedule/cost.h"
 #include "schedule/range.h"
 #include "util/alloc.h"
 
 #define NO_BLOCK UINT32_MAX
 #define WORK_EPSILON 1e-15 /* what rounding leaves of a task that is done */
-
-void lap_cost_add_link(lap_cost_t *cost, const lap_link_t *link)
-{
-    const double rate = cost->link.bytes_per_s;
-    if (link->bytes_per_s > 0 && (rate == 0 || link->bytes_per_s < rate))
-        cost->link.bytes_per_s = link->bytes_per_s;
-    cost->link.latency_s += link->latency_s;
-}
-
-double lap_curve_at(const lap_curve_t *curve, double size)
-{
-    if (curve->count == 0)
-        return 0;
-    size_t i = 0;
-    while (i < curve->count && curve->sizes[i] < size)
-        i++;
-    if (i == 0 || i == curve->count)
-        return curve->values[i == 0 ? 0 : curve->count - 1];
-    const double below = log(curve->sizes[i - 1]), above = log(curve->sizes[i]);
-    const double part = (log(size) - below) / (above - below);
-    return curve->values[i - 1] * (1 - part) + curve->values[i] * part;
-}
 
 /* ---- the state ---- */
 
@@ -271,28 +250,6 @@ static bool deps_ended(simulation_t *sim, int rank, const lane_t *lane)
 
 /* ---- tasks ---- */
 
-static double gemm_seconds(const lap_cost_t *cost, lap_gemm_shape_t shape)
-{
-    const double rows = (double)shape.rows, n = (double)shape.n;
-    const double work = rows * n * (double)shape.k;
-    if (work <= 0)
-        return 0;
-    return work / (lap_curve_at(&cost->gemm, rows) * lap_curve_at(&cost->columns, n));
-}
-
-static double copy_seconds(const lap_cost_t *cost, const lap_range_t *range)
-{
-    const double bytes = (double)lap_range_bytes(range);
-    return bytes > 0 ? bytes / lap_curve_at(&cost->copy, bytes) : 0;
-}
-
-/* What a sum reads and writes; its ranges are all alike. */
-static double reduce_bytes(const lap_schedule_t *schedule, const lap_step_t *step)
-{
-    const double read = step->count ? (double)lap_range_bytes(&schedule->ranges[step->first]) : 0;
-    return step->count * read + (double)lap_range_bytes(&step->dst);
-}
-
 /* The stream waits for a signal that has not come: with a core to itself for a while. */
 static void wait_on(simulation_t *sim, lane_t *lane)
 {
@@ -355,12 +312,6 @@ static uint32_t find_block(simulation_t *sim, int rank, const lane_t *lane)
     return NO_BLOCK;
 }
 
-/* What the epilogue takes for a range of the result. */
-static double finish_seconds(const lap_fragment_cost_t *costs, const lap_range_t *d)
-{
-    return d->place == LAP_OUTPUT ? costs->finish * (double)lap_range_bytes(d) : 0;
-}
-
 static void start_block(simulation_t *sim, int rank, lane_t *lane)
 {
     const lap_schedule_t *schedule = schedule_of(sim, rank, lane->fragment);
@@ -378,8 +329,8 @@ static void start_block(simulation_t *sim, int rank, lane_t *lane)
     }
     const lap_block_t *block = &schedule->blocks[lane->block];
     start_part(sim, lane,
-               begin + gemm_seconds(costs->cost, lap_block_shape(schedule, step, block)) +
-                   finish_seconds(costs, &block->d),
+               begin + lap_cost_gemm(costs->cost, lap_block_shape(schedule, step, block)) +
+                   lap_cost_finish(costs, &block->d),
                costs->cost->gemm_cores, step->count);
 }
 
@@ -405,8 +356,8 @@ static void try_start(simulation_t *sim, int rank, lane_t *lane)
         break;
     case LAP_STEP_REDUCE:
         start(sim, lane,
-              cost->step_s + reduce_bytes(schedule, step) / cost->reduce +
-                  finish_seconds(costs, &step->dst),
+              cost->step_s + lap_cost_reduce(cost, schedule, step) +
+                  lap_cost_finish(costs, &step->dst),
               1);
         break;
     case LAP_STEP_SUMS:
@@ -414,7 +365,7 @@ static void try_start(simulation_t *sim, int rank, lane_t *lane)
         break;
     case LAP_STEP_PUT:
     case LAP_STEP_COPY:
-        start(sim, lane, cost->step_s + copy_seconds(cost, &step->src), mover);
+        start(sim, lane, cost->step_s + lap_cost_copy(cost, &step->src), mover);
         break;
     case LAP_STEP_KERNEL:
         start(sim, lane, cost->step_s + costs->kernel_s, 1);

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `lap tune`: what was found, as a table or as JSON. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "about.h"
+#include "bench.h"
+#include "tune.h"
+
+static const char *words_of(const lap_tune_t *tune, int u, const lap_tp_overlap_t *rules,
+                            char text[LAP_TUNE_TEXT])
+{
+    lap_tune_candidate_t candidates[LAP_TUNE_MOST];
+    const size_t count = lap_tune_candidates(&lap_tune_units[u], tune->start.tp, candidates);
+    snprintf(text, LAP_TUNE_TEXT, "as it was given");
+    for (size_t c = 0; c < count; c++)
+        if (lap_tune_has(rules, &lap_tune_units[u], &candidates[c]))
+            memcpy(text, candidates[c].text, LAP_TUNE_TEXT);
+    return text;
+}
+
+static void print_json(const lap_tune_t *tune, const lap_tune_entry_t *entry, bool cached)
+{
+    const lap_tune_end_t *end = &entry->end;
+    printf("{\"file\":");
+    lap_json_string(stdout, tune->output);
+    printf(",\"gemms\":{");
+    const char *comma = "";
+    for (int u = 0; u < LAP_TUNE_UNITS; u++) {
+        const lap_tune_choice_t *choice = &tune->choices[u];
+        char text[LAP_TUNE_TEXT];
+        if (!tune->has[u])
+            continue;
+        const bool tuned = end->best == LAP_TUNE_TUNED; /* else other rules were timed */
+        printf("%s\"%s\":{\"rule\":\"%s\",\"changed\":%s,", comma, lap_tune_units[u].name,
+               words_of(tune, u, &entry->rules, text),
+               tuned && choice->candidate >= 0 ? "true" : "false");
+        lap_bench_json_number("ratio", tuned ? choice->ratio : NAN);
+        printf("}");
+        comma = ",";
+    }
+    printf("}");
+    for (int w = 0; w < LAP_TUNE_WAYS; w++)
+        printf(",\"%s_ms\":%.6g", lap_tune_way_names[w], end->seconds[w] * 1e3);
+    printf(",\"written\":\"%s\",\"measured\":\"%s\",\"cached\":%s", lap_tune_way_names[end->best],
+           entry->date, cached ? "true" : "false");
+    lap_about_json(tune->train.device);
+    printf("}\n");
+}
+
+void lap_tune_print(const lap_tune_t *tune, const lap_tune_entry_t *entry, bool cached, int tried,
+                    int left_out)
+{
+    const lap_tune_end_t *end = &entry->end;
+    if (tune->train.json) {
+        print_json(tune, entry, cached);
+        return;
+    }
+    if (end->best == LAP_TUNE_TUNED)
+        printf("%-22s %-28s %s\n", "GEMM", "rule", "the layer with it");
+    else
+        printf("%-22s %s\n", "GEMM", "rule");
+    for (int u = 0; u < LAP_TUNE_UNITS; u++) {
+        const lap_tune_choice_t *choice = &tune->choices[u];
+        char text[LAP_TUNE_TEXT];
+        if (!tune->has[u])
+            continue;
+        words_of(tune, u, &entry->rules, text);
+        if (end->best != LAP_TUNE_TUNED) { /* what was timed were other rules */
+            printf("%-22s %s\n", lap_tune_units[u].name, text);
+            continue;
+        }
+        printf("%-22s %-28s ", lap_tune_units[u].name, text);
+        if (choice->candidate >= 0)
+            printf("%.1f %% faster than with %s\n", 100 * (1 / choice->ratio - 1), choice->other);
+        else if (choice->other[0])
+            printf("nearest: %s, %+.1f %%\n", choice->other, 100 * (choice->ratio - 1));
+        else
+            printf("nothing else was timed\n");
+    }
+    if (cached)
+        printf("\nFrom the cache: measured on %s; --no-cache measures again.", entry->date);
+    else
+        printf("\n%d timed, %d left out by simulation.", tried, left_out);
+    printf(" Forward and backward of a layer:\n");
+    for (int w = 0; w < LAP_TUNE_WAYS; w++)
+        printf("  %-10s %.4g ms\n", lap_tune_way_names[w], end->seconds[w] * 1e3);
+    printf("%s has the %s rules\n", tune->output, lap_tune_way_names[end->best]);
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Describing a program: its regions, its fragments, and what their steps use besides what they name. */
+#include <stdio.h>
+
+#include "core/status.h"
+#include "schedule/link_uses.h"
+#include "schedule/range.h"
+#include "util/alloc.h"
+
+void *lap_link_grow(lap_linked_t *linked, void *array, uint32_t count, size_t *room_p, size_t size)
+{
+    if (linked->status != LAP_OK)
+        return NULL;
+    void *grown = lap_grow(array, count, room_p, size);
+    if (!grown)
+        linked->status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u parts",
+                                   (unsigned)count + 1);
+    return grown;
+}
+
+uint32_t lap_link_add_region(lap_linked_t *linked, const char *name, uint32_t memory, size_t base,
+                             size_t bytes, bool filled)
+{
+    lap_link_region_t *regions = lap_link_grow(linked, linked->regions, linked->nregions,
+                                               &linked->regions_room, sizeof(*regions));
+    if (!regions)
+        return 0;
+    linked->regions = regions;
+    lap_link_region_t *region = &regions[linked->nregions];
+    *region = (lap_link_region_t){
+        .memory = memory, .base = base, .bytes = bytes, .filled = filled, .root = linked->nregions};
+    snprintf(region->name, sizeof(region->name), "%s", name);
+    return linked->nregions++;
+}
+
+lap_fragment_t *lap_link_fragment(lap_linked_t *linked)
+{
+    lap_fragment_t *fragments = lap_link_grow(linked, linked->fragments, linked->nfragments,
+                                              &linked->fragments_room, sizeof(*fragments));
+    if (!fragments)
+        return NULL;
+    linked->fragments = fragments;
+    lap_fragment_t *fragment = &fragments[linked->nfragments++];
+    *fragment = (lap_fragment_t){.stride = 1};
+    for (int i = 0; i < LAP_PLACES; i++)
+        fragment->places[i].region = LAP_NO_REGION;
+    return fragment;
+}
+
+void lap_link_access(lap_linked_t *linked, uint32_t step, uint32_t block, bool write,
+                     lap_range_t range)
+{
+    if (linked->status != LAP_OK || lap_range_bytes(&range) == 0)
+        return;
+    lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
+    lap_access_t *accesses = lap_link_grow(linked, fragment->accesses, fragment->naccesses,
+                                           &fragment->accesses_room, sizeof(*accesses));
+    if (!accesses)
+        return;
+    fragment->accesses = accesses;
+    accesses[fragment->naccesses++] = (lap_access_t){step, block, write, range};
+}
+
+static lap_range_t range_of(const lap_linked_t *linked, const lap_link_place_t *place, size_t rows,
+                            size_t row_bytes)
+{
+    return (lap_range_t){
+        .place = (lap_place_t)(LAP_PLACES + place->region),
+        .rank = linked->rank,
+        .offset = place->offset,
+        .rows = rows,
+        .row_bytes = row_bytes,
+        .stride = place->stride,
+    };
+}
+
+/* What the epilogue uses for a range of d. */
+static void add_epilogue(lap_linked_t *linked, uint32_t step, uint32_t block, const lap_range_t *d,
+                         size_t d_element, const lap_link_epilogue_t *epilogue)
+{
+    const lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
+    const size_t packed = fragment->places[LAP_OUTPUT].row_bytes;
+    const size_t row = d->offset / packed, col = d->offset % packed / d_element;
+    const size_t cols = d->row_bytes / d_element;
+    if (epilogue->aux.region != LAP_NO_REGION) {
+        lap_range_t aux = range_of(linked, &epilogue->aux, d->rows, cols * epilogue->aux_element);
+        aux.offset += row * aux.stride + col * epilogue->aux_element;
+        lap_link_access(linked, step, block, epilogue->writes_aux, aux);
+    }
+    if (epilogue->bias.region != LAP_NO_REGION) {
+        lap_range_t bias = range_of(linked, &epilogue->bias, 1, cols * epilogue->bias_element);
+        bias.offset += col * epilogue->bias_element;
+        lap_link_access(linked, step, block, false, bias);
+    }
+    if (epilogue->reads_d)
+        lap_link_access(linked, step, block, false, lap_link_resolve(linked, fragment, d));
+}
+
+/* The scales that a block of a GEMM, or the sums of the columns of a, take: a float each. */
+static void add_scale(lap_linked_t *linked, uint32_t step, uint32_t block,
+                      const lap_link_place_t *scale)
+{
+    if (scale->region != LAP_NO_REGION)
+        lap_link_access(linked, step, block, false, range_of(linked, scale, 1, sizeof(float)));
+}
+
+void lap_link_epilogue(lap_linked_t *linked, const lap_link_epilogue_t *epilogue)
+{
+    if (linked->status != LAP_OK)
+        return;
+    const lap_schedule_t *schedule = &linked->fragments[linked->nfragments - 1].schedule;
+    const size_t element = lap_dtype_size(schedule->types.out);
+    for (uint32_t i = 0; i < schedule->nsteps; i++) {
+        const lap_step_t *step = &schedule->steps[i];
+        for (uint32_t b = step->first; step->kind == LAP_STEP_GEMM && b < step->first + step->count;
+             b++) {
+            add_scale(linked, i, b, &epilogue->a_scale);
+            add_scale(linked, i, b, &epilogue->b_scale);
+            if (schedule->blocks[b].d.place == LAP_OUTPUT)
+                add_epilogue(linked, i, b, &schedule->blocks[b].d, element, epilogue);
+        }
+        if (step->kind == LAP_STEP_REDUCE && step->dst.place == LAP_OUTPUT)
+            add_epilogue(linked, i, LAP_NO_STEP, &step->dst, element, epilogue);
+        if (step->kind == LAP_STEP_SUMS && step->src.place != LAP_OUTPUT)
+            add_scale(linked, i, LAP_NO_STEP, &epilogue->a_scale);
+        if (step->kind == LAP_STEP_SUMS && epilogue->bias_grad.region != LAP_NO_REGION)
+            lap_link_access(
+                linked, i, LAP_NO_STEP, true,
+                range_of(linked, &epilogue->bias_grad, 1, epilogue->bias_grad.row_bytes));
+    }
+}
+
+void lap_linked_clear(lap_linked_t *linked)
+{
+    for (uint32_t i = 0; i < linked->nfragments; i++) {
+        lap_schedule_clear(&linked->fragments[i].schedule);
+        lap_free(linked->fragments[i].accesses);
+        lap_free(linked->fragments[i].links);
+    }
+    lap_free(linked->fragments);
+    lap_free(linked->regions);
+    *linked = (lap_linked_t){.rank = linked->rank};
+}

@@ -32,6 +32,7 @@ typedef struct row {
     int *data, *got; /* what is sent and what has come: memory that the device reaches by itself */
     uint32_t counts[SIGNALS]; /* how often each was raised so far, */
     uint32_t before[SIGNALS]; /* and by calls that have ended */
+    int mistimed;             /* transfers that were told to begin or to end too early */
 } row_t;
 
 static lap_status_t raise_others(row_t *row, uint32_t n, uint32_t late)
@@ -66,16 +67,22 @@ static lap_status_t wait_for_all(row_t *row, uint32_t n, bool together)
 
 static lap_status_t send_late(row_t *row, uint32_t late, const int *data)
 {
+    lap_span_t span = {0};
     const lap_put_t put = {.src = data,
                            .src_stride = sizeof(int),
                            .dst_stride = sizeof(int),
                            .rows = 1,
                            .row_bytes = sizeof(int),
                            .peer = row->to,
-                           .signal = late};
+                           .signal = late,
+                           .span = &span};
     lap_sleep_until_ns(lap_now_ns() + LATE_NS);
+    const uint64_t before = lap_now_ns();
+    const uint64_t latency = (uint64_t)(row->buffer->link.latency_s * 1e9);
     LAP_TRY(row->buffer->ops->put(row->buffer, row->ops, row->sender, &put));
-    return row->ops->stream_synchronize(row->sender);
+    LAP_TRY(row->ops->stream_synchronize(row->sender));
+    row->mistimed += span.begin < before || span.end < span.begin + latency;
+    return LAP_OK;
 }
 
 static void try_copies(row_t *row, uint32_t n, uint32_t late, bool together)
@@ -128,7 +135,7 @@ static void try_rows(lap_world_t *world, double link)
     row_t row = {.to = (rank + 1) % size, .from = (rank + size - 1) % size};
     lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
     lap_device_t *device = NULL;
-    options.link = (lap_link_t){link * 1e9, link > 0 ? 20e-6 : 0};
+    options.link = (lap_link_t){link * 1e9, link > 0 ? 2e-3 : 0};
     if (!tap_success(lap_device_of(world, &device), "a device"))
         return;
     row.ops = device->ops;
@@ -150,6 +157,8 @@ static void try_rows(lap_world_t *world, double link)
         end_call(&row);
         try_row(&row, SIGNALS, late);
     }
+    tap_ok(row.mistimed == 0, "%d transfers began before they were issued, or ended too early",
+           row.mistimed);
     row.ops->stream_destroy(row.receiver);
     row.ops->stream_destroy(row.sender);
     free_shared(device, row.got);

@@ -160,25 +160,36 @@ static void forget_asked(lap_cuda_device_t *device)
 
 /* ---- to where they belong ---- */
 
-/* A time that came before it was launched, or is still to come, shows that the clocks went apart. */
-static void correct(lap_cuda_clock_t *clock, const lap_cuda_time_t *time)
+/* What times that have come say of the clock. */
+typedef struct evidence {
+    int64_t least; /* lap_now_ns() less the GPU's clock: no less, as none came before its launch */
+    uint64_t last; /* the last that is over, by the GPU's clock; 0: none */
+} evidence_t;
+
+static void look_at(const lap_cuda_time_t *time, evidence_t *evidence)
 {
-    const uint64_t ns = __atomic_load_n(time->at, __ATOMIC_ACQUIRE);
-    const int64_t least = (int64_t)(time->asked - ns), most = (int64_t)(lap_now_ns() - ns);
-    if (ns != 0 && clock->offset < least)
-        clock->offset = least;
-    if (ns != 0 && clock->offset > most && !time->foretold)
-        clock->offset = most;
+    for (; time; time = time->next) {
+        const uint64_t ns = __atomic_load_n(time->at, __ATOMIC_ACQUIRE);
+        const int64_t least = (int64_t)(time->asked - ns);
+        if (ns != 0 && least > evidence->least)
+            evidence->least = least;
+        if (ns > evidence->last && !time->foretold)
+            evidence->last = ns;
+    }
 }
 
 /* By all that have come, before any of them is told: they stay in order. */
 static void correct_clock(lap_cuda_clock_t *clock)
 {
-    for (const lap_cuda_time_t *time = clock->awaited; time; time = time->next)
-        correct(clock, time);
+    evidence_t evidence = {INT64_MIN, 0};
+    look_at(clock->awaited, &evidence);
     for (const lap_cuda_times_t *times = clock->graphs; times; times = times->next)
-        for (const lap_cuda_time_t *time = times->first; time; time = time->next)
-            correct(clock, time);
+        look_at(times->first, &evidence);
+    const int64_t most = (int64_t)(lap_now_ns() - evidence.last);
+    if (clock->offset < evidence.least)
+        clock->offset = evidence.least;
+    if (evidence.last != 0 && clock->offset > most)
+        clock->offset = most;
 }
 
 /* Whether the time has come; it is where it belongs then. */

@@ -25,6 +25,7 @@
 #include "interrupt.h"
 #include "lines.h"
 #include "spawn.h"
+#include "told.h"
 #include "util/clock.h"
 #include "util/deadline.h"
 
@@ -32,7 +33,7 @@
 #define DRAIN_NS 1000000000u /* for descendants that outlive their rank */
 #define SETTLE_NS 100000000u /* what fails so soon after something else fails at the same time */
 #define DYING_NS 3000000000u /* how long the end of what is dying may take on a busy machine */
-#define POLLS 3              /* besides those of the ranks */
+#define POLLS 4              /* besides those of the ranks */
 
 /* Where a job stands. What a deadline brings is in escalate(). */
 typedef enum phase {
@@ -56,7 +57,8 @@ typedef struct rank {
 typedef struct job {
     const lap_launch_t *launch;
     rank_t *ranks;
-    struct pollfd *polls; /* signals, output, who reads that, then two per rank */
+    struct pollfd *polls; /* signals, output, who reads that, what is told, then two per rank */
+    lap_told_box_t told;
     lap_gpu_share_t gpus;
     lap_spawn_t spawn;
     lap_outbox_t outbox;
@@ -72,6 +74,7 @@ typedef struct job {
     int first;          /* the rank that failed first, or -1 */
     int also_failed;    /* ranks that failed after it */
     int forced;         /* ranks that still ran when SIGTERM or SIGKILL was sent */
+    size_t explained;   /* ranks that have told why they failed */
 } job_t;
 
 static void say(job_t *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -85,9 +88,7 @@ static void say(job_t *job, const char *format, ...)
     va_start(args, format);
     vsnprintf(text + used, sizeof(text) - (size_t)used, format, args);
     va_end(args);
-    if (!lap_outbox_add(&job->outbox, STDERR_FILENO, text, strlen(text)) ||
-        !lap_outbox_add(&job->outbox, STDERR_FILENO, "\n", 1))
-        fprintf(stderr, "%s\n", text);
+    lap_outbox_add_line(&job->outbox, text);
 }
 
 static const char *plural(int count)
@@ -268,8 +269,9 @@ static void report_failure(job_t *job, int number, const siginfo_t *info)
 
 static void summarise(job_t *job)
 {
-    int others = job->launch->nranks - 1;
-    if (job->first < 0 || job->also_failed == 0 || (is_reported(job) && job->forced == 0))
+    const int others = job->launch->nranks - 1;
+    const bool explained = is_reported(job) || job->explained >= (size_t)job->also_failed;
+    if (job->first < 0 || job->also_failed == 0 || (explained && job->forced == 0))
         return;
     if (others == 1) {
         say(job, "then the other rank failed too%s", job->forced > 0 ? "; it had to be ended" : "");
@@ -354,6 +356,7 @@ static void look_at_ranks(job_t *job)
     if (first)
         report_failure(job, found.rank, &found.cause);
     if (job->running == 0 && job->phase < DRAIN) {
+        job->explained += lap_told_print(&job->told, &job->outbox);
         summarise(job);
         enter(job, DRAIN, DRAIN_NS);
     }
@@ -443,6 +446,8 @@ static void turn(job_t *job)
     *out = (struct pollfd){.fd = lap_outbox_fd(&job->outbox), .events = POLLOUT};
     *reader =
         (struct pollfd){.fd = job->launch->needs_reader && job->phase < TERM ? STDOUT_FILENO : -1};
+    job->polls[3] = (struct pollfd){.fd = job->told.count < job->told.room ? job->told.fd : -1,
+                                    .events = POLLIN};
     for (size_t i = 0; i < nlines; i++) {
         int fd = lines_at(job, i)->fd;
         open = open || fd >= 0;
@@ -454,7 +459,10 @@ static void turn(job_t *job)
         enter(job, DONE, 0);
         return;
     }
-    const int wait_ms = job->timed ? lap_deadline_poll_ms(&job->deadline) : -1;
+    /* Once a rank has ended the others do so, too, and have all told by then. */
+    int wait_ms = job->timed ? lap_deadline_poll_ms(&job->deadline) : -1;
+    if (job->phase == RUNNING)
+        wait_ms = lap_told_wait_ms(&job->told, wait_ms);
     if (poll(job->polls, (nfds_t)(POLLS + nlines), wait_ms) < 0)
         return;
     for (size_t i = 0; i < nlines; i++)
@@ -465,6 +473,9 @@ static void turn(job_t *job)
         if (error)
             output_broke(job, out->fd, error);
     }
+    if (lap_told_read(&job->told) &&
+        (job->phase >= DRAIN || (job->phase == RUNNING && lap_told_wait_ms(&job->told, -1) == 0)))
+        job->explained += lap_told_print(&job->told, &job->outbox);
     if (signals->revents)
         take_signals(job);
     if ((reader->revents & POLLERR) != 0 && job->phase < TERM)
@@ -504,6 +515,7 @@ static bool prepare(job_t *job)
         say(job, "%s", why);
         return false;
     }
+    lap_told_open(&job->told, job->spawn.place.dir, job->launch->nranks);
     if (!raise_file_limit(job))
         return false;
     if (!catch_signals(job)) {
@@ -552,6 +564,7 @@ static void clean_up(job_t *job)
         sigaction(SIGPIPE, &job->old_pipe, NULL);
         sigaction(SIGCHLD, &job->old_child, NULL);
     }
+    lap_told_close(&job->told);
     lap_spawn_clear(&job->spawn);
     lap_outbox_clear(&job->outbox);
     free(job->polls);
@@ -560,7 +573,7 @@ static void clean_up(job_t *job)
 
 int lap_launch(const lap_launch_t *launch)
 {
-    job_t job = {.launch = launch, .signals = -1, .result = -1, .first = -1};
+    job_t job = {.launch = launch, .signals = -1, .result = -1, .first = -1, .told = {.fd = -1}};
     fflush(stdout);
     fflush(stderr);
     if (prepare(&job)) {

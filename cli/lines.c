@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -51,6 +52,13 @@ bool lap_outbox_add(lap_outbox_t *outbox, int fd, const char *bytes, size_t coun
         count -= part;
     }
     return true;
+}
+
+void lap_outbox_add_line(lap_outbox_t *outbox, const char *text)
+{
+    if (!lap_outbox_add(outbox, STDERR_FILENO, text, strlen(text)) ||
+        !lap_outbox_add(outbox, STDERR_FILENO, "\n", 1))
+        fprintf(stderr, "%s\n", text);
 }
 
 int lap_outbox_fd(const lap_outbox_t *outbox)

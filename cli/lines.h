@@ -25,6 +25,9 @@ typedef struct lap_outbox {
 /* Appends bytes for descriptor 1 or 2. False when there is no memory. */
 bool lap_outbox_add(lap_outbox_t *outbox, int fd, const char *bytes, size_t count);
 
+/* Appends a line for standard error, or writes it there when there is no memory. */
+void lap_outbox_add_line(lap_outbox_t *outbox, const char *text);
+
 /* The descriptor to write to next, or -1 when nothing is pending. */
 int lap_outbox_fd(const lap_outbox_t *outbox);
 

@@ -176,7 +176,7 @@ static bool write_file(const lap_train_t *train, const lap_train_result_t *resul
                                    .context = &context};
     const lap_status_t status = lap_trace_file_write(&file);
     if (status != LAP_OK) {
-        lap_ranks_fail(lap_train_command.name, 0, status);
+        lap_ranks_tell(lap_train_command.name, 0, status);
         return false;
     }
     if (timeline->dropped > 0)

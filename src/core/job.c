@@ -22,6 +22,7 @@
 #define BACKLOG 1024 /* as many may ask: they are never accepted */
 #define TRIES 50
 #define PAUSE_NS 10000000u
+#define TELL_S 5 /* how long a launcher may be busy */
 
 /* A directory may be longer than an address: it is there by its FNV-1a hash. */
 static socklen_t job_address(const char *dir, int rank, lap_job_word_t word,
@@ -110,4 +111,58 @@ lap_status_t lap_job_look(const char *dir, int self, int rank)
             "expected the same --transport, or LAP_TRANSPORT, on all ranks",
             rank, self);
     return LAP_OK;
+}
+
+/* ---- messages ---- */
+
+int lap_job_listen(const char *dir)
+{
+    struct sockaddr_un address;
+    const socklen_t bytes = job_address(dir, -1, LAP_JOB_HEARS, &address);
+    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
+    if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) == 0 &&
+        bind(fd, (const struct sockaddr *)&address, bytes) == 0)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+bool lap_job_tell(const char *dir, const void *bytes, size_t count)
+{
+    struct sockaddr_un address;
+    const socklen_t length = job_address(dir, -1, LAP_JOB_HEARS, &address);
+    const struct timeval limit = {.tv_sec = TELL_S};
+    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const bool told =
+        fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) == 0 &&
+        sendto(fd, bytes, count, MSG_NOSIGNAL, (const struct sockaddr *)&address, length) ==
+            (ssize_t)count;
+    if (fd >= 0)
+        close(fd);
+    return told;
+}
+
+ptrdiff_t lap_job_hear(int fd, void *bytes, size_t room)
+{
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(struct ucred))];
+    } control;
+    for (;;) {
+        struct iovec part = {bytes, room};
+        struct msghdr message = {.msg_iov = &part,
+                                 .msg_iovlen = 1,
+                                 .msg_control = &control,
+                                 .msg_controllen = sizeof(control)};
+        struct ucred who = {.uid = (uid_t)-1};
+        const ssize_t count = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+        if (count < 0)
+            return -1;
+        const struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+        if (head && head->cmsg_type == SCM_CREDENTIALS)
+            memcpy(&who, CMSG_DATA(head), sizeof(who));
+        if (who.uid == geteuid())
+            return count;
+    }
 }

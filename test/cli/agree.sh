@@ -18,8 +18,7 @@ refused() {
     local option=$1 begin=$SECONDS
     apart "$2" "$2 $3"
     is "lap $2 against ... $3" "$status" 1
-    has "... is refused by both, with the option" "$err" "rank 0: the ranks disagree: rank 0 says $option = " \
-        "rank 1: the ranks disagree: rank 0 says $option = " ", rank 1 says $option = "
+    has "... is refused by both, with the option" "$err" "ranks 0, 1: the ranks disagree: rank 0 says $option = " ", rank 1 says $option = "
     ok '... at once' test $((SECONDS - begin)) -lt 10
 }
 
@@ -108,7 +107,7 @@ apart 'bench rs 16 16 16' 'bench rs 32 16 16'
 has 'another M' "$err" 'rank 0 says argument 2 = 16, rank 1 says argument 2 = 32'
 refused --n 'bench sweep rs --m 16:32 --n 16 --k 16 --iters 1' '--n 32'
 apart "train $small --lr 0.1" "train $small --lr 0.2"
-has 'both values are told' "$err" 'rank 0: the ranks disagree: rank 0 says --lr = 0.1, rank 1 says --lr = 0.2'
+has 'both values are told' "$err" 'ranks 0, 1: the ranks disagree: rank 0 says --lr = 0.1, rank 1 says --lr = 0.2'
 apart "train $small" 'bench rs 16 16 16'
 has 'another command' "$err" 'rank 0 says the command = lap train, rank 1 says the command = lap bench'
 apart "train $small --seed 7" "train $small --seed 12345678901234567890"

@@ -215,8 +215,10 @@ victim=$(pid_of 1)
 kill -9 "$victim"
 collect
 is 'a rank is killed: status' "$status" 137
-has '... and the others name it, the operation, the step and the signal' "$err" \
-    "rank 0: peer lost: rank 1 (pid $victim) has died; rank 0 waited in gemm_rs (" ', step ' ', for signal ' 'rank 2 waited in'
+has '... and the others name it together' "$err" "lap bench: ranks 0, 2: peer lost: rank 1 (pid $victim) has died"
+waited() { grep -qE "^lap bench: (rank $1|ranks 0, 2: (.*; )?each) waited in gemm_rs \\(.*, step .*, for signal " <(sed 's/\(ranks 0, 2: \).*; each waited/\1each waited/' "$work/err"); }
+ok '... and each the operation, the step and the signal' waited 0
+ok '... all of them' waited 2
 
 lap bench latency --device cuda --iters 20
 has 'latency says that it is not that of the GPU' "$status $out" '0 signal there and back' \

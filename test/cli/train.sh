@@ -305,10 +305,16 @@ victim=$(pid_of 2)
 ok 'a rank is killed' kill -9 "$victim"
 collect
 is '... and its status is that of all' "$status" 137
-has '... and the others name it' "$err" "lap train: rank 2 (pid $victim) was killed by signal 9" \
-    "rank 2 (pid $victim)" 'then 3 of the other 3 ranks failed too'
+is '... which is said first' "$(head -n 1 "$work/err")" "lap train: rank 2 (pid $victim) was killed by signal 9 (Killed)"
+# causes: of each line that says why ranks failed, these; said: all of these ranks in order; twice: what several lines say.
+causes() { sed -nE 's/^lap train: ranks? ([0-9][-0-9, ]*): .*/\1/p' "$work/err"; }
+said() { causes | sed 's/, /\n/g' | sed -E 's/^([0-9]+)-([0-9]+)$/seq \1 \2/;t;s/^/echo /' | sh | sort -n | tr '\n' ' '; }
+twice() { sed -nE 's/^lap train: ranks? [0-9][-0-9, ]*: ([^;]*).*/\1/p' "$work/err" | sort | uniq -d; }
+is '... and the others, each once' "$(said)" '0 1 3 '
+has '... name it' "$err" "rank 2 (pid $victim) has died"
+is '... and tell what they have in common once' "$(twice)" ''
 ok '... which are not ended by force' test "${err/had to be ended/}" = "$err"
-ok '... in what they were doing' grep -qE 'lap train: rank [013]: .*rank [0-9]+ ' "$work/err"
+ok '... in what they were doing' grep -qE 'lap train: ranks? [013][-0-9, ]*: .*rank [0-9]+ ' "$work/err"
 
 start --timeout 5
 victim=$(pid_of 3)

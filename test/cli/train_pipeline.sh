@@ -193,5 +193,7 @@ kill -KILL "$(pid_of 2)"
 collect
 is 'a rank of a pipeline is killed: the job ends at once, with the signal' "$status" 137
 has '... and names it' "$err" 'rank 2 (pid' 'killed by signal 9'
-has '... as the other ranks do' "$err" 'rank 0: peer lost' 'rank 1: peer lost' 'has died'
+tell() { grep -qE "^lap train: (ranks 0, 1|rank $1): peer lost: .*has died" "$work/err"; }
+ok '... as the other ranks do' tell 0
+ok '... both of them' tell 1
 finish

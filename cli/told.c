@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sentences of ranks that have failed, and which of them are the same: see told.h. */
+#include "told.h"
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/job.h"
+#include "util/clock.h"
+
+#define GATHER_NS 3000000000u /* in which ranks that tell the same may tell it */
+#define OWN '\1'              /* in the place of a rank's own name */
+#define TEXT sizeof(((lap_told_t *)0)->text)
+
+/* What of a text is looked at, or is still to be printed. */
+typedef enum part { NOTHING, REST, CAUSE, WHOLE } part_t;
+
+struct lap_told_in {
+    lap_told_t told;
+    part_t left;
+};
+typedef struct lap_told_in told_in_t;
+
+bool lap_told_send(const char *dir, const lap_told_t *told)
+{
+    return lap_job_tell(dir, told, sizeof(*told));
+}
+
+void lap_told_open(lap_told_box_t *box, const char *dir, int nranks)
+{
+    *box = (lap_told_box_t){.fd = -1, .room = (size_t)nranks};
+    box->list = calloc(box->room, sizeof(*box->list));
+    if (box->list)
+        box->fd = lap_job_listen(dir);
+}
+
+void lap_told_close(lap_told_box_t *box)
+{
+    if (box->fd >= 0)
+        close(box->fd);
+    free(box->list);
+    *box = (lap_told_box_t){.fd = -1};
+}
+
+static int by_rank(const void *left, const void *right)
+{
+    return ((const told_in_t *)left)->told.rank - ((const told_in_t *)right)->told.rank;
+}
+
+bool lap_told_read(lap_told_box_t *box)
+{
+    while (box->fd >= 0 && box->count < box->room) {
+        lap_told_t *told = &box->list[box->count].told;
+        const ptrdiff_t bytes = lap_job_hear(box->fd, told, sizeof(*told));
+        if (bytes < 0)
+            break;
+        if (bytes != (ptrdiff_t)sizeof(*told) || told->rank < 0 || told->rank >= (int)box->room)
+            continue;
+        told->name[sizeof(told->name) - 1] = told->text[sizeof(told->text) - 1] = '\0';
+        box->list[box->count].left = WHOLE;
+        if (box->count++ == 0)
+            box->since_ns = lap_now_ns();
+    }
+    if (box->count > 1)
+        qsort(box->list, box->count, sizeof(*box->list), by_rank);
+    return box->count > 0;
+}
+
+int lap_told_wait_ms(const lap_told_box_t *box, int most)
+{
+    const uint64_t now = lap_now_ns(), until = box->since_ns + GATHER_NS;
+    if (box->count == 0)
+        return most;
+    const int left =
+        box->count == box->room || now >= until ? 0 : (int)((until - now) / 1000000) + 1;
+    return most >= 0 && most < left ? most : left;
+}
+
+size_t lap_told_print(lap_told_box_t *box, lap_outbox_t *outbox)
+{
+    char line[LAP_TOLD_LINE];
+    size_t ranks = 0;
+    for (; lap_told_read(box); box->count = 0) {
+        ranks += box->count;
+        while (lap_told_next(box, line))
+            lap_outbox_add_line(outbox, line);
+    }
+    return ranks;
+}
+
+/* ---- what is the same ---- */
+
+static bool begins(const char *text, const char *with)
+{
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+/*
+ * Looks at a name, "rank 3", or of a rank of a group "rank 1 (rank 3 of the world)", perhaps with a pid. Returns its
+ * length without that, and the number in the world; 0: here is none.
+ */
+static size_t find_name(const char *text, long *rank_p)
+{
+    char *end, *of;
+    if (!begins(text, "rank ") || !isdigit((unsigned char)text[5]))
+        return 0;
+    *rank_p = strtol(text + 5, &end, 10);
+    if (!begins(end, " (rank "))
+        return begins(end, " of the world") ? 0 : (size_t)(end - text);
+    *rank_p = strtol(end + 7, &of, 10);
+    return begins(of, " of the world") ? (size_t)(of - text) + strlen(" of the world") : 0;
+}
+
+/* What a rank says, by the numbers of the world, without what only it can say. */
+static void make_common(const char *from, int rank, char text[TEXT])
+{
+    while (*from) {
+        long number;
+        const size_t name = find_name(from, &number);
+        if (name == 0) {
+            *text++ = *from++;
+            continue;
+        }
+        from += name;
+        if (number == rank)
+            *text++ = OWN;
+        else
+            text += sprintf(text, "rank %ld", number);
+        if (from[-1] == 'd' && begins(from, ", ")) { /* "rank 1 (rank 3 of the world, pid 42)" */
+            text += sprintf(text, " (");
+            from += 2;
+        } else if (from[-1] == 'd') {
+            from++;
+        }
+    }
+    *text = '\0';
+}
+
+/* A part of what a rank tells. */
+static const char *take(const told_in_t *in, part_t part, char text[TEXT])
+{
+    const char *semicolon = strstr(in->told.text, "; ");
+    snprintf(text, TEXT, "%s", part != REST ? in->told.text : semicolon ? semicolon + 2 : "");
+    if (part == CAUSE && semicolon)
+        text[semicolon - in->told.text] = '\0';
+    return text;
+}
+
+/* Whether two say the same, word by word or but for their own names. */
+static bool is_same(const told_in_t *in, const told_in_t *other, part_t part, bool words)
+{
+    char one[TEXT], two[TEXT], common[2][TEXT];
+    if (other->left != (part == REST ? REST : WHOLE) ||
+        strcmp(in->told.name, other->told.name) != 0)
+        return false;
+    take(in, part, one);
+    take(other, part, two);
+    if (words)
+        return strcmp(one, two) == 0;
+    make_common(one, in->told.rank, common[0]);
+    make_common(two, other->told.rank, common[1]);
+    return strcmp(common[0], common[1]) == 0;
+}
+
+/* Who says the same. Of two ways to be the same the stricter one counts, if it is one of several ranks. */
+typedef struct group {
+    const told_in_t *first;
+    part_t part;
+    bool words;
+    size_t count;
+} group_t;
+
+static group_t find_group(const lap_told_box_t *box, const told_in_t *first, part_t part)
+{
+    group_t group = {.first = first, .part = part};
+    for (int words = 1; words >= 0 && group.count <= 1; words--) {
+        group.count = 0;
+        group.words = words;
+        for (const told_in_t *it = box->list; it < box->list + box->count; it++)
+            group.count += is_same(first, it, part, words);
+    }
+    return group;
+}
+
+/* ---- lines ---- */
+
+static void add(char *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(char *line, const char *format, ...)
+{
+    const size_t used = strlen(line);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line + used, LAP_TOLD_LINE - used, format, args);
+    va_end(args);
+}
+
+/* Adds "ranks 0, 1, 3-5: "; what they have told is left then. */
+static void add_ranks(lap_told_box_t *box, const group_t *group, part_t left, char *line)
+{
+    const told_in_t first = *group->first; /* it is one of those that change */
+    int begin = first.told.rank, end = begin;
+    add(line, "%s %d", group->count > 1 ? "ranks" : "rank", begin);
+    for (told_in_t *it = box->list; it < box->list + box->count; it++) {
+        if (!is_same(&first, it, group->part, group->words))
+            continue;
+        const int rank = it->told.rank;
+        if (rank > end + 1 && end > begin)
+            add(line, "%s%d", end > begin + 1 ? "-" : ", ", end);
+        if (rank > end + 1)
+            add(line, ", %d", begin = rank);
+        end = rank;
+        it->left = strstr(it->told.text, "; ") ? left : NOTHING;
+    }
+    if (end > begin)
+        add(line, "%s%d", end > begin + 1 ? "-" : ", ", end);
+    add(line, ": ");
+}
+
+/* A line of a group, which has `left` to say after it. */
+static void write_line(lap_told_box_t *box, const group_t *group, part_t left, char *line)
+{
+    char text[TEXT], common[TEXT];
+    const told_in_t *first = group->first;
+    const int rank = first->told.rank;
+    long number;
+    take(first, group->part, text);
+    make_common(text, rank, common);
+    snprintf(line, LAP_TOLD_LINE, "%s: ", first->told.name);
+    const size_t named = strlen(line);
+    add_ranks(box, group, left, line);
+    if (group->part == REST && group->count == 1 && find_name(text, &number) && number == rank)
+        line[named] = '\0'; /* it names itself */
+    for (const char *it = group->words || group->count == 1 ? text : common; *it; it++)
+        add(line, *it == OWN ? "each" : "%c", *it);
+}
+
+static const told_in_t *find(const lap_told_box_t *box, part_t left)
+{
+    for (const told_in_t *it = box->list; it < box->list + box->count; it++)
+        if (it->left == left)
+            return it;
+    return NULL;
+}
+
+bool lap_told_next(lap_told_box_t *box, char line[LAP_TOLD_LINE])
+{
+    const told_in_t *first = find(box, REST);
+    if (first) {
+        const group_t group = find_group(box, first, REST);
+        write_line(box, &group, NOTHING, line);
+        return true;
+    }
+    first = find(box, WHOLE);
+    if (!first)
+        return false;
+    const group_t whole = find_group(box, first, WHOLE), cause = find_group(box, first, CAUSE);
+    const bool parts = cause.count > whole.count;
+    write_line(box, parts ? &cause : &whole, parts ? REST : NOTHING, line);
+    return true;
+}

@@ -18,7 +18,16 @@ size_t lap_bank_bytes(size_t nwords)
     return sizeof(lap_bank_t) + nwords * sizeof(lap_word_t);
 }
 
-void lap_bank_ring(lap_bank_t *bank)
+/*
+ * The bell rings in one of 32 tones, and a sleeper hears those of its words only: a raise does not
+ * wake who waits for another word, such as another stream of the rank, only to sleep again.
+ */
+static uint32_t tone_of(size_t word)
+{
+    return 1u << word % 32;
+}
+
+static void ring(lap_bank_t *bank, uint32_t tones)
 {
     /*
      * Partner: sleep_on. In the single order of the seq_cst operations, either this add comes
@@ -28,8 +37,13 @@ void lap_bank_ring(lap_bank_t *bank)
     atomic_fetch_add_explicit(&bank->bell, 1, memory_order_seq_cst);
     if (atomic_load_explicit(&bank->sleepers, memory_order_seq_cst) > 0) {
         /* Not a private futex: the sleepers may be other processes. */
-        syscall(SYS_futex, &bank->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+        syscall(SYS_futex, &bank->bell, FUTEX_WAKE_BITSET, INT_MAX, NULL, NULL, tones);
     }
+}
+
+void lap_bank_ring(lap_bank_t *bank)
+{
+    ring(bank, FUTEX_BITSET_MATCH_ANY);
 }
 
 void lap_bank_raise_tagged(lap_bank_t *bank, size_t word, uint64_t tag)
@@ -37,7 +51,7 @@ void lap_bank_raise_tagged(lap_bank_t *bank, size_t word, uint64_t tag)
     atomic_store_explicit(&bank->words[word].tag, tag, memory_order_relaxed);
     /* Releases what the caller wrote, and the tag, to the acquiring load in lap_bank_reached. */
     atomic_fetch_add_explicit(&bank->words[word].value, 1, memory_order_release);
-    lap_bank_ring(bank);
+    ring(bank, tone_of(word));
 }
 
 void lap_bank_raise(lap_bank_t *bank, size_t word)
@@ -91,13 +105,19 @@ static bool spin(const lap_bank_t *bank, const lap_bank_wait_t *waits, size_t co
     return false;
 }
 
-/* Sleeps at most `ns` unless the bell has been rung since it showed `bell`. May wake early. */
-static void sleep_on(lap_bank_t *bank, uint32_t bell, uint64_t ns)
+/*
+ * Sleeps at most `ns` unless the bell has been rung since it showed `bell`, until it is rung in one of
+ * these tones. May wake early.
+ */
+static void sleep_on(lap_bank_t *bank, uint32_t bell, uint32_t tones, uint64_t ns)
 {
-    struct timespec left = {.tv_sec = (time_t)(ns / 1000000000u),
-                            .tv_nsec = (long)(ns % 1000000000u)};
+    struct timespec until; /* this futex takes a point in time, not a duration */
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    ns += (uint64_t)until.tv_nsec;
+    until.tv_sec += (time_t)(ns / 1000000000u);
+    until.tv_nsec = (long)(ns % 1000000000u);
     atomic_fetch_add_explicit(&bank->sleepers, 1, memory_order_seq_cst);
-    syscall(SYS_futex, &bank->bell, FUTEX_WAIT, bell, &left, NULL, 0);
+    syscall(SYS_futex, &bank->bell, FUTEX_WAIT_BITSET, bell, &until, NULL, tones);
     atomic_fetch_sub_explicit(&bank->sleepers, 1, memory_order_seq_cst);
 }
 
@@ -112,6 +132,9 @@ lap_status_t lap_bank_wait_any(lap_bank_t *bank, const lap_bank_wait_t *waits, s
     uint64_t next_look = start + LAP_WATCH_NS;
     if (watch->spin_ns > 0 && spin(bank, waits, count, start + watch->spin_ns, which_p))
         return LAP_OK;
+    uint32_t tones = 0;
+    for (size_t i = 0; i < count; i++)
+        tones |= tone_of(waits[i].word);
     for (;;) {
         /*
          * The bell is read before the words: a word raised after the test below has rung it since.
@@ -131,7 +154,7 @@ lap_status_t lap_bank_wait_any(lap_bank_t *bank, const lap_bank_wait_t *waits, s
                 return find_reached(bank, waits, count, which_p) ? LAP_OK : status;
             next_look = now + LAP_WATCH_NS;
         }
-        sleep_on(bank, bell, (next_look < deadline->at ? next_look : deadline->at) - now);
+        sleep_on(bank, bell, tones, (next_look < deadline->at ? next_look : deadline->at) - now);
     }
 }
 

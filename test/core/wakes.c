@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who sleeps on a bank is woken by every raise, all of them and at once. One that is left asleep
- * finds its word all the same when it looks, 20 ms later, so that no result tells: the futex is
- * asked. Linked with --wrap=syscall. A sleep that ends by its time although the bell was rung
- * before is one that nobody woke; time itself is not measured, so that a busy machine makes no
+ * Who sleeps on a bank is woken by a raise of its word, all of them and at once, and by no other. One
+ * that is left asleep finds its word all the same when it looks, 20 ms later, so that no result tells:
+ * the futex is asked. Linked with --wrap=syscall. A sleep that ends by its time although the word was
+ * raised before is one that nobody woke; time itself is not measured, so that a busy machine makes no
  * difference.
  */
 #include <errno.h>
@@ -22,8 +22,16 @@
 #define WAITERS 4
 #define ROUNDS 60
 
-static _Atomic int slept_through, sleeps;
+static _Atomic int slept_through, sleeps, woken;
 static _Atomic uint32_t seen; /* raises, by all waiters */
+
+typedef struct waiter {
+    lap_bank_t *bank;
+    size_t word;
+    uint32_t round; /* the raise that it waits for */
+    bool right;
+} waiter_t;
+static _Thread_local const waiter_t *self;
 
 long __real_syscall(long number, ...);
 long __wrap_syscall(long number, ...);
@@ -37,39 +45,45 @@ long __wrap_syscall(long number, ...)
         args[i] = va_arg(list, long);
     va_end(list);
     const long got = __real_syscall(number, args[0], args[1], args[2], args[3], args[4], args[5]);
-    if (number == SYS_futex && args[1] == FUTEX_WAIT) {
+    if (number == SYS_futex && args[1] == FUTEX_WAIT_BITSET) {
         const int error = errno;
-        const _Atomic uint32_t *bell = (const _Atomic uint32_t *)(uintptr_t)args[0];
         atomic_fetch_add(&sleeps, 1);
-        if (got != 0 && error == ETIMEDOUT && atomic_load(bell) != (uint32_t)args[2])
+        atomic_fetch_add(&woken, got == 0);
+        if (got != 0 && error == ETIMEDOUT && lap_bank_reached(self->bank, self->word, self->round))
             atomic_fetch_add(&slept_through, 1);
         errno = error;
     }
     return got;
 }
 
-typedef struct waiter {
-    lap_bank_t *bank;
-    size_t word;
-    bool right;
-} waiter_t;
-
 /* Waits for each raise of its word. What it has seen it tells elsewhere: that wakes nobody. */
 static void *wait_often(void *arg)
 {
     waiter_t *waiter = arg;
     const lap_watch_t watch = {.timeout_ns = 50000000000u};
+    self = waiter;
     waiter->right = true;
-    for (uint32_t round = 1; round <= ROUNDS && waiter->right; round++) {
-        waiter->right = lap_bank_wait(waiter->bank, waiter->word, round, &watch) == LAP_OK;
+    for (waiter->round = 1; waiter->round <= ROUNDS && waiter->right; waiter->round++) {
+        waiter->right = lap_bank_wait(waiter->bank, waiter->word, waiter->round, &watch) == LAP_OK;
         atomic_fetch_add(&seen, 1);
     }
     return NULL;
 }
 
+/* Raises a word once all sleep, and returns when `waiters` more have seen it. */
+static void raise_asleep(lap_bank_t *bank, size_t word, uint32_t waiters)
+{
+    const uint32_t before = atomic_load(&seen);
+    while (atomic_load(&bank->sleepers) < WAITERS)
+        sched_yield();
+    lap_bank_raise(bank, word);
+    while (atomic_load(&seen) < before + waiters)
+        sched_yield();
+}
+
 /*
- * All sleep when they are raised. They wait for one word, or for one each: then only one of those
- * that wake has what it waits for, and the others sleep on.
+ * All sleep when they are raised. They wait for one word, or for one each: then only one of them has
+ * what it waits for, and the others sleep on.
  */
 static void test_wakes(bool apart)
 {
@@ -82,20 +96,19 @@ static void test_wakes(bool apart)
     memset(bank, 0, lap_bank_bytes(words));
     atomic_store(&slept_through, 0);
     atomic_store(&sleeps, 0);
+    atomic_store(&woken, 0);
     atomic_store(&seen, 0);
     for (size_t i = 0; i < WAITERS; i++) {
         waiters[i] = (waiter_t){.bank = bank, .word = apart ? i : 0};
         if (pthread_create(&threads[i], NULL, wait_often, &waiters[i]) != 0)
             abort();
     }
-    for (uint32_t round = 1; round <= ROUNDS; round++) {
-        while (atomic_load(&bank->sleepers) < WAITERS)
-            sched_yield();
+    for (uint32_t round = 1; round < ROUNDS; round++)
         for (size_t word = 0; word < words; word++)
-            lap_bank_raise(bank, word);
-        while (atomic_load(&seen) < round * WAITERS)
-            sched_yield();
-    }
+            raise_asleep(bank, word, WAITERS / (uint32_t)words);
+    /* Who has seen the last raise of its word does not sleep again. */
+    for (size_t word = 0; word < words; word++)
+        lap_bank_raise(bank, word);
     int right = 0;
     for (int i = 0; i < WAITERS; i++) {
         pthread_join(threads[i], NULL);
@@ -108,6 +121,9 @@ static void test_wakes(bool apart)
     tap_ok(atomic_load(&slept_through) <= ROUNDS / 4,
            "... and are woken by the raise, not by their next look (%d slept on)",
            atomic_load(&slept_through));
+    tap_ok(atomic_load(&woken) <= ROUNDS * WAITERS,
+           "... and by no other: %d sleeps ended by a raise, of %d that were seen",
+           atomic_load(&woken), ROUNDS * WAITERS);
     free(bank);
 }
 

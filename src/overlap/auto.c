@@ -63,7 +63,7 @@ lap_status_t lap_auto_list(const lap_op_desc_t *given, int size, unsigned can, s
         lap_op_desc_t desc = *given;
         desc.m = m;
         desc.method = view.builder->name;
-        if ((view.builder->needs & ~can) != 0)
+        if ((view.builder->needs & ~can) != 0 || !lap_knobs_suit(&desc, view.builder))
             continue;
         LAP_TRY(add_candidate(desc, NULL, 0, &view, forecast_p));
         for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++)
@@ -82,7 +82,8 @@ static lap_status_t add_foreign(const lap_op_desc_t *given, int size, unsigned c
 {
     const lap_knob_view_t view = {given, lap_foreign_builder(given->kind), size, can};
     lap_op_desc_t desc = *given;
-    if (!given->auto_foreign || !view.builder || (view.builder->needs & ~can) != 0)
+    if (!given->auto_foreign || !view.builder || (view.builder->needs & ~can) != 0 ||
+        !lap_knobs_suit(given, view.builder))
         return LAP_OK;
     desc.method = view.builder->name;
     LAP_TRY(add_candidate(desc, NULL, 0, &view, forecast));

@@ -152,6 +152,21 @@ const lap_op_field_t lap_op_fields[] = {
 
 /* ---- walking it ---- */
 
+/* Whether a description turns the knob of a row that a method has not. */
+static bool lacks(const lap_op_field_t *row, const lap_op_desc_t *desc,
+                  const lap_builder_t *builder)
+{
+    return row->knob && lap_field_number(&row->field, desc) != 0 && !lap_knob_of(row, builder);
+}
+
+bool lap_knobs_suit(const lap_op_desc_t *desc, const lap_builder_t *builder)
+{
+    for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++)
+        if (lacks(row, desc, builder))
+            return false;
+    return true;
+}
+
 size_t lap_knob_value(const lap_op_field_t *row, size_t listed, const lap_op_desc_t *desc, int size)
 {
     const size_t shard = lap_shard(desc->m, size, 0, NULL);
@@ -214,7 +229,7 @@ lap_status_t lap_knobs_settle(lap_op_desc_t *desc, const lap_builder_t *builder,
     const lap_knob_view_t view = {desc, builder, size, can};
     for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++) {
         const uint64_t value = lap_field_number(&row->field, desc);
-        if (row->knob && value != 0 && !lap_knob_of(row, builder))
+        if (lacks(row, desc, builder))
             return refuse_knob(row, &view);
         if (row->check)
             LAP_TRY(row->check(&view));

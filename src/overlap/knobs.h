@@ -46,6 +46,9 @@ static inline bool lap_knob_of(const lap_op_field_t *row, const lap_builder_t *b
     return row->knob == LAP_KNOB_NUM_SM || (row->knob & builder->knobs) != 0;
 }
 
+/* Whether a method has every knob that a description turns: "auto" leaves the others out. */
+bool lap_knobs_suit(const lap_op_desc_t *desc, const lap_builder_t *builder);
+
 /* The value that entry `listed` of a row stands for. */
 size_t lap_knob_value(const lap_op_field_t *row, size_t listed, const lap_op_desc_t *desc,
                       int size);

@@ -62,8 +62,8 @@ const char *lap_op_methods(lap_op_kind_t kind, size_t index, const char **summar
 }
 
 /*
- * Stands for the builder until an operator is made, when one is chosen (auto.c). It takes the knobs
- * that every method of a kind has.
+ * Stands for the builder until an operator is made, when one is chosen (auto.c). It takes the
+ * knobs that change what a call returns; methods that lack one are then no candidates.
  */
 static const lap_builder_t automatic = {LAP_AUTO, "", 0, LAP_KNOB_GATHER_INPUT, NULL};
 
@@ -397,6 +397,8 @@ lap_status_t lap_op_buffer_size(const lap_op_desc_t *desc, int nranks, size_t *b
     lap_op_desc_t each = problem.desc;
     for (const lap_builder_t *any = lap_builders(each.kind); !builder->build && any->name; any++) {
         each.method = any->name;
+        if (!lap_knobs_suit(&each, any))
+            continue;
         LAP_TRY(lap_problem_init(&problem, &same, &each, nranks, ~0u));
         LAP_TRY(grow_buffer(any, &problem, &bytes, &nsignals));
     }

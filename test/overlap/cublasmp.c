@@ -266,6 +266,13 @@ static void test_auto(lap_group_t *group)
     tap_ok(strcmp(lap_op_method(op), "cublasmp") != 0, "it picks %s", lap_op_method(op));
     tap_success(call(group, op, &desc, desc.m, 1), "and is right");
     lap_op_destroy(op);
+    desc = describe(LAP_AG_GEMM, lap_group_size(group));
+    desc.method = "auto";
+    desc.auto_foreign = desc.gather_input = 1; /* it has no such knob */
+    if (!tap_success(create_by_script(group, &desc, &op), "what it cannot return, too"))
+        return;
+    tap_ok(strcmp(lap_op_method(op), "cublasmp") != 0, "it picks %s", lap_op_method(op));
+    lap_op_destroy(op);
 }
 
 /*

@@ -6,6 +6,7 @@
 #include "overlap/knobs.h"
 
 #include "fields.h"
+#include "transport/transport.h"
 
 /* Small sizes that every kind takes. */
 static lap_op_desc_t describe(lap_op_kind_t kind, const char *method)
@@ -81,8 +82,22 @@ static void test_kind(lap_op_kind_t kind)
     }
 }
 
+/* A method without a knob that is turned is no candidate of "auto"; one with it is. */
+static void test_suits(void)
+{
+    const lap_builder_t plain = {"plain", "", LAP_CAN_PUT, LAP_KNOB_AGGREGATE, NULL};
+    const lap_builder_t gathers = {"gathers", "", LAP_CAN_PUT, LAP_KNOB_GATHER_INPUT, NULL};
+    lap_op_desc_t desc = describe(LAP_AG_GEMM, LAP_AUTO);
+    tap_ok(lap_knobs_suit(&desc, &plain) && lap_knobs_suit(&desc, &gathers),
+           "no knob is turned: all methods suit");
+    desc.gather_input = 1;
+    tap_ok(!lap_knobs_suit(&desc, &plain) && lap_knobs_suit(&desc, &gathers),
+           "gather_input is: only a method with that knob suits");
+}
+
 int main(void)
 {
+    test_suits();
     fields_cover("lap_op_desc_t", &lap_op_fields[0].field, sizeof(lap_op_fields[0]),
                  sizeof(lap_op_desc_t));
     fields_differ("lap_op_desc_t", &lap_op_fields[0].field, sizeof(lap_op_fields[0]));

@@ -74,9 +74,10 @@ static lap_status_t view_call(const lap_trace_t *trace, lap_bench_traced_t *trac
 static lap_status_t tell(const lap_bench_call_t *call, bool draws, bool writes,
                          lap_bench_result_t *result)
 {
-    LAP_TRY(lap_trace_gather(call->trace, call->group));
-    if (lap_group_rank(call->group) == 0)
-        LAP_TRY(view_call(call->trace, &result->methods[call->method].traced));
+    lap_status_t status = lap_trace_gather(call->trace, call->group);
+    if (status == LAP_OK && lap_group_rank(call->group) == 0)
+        status = view_call(call->trace, &result->methods[call->method].traced);
+    LAP_TRY(lap_group_agree(call->group, status));
     if (lap_group_rank(call->group) == 0 && draws)
         write_picture(call, result);
     return writes ? lap_bench_write_trace(call, &result->unwritten) : LAP_OK;
@@ -92,11 +93,11 @@ lap_status_t lap_bench_trace_calls(lap_bench_call_t *call, lap_bench_result_t *r
     lap_status_t status = LAP_OK;
     lap_bench_progress(call->shows, "%s %s", draws ? "drawing" : "tracing",
                        call->it->methods[call->method].label);
-    for (size_t i = 0; i < TRACED_CALLS && status == LAP_OK; i++) {
+    for (size_t i = 0; i < TRACED_CALLS && status == LAP_OK; i++)
         status = lap_trace_create(&traces[i]);
-        if (status == LAP_OK)
-            status = call->time(call->context, call->method, traces[i], &ns[i]);
-    }
+    status = lap_group_agree(call->group, status);
+    for (size_t i = 0; i < TRACED_CALLS && status == LAP_OK; i++)
+        status = call->time(call->context, call->method, traces[i], &ns[i]);
     if (status == LAP_OK) {
         const size_t median = median_call(ns, TRACED_CALLS);
         char title[384];

@@ -97,7 +97,7 @@ static shape_t many_rows(const lap_calibrate_extent_t *extent, const lap_gemm_ra
 static lap_status_t measure_rates(lap_calibration_t *bench, lap_gemm_rates_t *entry)
 {
     const size_t n = entry->n, k = entry->k;
-    lap_rates_t *rates = &entry->rates;
+    lap_calibrate_rates_t *rates = &entry->rates;
     const lap_calibrate_extent_t *extent = &bench->extent;
     const shape_t first = cut_shape(extent, extent->first_rows, n, k, extent->first_volume);
     double rate = 0;
@@ -160,9 +160,9 @@ lap_status_t lap_calibrate_gemm(lap_calibration_t *bench, lap_gemm_rates_t *entr
            bench->extent.width > LEAST_WIDTH) {
         lap_calibrate_free(bench);
         bench->extent.width /= 2;
-        entry->rates = (lap_rates_t){{0}, 0};
+        entry->rates = (lap_calibrate_rates_t){{0}, 0};
     }
     LAP_TRY(status);
     return lap_calibrate_best(bench->group, (double *)&entry->rates,
-                              sizeof(lap_rates_t) / sizeof(double), true);
+                              sizeof(lap_calibrate_rates_t) / sizeof(double), true);
 }

@@ -22,16 +22,16 @@ typedef struct lap_calibrate_extent {
 } lap_calibrate_extent_t;
 
 /* Multiply-adds per second: at each number of rows, and with few columns. */
-typedef struct lap_rates {
+typedef struct lap_calibrate_rates {
     double rows[LAP_COST_POINTS];
     double few_columns;
-} lap_rates_t;
+} lap_calibrate_rates_t;
 
 /* Those of GEMMs of one type, n and k. A group keeps a list of them. */
 typedef struct lap_gemm_rates {
     lap_dtype_t dtype;
     size_t n, k;
-    lap_rates_t rates;
+    lap_calibrate_rates_t rates;
     size_t all_n, few_n; /* columns of the last of rates.rows, and of rates.few_columns */
     struct lap_gemm_rates *next;
 } lap_gemm_rates_t;

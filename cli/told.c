@@ -14,7 +14,7 @@
 
 #define GATHER_NS 3000000000u /* in which ranks that tell the same may tell it */
 #define OWN '\1'              /* in the place of a rank's own name */
-#define TEXT sizeof(((lap_told_t *)0)->text)
+#define TEXT (sizeof(((lap_told_t *)0)->text) + 64) /* with the name of a rank */
 
 /* What of a text is looked at, or is still to be printed. */
 typedef enum part { NOTHING, REST, CAUSE, WHOLE } part_t;
@@ -140,50 +140,70 @@ static void make_common(const char *from, int rank, char text[TEXT])
     *text = '\0';
 }
 
-/* A part of what a rank tells. */
-static const char *take(const told_in_t *in, part_t part, char text[TEXT])
+/* "out of memory: no memory for ..." as other ranks repeat it: "out of memory: rank 0: no memory for ...". */
+static void add_origin(const char *from, int rank, char text[TEXT])
+{
+    const char *colon = strstr(from, ": ");
+    const char *sentence = colon ? colon + 2 : from;
+    long origin;
+    const size_t name = find_name(sentence, &origin);
+    const char *rest = sentence + name + (sentence[name] == ')');
+    const bool told = name > 0 && begins(rest, ": ");
+    snprintf(text, TEXT, "%.*srank %ld: %s", (int)(sentence - from), from, told ? origin : rank,
+             told ? rest + 2 : sentence);
+}
+
+/* Ways in which ranks say the same: word by word, but for their own names, or one for all the others. */
+typedef enum way { WORDS, OWN_NAMES, ORIGIN, WAYS } way_t;
+
+/* A part of what a rank tells, so that it can be compared, and printed for all who say so. */
+static void take(const told_in_t *in, part_t part, way_t way, char text[TEXT])
 {
     const char *semicolon = strstr(in->told.text, "; ");
-    snprintf(text, TEXT, "%s", part != REST ? in->told.text : semicolon ? semicolon + 2 : "");
+    char words[sizeof(in->told.text)];
+    snprintf(words, sizeof(words), "%s",
+             part != REST ? in->told.text
+             : semicolon  ? semicolon + 2
+                          : "");
     if (part == CAUSE && semicolon)
-        text[semicolon - in->told.text] = '\0';
-    return text;
+        words[semicolon - in->told.text] = '\0';
+    if (way == OWN_NAMES)
+        make_common(words, in->told.rank, text);
+    else if (way == ORIGIN && part != REST)
+        add_origin(words, in->told.rank, text);
+    else
+        memcpy(text, words, strlen(words) + 1);
 }
 
-/* Whether two say the same, word by word or but for their own names. */
-static bool is_same(const told_in_t *in, const told_in_t *other, part_t part, bool words)
-{
-    char one[TEXT], two[TEXT], common[2][TEXT];
-    if (other->left != (part == REST ? REST : WHOLE) ||
-        strcmp(in->told.name, other->told.name) != 0)
-        return false;
-    take(in, part, one);
-    take(other, part, two);
-    if (words)
-        return strcmp(one, two) == 0;
-    make_common(one, in->told.rank, common[0]);
-    make_common(two, other->told.rank, common[1]);
-    return strcmp(common[0], common[1]) == 0;
-}
-
-/* Who says the same. Of two ways to be the same the stricter one counts, if it is one of several ranks. */
+/* Who says the same, in the way in which most do. */
 typedef struct group {
     const told_in_t *first;
     part_t part;
-    bool words;
+    way_t way;
     size_t count;
 } group_t;
 
+static bool is_in(const group_t *group, const told_in_t *first, const told_in_t *other)
+{
+    char one[TEXT], two[TEXT];
+    if (other->left != (group->part == REST ? REST : WHOLE) ||
+        strcmp(first->told.name, other->told.name) != 0)
+        return false;
+    take(first, group->part, group->way, one);
+    take(other, group->part, group->way, two);
+    return strcmp(one, two) == 0;
+}
+
 static group_t find_group(const lap_told_box_t *box, const told_in_t *first, part_t part)
 {
-    group_t group = {.first = first, .part = part};
-    for (int words = 1; words >= 0 && group.count <= 1; words--) {
-        group.count = 0;
-        group.words = words;
+    group_t most = {.count = 0};
+    for (int way = WORDS; way < WAYS; way++) {
+        group_t group = {.first = first, .part = part, .way = (way_t)way};
         for (const told_in_t *it = box->list; it < box->list + box->count; it++)
-            group.count += is_same(first, it, part, words);
+            group.count += is_in(&group, first, it);
+        most = group.count > most.count ? group : most;
     }
-    return group;
+    return most;
 }
 
 /* ---- lines ---- */
@@ -205,7 +225,7 @@ static void add_ranks(lap_told_box_t *box, const group_t *group, part_t left, ch
     int begin = first.told.rank, end = begin;
     add(line, "%s %d", group->count > 1 ? "ranks" : "rank", begin);
     for (told_in_t *it = box->list; it < box->list + box->count; it++) {
-        if (!is_same(&first, it, group->part, group->words))
+        if (!is_in(group, &first, it))
             continue;
         const int rank = it->told.rank;
         if (rank > end + 1 && end > begin)
@@ -223,18 +243,17 @@ static void add_ranks(lap_told_box_t *box, const group_t *group, part_t left, ch
 /* A line of a group, which has `left` to say after it. */
 static void write_line(lap_told_box_t *box, const group_t *group, part_t left, char *line)
 {
-    char text[TEXT], common[TEXT];
+    char text[TEXT];
     const told_in_t *first = group->first;
     const int rank = first->told.rank;
     long number;
-    take(first, group->part, text);
-    make_common(text, rank, common);
+    take(first, group->part, group->way, text);
     snprintf(line, LAP_TOLD_LINE, "%s: ", first->told.name);
     const size_t named = strlen(line);
     add_ranks(box, group, left, line);
     if (group->part == REST && group->count == 1 && find_name(text, &number) && number == rank)
         line[named] = '\0'; /* it names itself */
-    for (const char *it = group->words || group->count == 1 ? text : common; *it; it++)
+    for (const char *it = text; *it; it++)
         add(line, *it == OWN ? "each" : "%c", *it);
 }
 

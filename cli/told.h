@@ -42,7 +42,7 @@ int lap_told_wait_ms(const lap_told_box_t *box, int most);
 
 /*
  * Writes the next line: what the first rank says, and all that say the same. "lap bench: ranks 0, 2-4: ...". Where they
- * differ only in their own names, these become "each". Those that have the cause in common, which is what comes before
+ * differ only in their own names, these become "each"; what a rank says and others repeat as its is the same, too. Those that have the cause in common, which is what comes before
  * the first semicolon, and not the rest, have it in one line and the rest in the next ones. False: nothing is left.
  */
 #define LAP_TOLD_LINE 8192

@@ -39,12 +39,12 @@ free=', with [0-9]+ of 104857600 bytes of the GPU free$'
 for call in cuMemHostAlloc cuLibraryLoadData cuFuncLoad cuStreamCreateWithPriority cuGraphInstantiateWithFlags; do
     fails $call:2
     ok '... and is reported with what is free' grep -qE \
-        ": out of memory: ${call%WithFlags} failed: .*OUT_OF_MEMORY \(out of memory\)$free" <<<"$err"
+        ": out of memory: (rank [01]: )?${call%WithFlags} failed: .*OUT_OF_MEMORY \(out of memory\)$free" <<<"$err"
 done
 fails cublasLtCreate:3
 ok '... and is reported with what is free' grep -qE \
-    ": out of memory: cublasLtCreate failed: cuBLASLt says a fake failure$free" <<<"$err"
+    ": out of memory: (rank [01]: )?cublasLtCreate failed: cuBLASLt says a fake failure$free" <<<"$err"
 fails cuDevicePrimaryCtxRetain:2
 ok '... before there is a context: nothing is printed of that' grep -qE \
-    ': out of memory: cuDevicePrimaryCtxRetain failed: .*OUT_OF_MEMORY \(out of memory\)$' <<<"$err"
+    ': out of memory: (rank [01]: )?cuDevicePrimaryCtxRetain failed: .*OUT_OF_MEMORY \(out of memory\)$' <<<"$err"
 finish

@@ -120,6 +120,23 @@ static void check_groups(void)
     expect("");
 }
 
+/* What one rank says of itself, and the others say of it. */
+static void check_origin(void)
+{
+    tell(0, "out of memory: rank 1: no memory for a trace");
+    tell(1, "out of memory: no memory for a trace");
+    tell(2, "out of memory: rank 0 (rank 1 of the world): no memory for a trace");
+    tell(3, "out of memory: rank 1: no memory for a trace; rank 3 was about to call ag_gemm");
+    tell(4, "out of memory: rank 5: no memory for a trace");
+    expect("lap test: ranks 0-3: out of memory: rank 1: no memory for a trace");
+    expect("lap test: rank 3 was about to call ag_gemm");
+    expect("lap test: rank 4: out of memory: rank 5: no memory for a trace");
+    expect("");
+    tell(6, "no colon");
+    expect("lap test: rank 6: no colon");
+    expect("");
+}
+
 static void check_others(void)
 {
     tell(0, "no memory: rank 1 has none");
@@ -182,6 +199,7 @@ int main(void)
     check_own_names();
     check_rest();
     check_groups();
+    check_origin();
     check_others();
     check_many();
     return tap_done();

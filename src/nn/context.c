@@ -207,10 +207,8 @@ static uint32_t by_tokens(lap_nn_list_t *list, uint32_t rows, lap_nn_extent_t ex
     const lap_nn_region_t whole = list->regions[rows];
     const uint32_t view = lap_nn_add_part(list, whole.name, rows, 0, whole.rows / batch,
                                           whole.cols * batch, whole.cols * batch);
-    if (list->status == LAP_OK && !list->same_regions) {
+    if (list->status == LAP_OK && !list->same_regions)
         list->regions[view].extent = extent;
-        list->regions[view].view = true;
-    }
     return view;
 }
 
@@ -220,12 +218,8 @@ static uint32_t columns(lap_nn_list_t *list, uint32_t matrix, size_t first, size
     if (list->status != LAP_OK)
         return 0;
     const lap_nn_region_t whole = list->regions[matrix];
-    const uint32_t view =
-        lap_nn_add_part(list, whole.name, matrix, first * lap_dtype_size(whole.dtype), whole.rows,
-                        cols, whole.stride);
-    if (list->status == LAP_OK && !list->same_regions)
-        list->regions[view].view = true;
-    return view;
+    return lap_nn_add_part(list, whole.name, matrix, first * lap_dtype_size(whole.dtype),
+                           whole.rows, cols, whole.stride);
 }
 
 /* What travels: all-gathers of keys and values, reduce-scatters of their gradients. */

@@ -143,10 +143,7 @@ static lap_nn_entry_t *exchange(lap_nn_list_t *list, uint32_t b, size_t count, i
 /* A region as so many rows. */
 static uint32_t view_of(lap_nn_list_t *list, uint32_t region, size_t rows, size_t cols)
 {
-    const uint32_t view = lap_nn_add_part(list, "found", region, 0, rows, cols, cols);
-    if (list->status == LAP_OK)
-        list->regions[view].view = true;
-    return view;
+    return lap_nn_add_part(list, "found", region, 0, rows, cols, cols);
 }
 
 /* The magnitudes of those that share masters, each with those of all that share its weights. */

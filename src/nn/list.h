@@ -47,13 +47,12 @@ typedef struct lap_nn_region {
     size_t rows, cols, stride; /* rows: the most that a pass can have */
     uint32_t part_of;          /* LAP_NN_NONE: of none */
     uint32_t scale, amax;      /* FP8: the slot of its scale, and its magnitude; else LAP_NN_NONE */
-    bool view;            /* a part in another shape: it is what it is part of to the checker */
-    bool made;            /* lasting: the first pass, or what is before it, writes it; of an
+    bool made;                 /* lasting: the first pass, or what is before it, writes it; of an
                              optimizer: each step does */
-    uint32_t slot;        /* of a pipeline: the slot that it belongs to; else LAP_NN_NONE */
-    bool outlives;        /* of a pipeline: outlives the action that uses it first */
-    uint32_t first, last; /* private: the first and the last entry that use it */
-    size_t offset;        /* in bytes: in the memory of its kind, or in what it is part of */
+    uint32_t slot;             /* of a pipeline: the slot that it belongs to; else LAP_NN_NONE */
+    bool outlives;             /* of a pipeline: outlives the action that uses it first */
+    uint32_t first, last;      /* private: the first and the last entry that use it */
+    size_t offset;             /* in bytes: in the memory of its kind, or in what it is part of */
 } lap_nn_region_t;
 
 /* With the gaps between its rows. */

@@ -70,7 +70,7 @@ void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *li
         char name[64];
         size_t offset;
         const uint32_t root = lap_nn_region_root(list, i, &offset);
-        const lap_nn_region_t *named = region->made || region->view ? &list->regions[root] : region;
+        const lap_nn_region_t *named = region->made ? &list->regions[root] : region;
         const bool slotted = named->slot != LAP_NN_NONE && named->memory == LAP_NN_PRIVATE;
         char slot[24] = "";
         if (slotted)
@@ -105,7 +105,7 @@ uint32_t lap_nn_linked_region(const lap_nn_list_t *list, uint32_t region, size_t
 {
     const lap_nn_region_t *matrix = &list->regions[region];
     *offset_p = 0;
-    return matrix->made || matrix->view ? lap_nn_region_root(list, region, offset_p) : region;
+    return matrix->made ? lap_nn_region_root(list, region, offset_p) : region;
 }
 
 static lap_link_place_t place_of(const lap_nn_list_t *list, uint32_t region)

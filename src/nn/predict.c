@@ -71,15 +71,6 @@ static lap_fragment_cost_t cost_of(const lap_probe_t *probe, const lap_linked_t 
 
 /* ---- a timeline of what is simulated ---- */
 
-lap_traffic_t lap_nn_fragment_traffic(const lap_fragment_t *fragment)
-{
-    const lap_stream_set_t set = fragment->schedule.set;
-    const bool context = fragment->buffer == LAP_NN_BY_RING || fragment->buffer == LAP_NN_BY_HEADS;
-    if (fragment->schedule.size == 1)
-        return LAP_TRAFFIC_NONE;
-    return set == LAP_BACKGROUND ? LAP_TRAFFIC_DP : context ? LAP_TRAFFIC_CP : LAP_TRAFFIC_TP;
-}
-
 static int describe(void *context, int rank, uint32_t f, lap_trace_label_t *label, char *name,
                     size_t bytes)
 {

@@ -46,7 +46,4 @@ lap_fragment_cost_t lap_nn_bucket_cost(const lap_probe_t *probe, const lap_nn_bu
 /* The seconds of a kernel that was not measured. */
 double lap_nn_kernel_estimate(const lap_linked_t *linked, uint32_t f, const lap_cost_t *cost);
 
-/* What a fragment of layers, or of a bucket, communicates for. */
-lap_traffic_t lap_nn_fragment_traffic(const lap_fragment_t *fragment);
-
 #endif

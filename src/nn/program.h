@@ -7,6 +7,7 @@
 #include "nn/list.h"
 #include "schedule/link.h"
 #include "schedule/target.h"
+#include "schedule/trace.h"
 
 /*
  * Where the schedules of operators come from: that of a step of the list, for its rank and m active
@@ -46,6 +47,9 @@ typedef struct lap_nn_mode {
 /* What a fragment with that origin is: "qkv_fprop", "norm1" or "bucket 2"; and its layer, -1: of none. */
 void lap_nn_fragment_name(const lap_nn_list_t *list, uint32_t origin, char *text, size_t bytes);
 long lap_nn_fragment_layer(const lap_nn_list_t *list, uint32_t origin);
+
+/* What a fragment of layers, of a bucket or of an optimizer communicates for. */
+lap_traffic_t lap_nn_fragment_traffic(const lap_fragment_t *fragment);
 
 /* The bytes of activations that are live while an entry runs. */
 uint64_t lap_nn_live_bytes(const lap_nn_list_t *list, uint32_t origin);

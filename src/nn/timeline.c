@@ -40,6 +40,15 @@ long lap_nn_fragment_layer(const lap_nn_list_t *list, uint32_t origin)
     return (long)list->blocks[block].shape.layer;
 }
 
+lap_traffic_t lap_nn_fragment_traffic(const lap_fragment_t *fragment)
+{
+    static const lap_traffic_t by_group[] = {
+        [LAP_NN_BY_LAYERS] = LAP_TRAFFIC_TP, [LAP_NN_BY_REPLICAS] = LAP_TRAFFIC_DP,
+        [LAP_NN_BY_RING] = LAP_TRAFFIC_CP,   [LAP_NN_BY_HEADS] = LAP_TRAFFIC_CP,
+        [LAP_NN_BY_SHARDS] = LAP_TRAFFIC_DP, [LAP_NN_BY_NORM] = LAP_TRAFFIC_PP};
+    return fragment->schedule.size > 1 ? by_group[fragment->buffer] : LAP_TRAFFIC_NONE;
+}
+
 /* ---- memory ---- */
 
 /* Both backwards have the same regions: what the second uses is known by the entries of the first. */
@@ -107,17 +116,12 @@ void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, co
 {
     const lap_fragment_t *fragment = &lap_exec_linked(exec)->fragments[f];
     const lap_group_t *group = op ? op->group : nn->group;
-    const lap_stream_set_t set = fragment->schedule.set;
     char name[64];
     lap_nn_fragment_name(&nn->list, fragment->origin, name, sizeof(name));
     const lap_trace_label_t label = {
         .name = name,
         .layer = (int)lap_nn_fragment_layer(&nn->list, fragment->origin),
-        .traffic = group->size == 1                               ? LAP_TRAFFIC_NONE
-                   : set == LAP_BACKGROUND                        ? LAP_TRAFFIC_DP
-                   : set == LAP_DOWNSTREAM || set == LAP_UPSTREAM ? LAP_TRAFFIC_PP
-                   : group == nn->group                           ? LAP_TRAFFIC_TP
-                                                                  : LAP_TRAFFIC_CP,
+        .traffic = lap_nn_fragment_traffic(fragment),
         .live_bytes =
             fragment->origin < nn->list.parts[LAP_NN_STEP] ? nn->live_bytes[fragment->origin] : 0,
     };

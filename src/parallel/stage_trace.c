@@ -32,19 +32,6 @@ static const lap_group_t *group_of(const lap_pp_t *pp, const lap_stage_item_t *i
     return op ? op->group : pp->nn->group;
 }
 
-static lap_traffic_t traffic_of(const lap_pp_t *pp, const lap_stage_item_t *item)
-{
-    if (item->kind == LAP_STAGE_BUCKET)
-        return LAP_TRAFFIC_DP;
-    if (item->kind != LAP_STAGE_ENTRY)
-        return LAP_TRAFFIC_PP;
-    const lap_group_t *group = group_of(pp, item);
-    return group->size == 1           ? LAP_TRAFFIC_NONE
-           : group == pp->nn->group   ? LAP_TRAFFIC_TP
-           : group == pp->nn->sharers ? LAP_TRAFFIC_DP
-                                      : LAP_TRAFFIC_CP;
-}
-
 void lap_stage_add_to_timeline(lap_pp_t *pp, bool background)
 {
     const lap_nn_t *nn = pp->nn;
@@ -54,12 +41,13 @@ void lap_stage_add_to_timeline(lap_pp_t *pp, bool background)
             continue;
         const lap_stage_item_t *item = &pp->program.items[f];
         const bool entry = item->kind == LAP_STAGE_ENTRY;
+        const bool layers = entry || item->kind == LAP_STAGE_BUCKET;
         char name[64];
         lap_stage_name(&nn->list, item, name, sizeof(name));
         const lap_trace_label_t label = {
             .name = name,
             .layer = entry ? (int)lap_nn_fragment_layer(&nn->list, item->entry) : -1,
-            .traffic = traffic_of(pp, item),
+            .traffic = layers ? lap_nn_fragment_traffic(&linked->fragments[f]) : LAP_TRAFFIC_PP,
             .live_bytes = entry ? nn->live_bytes[item->entry] : 0,
         };
         lap_nn_add_fragment(nn, pp->exec, f, group_of(pp, item), label);

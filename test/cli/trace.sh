@@ -153,7 +153,8 @@ assert both["measured"]["ms"] > 0, both["measured"]'
 # Pipelines and contexts: the same slices in both, by rank, with their messages.
 tiny='--model llama-tiny --layers 4 --hidden 16 --heads 4 --kv-heads 2 --vocab 32 --seq 16 --iters 1'
 for grid in 'pp,tp --tp 2 --pp 2 --virtual-pp 2 --batch 2 --micro-batches 2' 'cp,dp,pp --tp 1 --cp 2 --pp 2 --schedule zb-h1 --batch 3 --micro-batches 3' \
-    'dp,pp --tp 1 --pp 2 --dp 2 --batch 4 --micro-batches 2 --no-overlap-p2p' 'cp,dp --tp 1 --cp 2 --cp-comm-type a2a --batch 2'; do
+    'dp,pp --tp 1 --pp 2 --dp 2 --batch 4 --micro-batches 2 --no-overlap-p2p' 'cp,dp --tp 1 --cp 2 --cp-comm-type a2a --batch 2' \
+    'dp,tp --tp 2 --dp 2 --distributed-optimizer --batch 2'; do
     read -r kinds options <<<"$grid"
     # shellcheck disable=SC2086
     lap train $tiny $options --json --trace "$work/grid.json" --trace-simulated
@@ -172,7 +173,7 @@ for r in ranks:
         assert not theirs - mine and not later, (r, cat, theirs - mine, later)
     assert all(e["args"]["predicted_us"] > 0 for e in slices(r, "gemm")), r
 kinds = {e["args"].get("kind") for r in ranks for e in slices(sim + r, "put")}
-assert kinds == set(os.environ["kinds"].split(",")) == {e["args"].get("kind") for r in ranks for e in slices(r, "put") if e["name"] != "put norm"}, kinds
+assert kinds == set(os.environ["kinds"].split(",")) == {e["args"].get("kind") for r in ranks for e in slices(r, "put")}, kinds
 assert it["lapstrake"]["simulated"]["ms"] > 0'
 done
 long='--model gpt --vocab 32 --hidden 8 --heads 2 --layers 8 --seq 4 --tp 1 --pp 2 --batch 64 --micro-batches 64 --iters 1 --json'

@@ -133,7 +133,7 @@ static void make_common(const char *from, int rank, char text[TEXT])
         if (from[-1] == 'd' && begins(from, ", ")) { /* "rank 1 (rank 3 of the world, pid 42)" */
             text += sprintf(text, " (");
             from += 2;
-        } else if (from[-1] == 'd') {
+        } else if (from[-1] == 'd' && *from == ')') { /* not where a text was cut off */
             from++;
         }
     }

@@ -132,6 +132,10 @@ static void check_origin(void)
     expect("lap test: rank 3 was about to call ag_gemm");
     expect("lap test: rank 4: out of memory: rank 5: no memory for a trace");
     expect("");
+    tell(1, "timeout: rank 0 (rank 1 of the world");
+    tell(2, "timeout: rank 1 (rank 2 of the world");
+    expect("lap test: ranks 1, 2: timeout: each");
+    expect("");
     tell(6, "no colon");
     expect("lap test: rank 6: no colon");
     expect("");

@@ -22,6 +22,7 @@
 
 #include "core/status.h"
 #include "schedule/extents.h"
+#include "schedule/link_uses.h"
 #include "util/alloc.h"
 
 #define BUFFER_MEMORIES (1u << 24) /* symmetric buffers of programs come after all regions */
@@ -105,30 +106,16 @@ static void add_access(lap_access_list_t *list, uint32_t node, lap_range_t range
     accesses[list->count++] = access;
 }
 
-/* The one of lap_link_each. */
-typedef struct linked_node {
+/* Whose accesses are listed. */
+typedef struct listed {
     lap_access_list_t *list;
     uint32_t node;
-} linked_node_t;
+} listed_t;
 
-static void add_linked(void *context, const lap_range_t *range, bool write)
+static void add_listed(void *context, const lap_range_t *range, bool write)
 {
-    const linked_node_t *of = context;
+    const listed_t *of = context;
     add_access(of->list, of->node, *range, write);
-}
-
-static void list_linked(lap_access_list_t *list)
-{
-    const lap_check_t *check = list->check;
-    for (uint32_t i = 0; i < check->nnodes; i++) {
-        const lap_node_t *node = &check->nodes[i];
-        linked_node_t of = {list, i};
-        if (node->kind == LAP_NODE_STEP || node->kind == LAP_NODE_BLOCK)
-            lap_link_each(check->programs[node->rank],
-                          lap_check_fragment(check, node->call, node->rank), node->step,
-                          node->kind == LAP_NODE_BLOCK ? node->block : LAP_NO_STEP, add_linked,
-                          &of);
-    }
 }
 
 static void list_accesses(lap_access_list_t *list)
@@ -136,24 +123,17 @@ static void list_accesses(lap_access_list_t *list)
     const lap_check_t *check = list->check;
     for (uint32_t i = 0; i < check->nnodes; i++) {
         const lap_node_t *node = &check->nodes[i];
-        const lap_schedule_t *schedule = lap_check_schedule(check, node->call, node->rank);
-        if (node->kind == LAP_NODE_BLOCK) {
-            add_access(list, i, schedule->blocks[node->block].a, false);
-            add_access(list, i, schedule->blocks[node->block].scale, false);
-            add_access(list, i, schedule->blocks[node->block].d, true);
-        }
-        if (node->kind != LAP_NODE_STEP)
+        const uint32_t block = node->kind == LAP_NODE_BLOCK ? node->block : LAP_NO_STEP;
+        listed_t of = {list, i};
+        if (node->kind != LAP_NODE_STEP && node->kind != LAP_NODE_BLOCK)
             continue;
-        const lap_step_t *step = &schedule->steps[node->step];
-        if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_COPY ||
-            step->kind == LAP_STEP_SUMS)
-            add_access(list, i, step->src, false);
-        if (step->kind == LAP_STEP_REDUCE)
-            for (uint32_t j = 0; j < (step->scaled ? 2 : 1) * step->count; j++)
-                add_access(list, i, schedule->ranges[step->first + j], false);
-        if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_COPY ||
-            step->kind == LAP_STEP_REDUCE)
-            add_access(list, i, step->dst, true);
+        if (check->programs)
+            lap_link_each(check->programs[node->rank],
+                          lap_check_fragment(check, node->call, node->rank), node->step, block,
+                          add_listed, &of);
+        else
+            lap_schedule_each(lap_check_schedule(check, node->call, node->rank), node->step, block,
+                              add_listed, &of);
     }
 }
 
@@ -441,10 +421,7 @@ static lap_status_t check_rule(const lap_access_list_t *list)
 lap_status_t lap_check_access(lap_check_t *check)
 {
     lap_access_list_t list = {.check = check};
-    if (check->programs)
-        list_linked(&list);
-    else
-        list_accesses(&list);
+    list_accesses(&list);
     lap_status_t status = check->status;
     if (status == LAP_OK && list.count > 0)
         qsort(list.accesses, list.count, sizeof(lap_access_played_t), compare_accesses);

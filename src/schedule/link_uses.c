@@ -47,6 +47,27 @@ uint32_t lap_link_first(const void *items, uint32_t count, size_t size, uint32_t
     return low;
 }
 
+void lap_schedule_each(const lap_schedule_t *schedule, uint32_t index, uint32_t block,
+                       lap_each_access_t each, void *context)
+{
+    const lap_step_t *step = &schedule->steps[index];
+    if (block != LAP_NO_STEP) {
+        each(context, &schedule->blocks[block].a, false);
+        each(context, &step->src, false);
+        each(context, &schedule->blocks[block].scale, false);
+        each(context, &schedule->blocks[block].d, true);
+    } else if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_COPY) {
+        each(context, &step->src, false);
+        each(context, &step->dst, true);
+    } else if (step->kind == LAP_STEP_SUMS) {
+        each(context, &step->src, false);
+    } else if (step->kind == LAP_STEP_REDUCE) {
+        for (uint32_t j = 0; j < (step->scaled ? 2 : 1) * step->count; j++)
+            each(context, &schedule->ranges[step->first + j], false);
+        each(context, &step->dst, true);
+    }
+}
+
 typedef struct visit {
     const lap_linked_t *linked;
     const lap_fragment_t *fragment;
@@ -54,8 +75,9 @@ typedef struct visit {
     void *context;
 } visit_t;
 
-static void visit(const visit_t *visit, const lap_range_t *range, bool write)
+static void visit(void *context, const lap_range_t *range, bool write)
 {
+    const visit_t *visit = context;
     const lap_range_t found = lap_link_resolve(visit->linked, visit->fragment, range);
     if (lap_range_bytes(&found) > 0)
         visit->each(visit->context, &found, write);
@@ -64,24 +86,8 @@ static void visit(const visit_t *visit, const lap_range_t *range, bool write)
 void lap_link_each(const lap_linked_t *linked, const lap_fragment_t *fragment, uint32_t index,
                    uint32_t block, lap_each_access_t each, void *context)
 {
-    const visit_t all = {linked, fragment, each, context};
-    const lap_schedule_t *schedule = &fragment->schedule;
-    const lap_step_t *step = &schedule->steps[index];
-    if (block != LAP_NO_STEP) {
-        visit(&all, &schedule->blocks[block].a, false);
-        visit(&all, &step->src, false);
-        visit(&all, &schedule->blocks[block].scale, false);
-        visit(&all, &schedule->blocks[block].d, true);
-    } else if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_COPY) {
-        visit(&all, &step->src, false);
-        visit(&all, &step->dst, true);
-    } else if (step->kind == LAP_STEP_SUMS) {
-        visit(&all, &step->src, false);
-    } else if (step->kind == LAP_STEP_REDUCE) {
-        for (uint32_t j = 0; j < (step->scaled ? 2 : 1) * step->count; j++)
-            visit(&all, &schedule->ranges[step->first + j], false);
-        visit(&all, &step->dst, true);
-    }
+    visit_t all = {linked, fragment, each, context};
+    lap_schedule_each(&fragment->schedule, index, block, visit, &all);
     for (uint32_t i = lap_link_first(fragment->accesses, fragment->naccesses,
                                      sizeof(fragment->accesses[0]), index);
          i < fragment->naccesses && fragment->accesses[i].step == index; i++)

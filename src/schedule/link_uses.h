@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What link.c shares with its neighbours. */
+/* What link.c shares with its neighbours, and with the checker. */
 #ifndef LAP_SCHEDULE_LINK_USES_H
 #define LAP_SCHEDULE_LINK_USES_H
 
@@ -7,6 +7,10 @@
 
 /* Room for one more part of a program; NULL, with the failure in its status, when there is none. */
 void *lap_link_grow(lap_linked_t *linked, void *array, uint32_t count, size_t *room_p, size_t size);
+
+/* Calls `each` for all ranges that a step, or a block of it, names as what it reads and writes. */
+void lap_schedule_each(const lap_schedule_t *schedule, uint32_t index, uint32_t block,
+                       lap_each_access_t each, void *context);
 
 /* As lap_link_each, of a step and all its blocks. */
 void lap_link_each_of_step(const lap_linked_t *linked, const lap_fragment_t *fragment,

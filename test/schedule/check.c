@@ -210,6 +210,21 @@ static void test_any_order(void)
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "no order", "GEMM", "COPY", NULL);
 }
 
+/* A GEMM reads both of its operands. */
+static void test_operands(void)
+{
+    const lap_range_t b = lap_range_packed(LAP_SCRATCH, 0, 32, 2, 8);
+    start(1, 1);
+    lap_schedule_t *schedule = sequence_at(&s, 0, 0);
+    lap_add_copy(schedule, COMPUTE, lap_range_packed(LAP_INPUT, 0, 0, 2, 8), b);
+    lap_add_gemm(schedule, COMPUTE, b, false);
+    add_block(schedule, 0);
+    tap_success(sequence_check(&s), "a GEMM after the copy that makes its b");
+    schedule->steps[0].stream = SEND;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "no order", "step 0 COPY", "step 1 GEMM",
+                "reads scratch of rank 0, bytes 32..47", NULL);
+}
+
 static void test_reads(void)
 {
     start(2, 1);
@@ -506,6 +521,7 @@ int main(void)
     test_blocks(false);
     test_blocks(true);
     test_any_order();
+    test_operands();
     test_reads();
     test_results();
     test_scales();

@@ -22,12 +22,7 @@
 
 lap_status_t lap_part_copy_now(lap_buffer_t *buffer, const lap_put_t *put)
 {
-    const lap_copy_t copy = {.dst = buffer->data[put->peer] + put->offset,
-                             .src = put->src,
-                             .rows = put->rows,
-                             .row_bytes = put->row_bytes,
-                             .dst_stride = put->dst_stride,
-                             .src_stride = put->src_stride};
+    const lap_copy_t copy = lap_put_copy(buffer, put);
     return lap_cuda_copy_now(lap_part_of(buffer)->device, &copy);
 }
 
@@ -80,15 +75,10 @@ lap_status_t lap_cuda_ipc_put(lap_buffer_t *buffer, const lap_device_ops_t *devi
                               lap_stream_t *stream, const lap_put_t *put)
 {
     const bool signals = put->signal != LAP_NO_SIGNAL;
-    const lap_copy_t copy = {.dst = buffer->data[put->peer] + put->offset,
-                             .src = put->src,
-                             .rows = put->rows,
-                             .row_bytes = put->row_bytes,
-                             .dst_stride = put->dst_stride,
-                             .src_stride = put->src_stride,
-                             .sms = put->sms,
-                             .together = put->together && !lap_part_of(buffer)->paced};
+    lap_copy_t copy = lap_put_copy(buffer, put);
     const lap_raise_t raise = lap_put_raise(put, put->rows * put->row_bytes);
+    copy.sms = put->sms;
+    copy.together = put->together && !lap_part_of(buffer)->paced;
     if (put->span)
         LAP_TRY(device->stamp(stream, &put->span->begin));
     if (lap_part_of(buffer)->paced)

@@ -17,6 +17,17 @@ lap_status_t lap_host_buffer_create_some(lap_buffer_t *buffer, size_t bytes,
 lap_status_t lap_host_buffer_create(lap_buffer_t *buffer);
 void lap_host_buffer_destroy(lap_buffer_t *buffer);
 
+/* What a put copies, into the memory of its peer that this rank has mapped. */
+static inline lap_copy_t lap_put_copy(const lap_buffer_t *buffer, const lap_put_t *put)
+{
+    return (lap_copy_t){.dst = buffer->data[put->peer] + put->offset,
+                        .src = put->src,
+                        .rows = put->rows,
+                        .row_bytes = put->row_bytes,
+                        .dst_stride = put->dst_stride,
+                        .src_stride = put->src_stride};
+}
+
 void lap_host_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *reason);
 lap_status_t lap_host_put_now(lap_buffer_t *buffer, const lap_put_t *put);
 lap_status_t lap_host_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise);

@@ -9,12 +9,7 @@
 lap_status_t lap_host_put_now(lap_buffer_t *buffer, const lap_put_t *put)
 {
     const uint64_t begin = put->span ? lap_now_ns() : 0;
-    const lap_copy_t copy = {.dst = buffer->data[put->peer] + put->offset,
-                             .src = put->src,
-                             .rows = put->rows,
-                             .row_bytes = put->row_bytes,
-                             .dst_stride = put->dst_stride,
-                             .src_stride = put->src_stride};
+    const lap_copy_t copy = lap_put_copy(buffer, put);
     lap_copy_now(&copy);
     /* Releases the copy to the peer's lap_bank_wait on the same word. */
     if (put->signal != LAP_NO_SIGNAL)

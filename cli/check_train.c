@@ -211,7 +211,7 @@ int lap_cli_check_train(int argc, char **argv)
     lap_nn_proof_t proof = {.steps = 0};
     const lap_target_t *target;
     const lap_command_t *command = lap_train_extend(&form, own, NOPTIONS);
-    const int result = lap_train_parse(command, argc, argv, &train);
+    const int result = lap_train_parse(command, false, argc, argv, &train);
     if (result != LAP_CLI_GO)
         return result;
     if (train.config && *train.config_unused)

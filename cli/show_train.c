@@ -295,7 +295,7 @@ static lap_status_t show_plan(request_t *request)
 static int run(const lap_command_t *command, int argc, char **argv, char *const *again)
 {
     request_t request = {.rank = 0};
-    const int parsed = lap_train_parse(command, argc, argv, &request.train);
+    const int parsed = lap_train_parse(command, false, argc, argv, &request.train);
     if (parsed != LAP_CLI_GO)
         return parsed;
     lap_status_t status = lap_train_target(&request.train, NULL, &request.target);

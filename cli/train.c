@@ -388,7 +388,7 @@ int lap_cli_train(int argc, char **argv)
     if (!again)
         return LAP_CLI_FAILED;
     lap_train_t train;
-    int result = lap_train_parse(&lap_train_command, argc, argv, &train);
+    int result = lap_train_parse(&lap_train_command, true, argc, argv, &train);
     if (result == LAP_CLI_GO)
         result = lap_train_start(&train, run_rank, &train, again);
     lap_free(again);

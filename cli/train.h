@@ -111,8 +111,12 @@ lap_pp_options_t lap_train_stages(const lap_train_t *train, bool overlap);
 /* All ranks of the grid. */
 int lap_train_ranks(const lap_train_t *train);
 
-/* Reads the command line. Returns LAP_CLI_GO, or the exit status after its sentence. */
-int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_train_t *train_p);
+/*
+ * Reads the command line. Returns LAP_CLI_GO, or the exit status after its sentence. A step that is not
+ * run here, but proved or shown, may be for a device that this build does not have.
+ */
+int lap_train_parse(const lap_command_t *command, bool runs, int argc, char **argv,
+                    lap_train_t *train_p);
 
 /* The target of a name; NULL: of the device and the transport. */
 struct lap_target;

@@ -244,15 +244,29 @@ static bool parse_context(lap_train_t *train, const lap_args_t *args)
     return true;
 }
 
-static bool parse_backends(lap_train_t *train, const lap_args_t *args)
+/* A build without CUDA has neither the device nor its transports, only their targets. */
+static bool is_foreign(const lap_args_t *args)
+{
+    const char *device = args->values[DEVICE], *transport = args->values[TRANSPORT];
+    const lap_device_ops_t *found;
+    return device && strcmp(device, "cuda") == 0 && lap_device_find(device, &found) != LAP_OK &&
+           (!transport || strcmp(transport, "cuda_ipc") == 0 || strcmp(transport, "nccl") == 0);
+}
+
+static bool parse_backends(lap_train_t *train, const lap_args_t *args, bool runs)
 {
     const lap_device_ops_t *device;
     const lap_transport_ops_t *transport;
-    if (!lap_arg_backends(args->command, args->values[DEVICE], args->values[TRANSPORT], &device,
-                          &transport))
+    if (!runs && is_foreign(args)) {
+        train->device = "cuda";
+        train->transport = args->values[TRANSPORT] ? args->values[TRANSPORT] : "cuda_ipc";
+    } else if (lap_arg_backends(args->command, args->values[DEVICE], args->values[TRANSPORT],
+                                &device, &transport)) {
+        train->device = device->name;
+        train->transport = transport->name;
+    } else {
         return false;
-    train->device = device->name;
-    train->transport = transport->name;
+    }
     if (!lap_ranks_gpus(args->command, args->values[GPU_SHARE], train->device, &train->gpus))
         return false;
     float peak = 0;
@@ -427,7 +441,8 @@ static void spell_config(const lap_args_t *args, const bool *line)
     }
 }
 
-int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_train_t *train_p)
+int lap_train_parse(const lap_command_t *command, bool runs, int argc, char **argv,
+                    lap_train_t *train_p)
 {
     lap_args_t args;
     const char *unused = "";
@@ -451,7 +466,7 @@ int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_tra
     train.trace = !args.given[NO_TRACE];
     train.desc.debug = train.debug;
     if (!parse_ranks(&train, &args) || !parse_context(&train, &args) ||
-        !parse_backends(&train, &args) || !lap_train_kinds(&train, &args) ||
+        !parse_backends(&train, &args, runs) || !lap_train_kinds(&train, &args) ||
         !lap_train_pipeline(&train, &args) || !lap_train_shape(&train, &args) ||
         !parse_training(&train, &args) || !lap_train_sense(&train, &args, line) ||
         !parse_overlap(&train, &args) || !parse_link(&train, &args) || !parse_trace(&train, &args))

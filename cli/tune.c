@@ -479,7 +479,7 @@ static int empty_cache(const lap_command_t *command)
 
 static int parse(const lap_command_t *command, int argc, char **argv, lap_tune_t *tune)
 {
-    const int parsed = lap_train_parse(command, argc, argv, &tune->train);
+    const int parsed = lap_train_parse(command, true, argc, argv, &tune->train);
     if (parsed != LAP_CLI_GO)
         return parsed;
     const lap_train_t *train = &tune->train;

@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     HOLDS(file >= 0 && ftruncate(file, 0) == 0);
     HOLDS(pwrite(file, data, bytes, 0) == (ssize_t)bytes);
     snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
-    const int parsed = lap_train_parse(&lap_train_command, 3, argv, &train);
+    const int parsed = lap_train_parse(&lap_train_command, true, 3, argv, &train);
     HOLDS(parsed == LAP_CLI_GO || parsed == LAP_CLI_USAGE || parsed == LAP_CLI_FAILED);
     if (parsed != LAP_CLI_GO)
         return 0;

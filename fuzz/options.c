@@ -26,7 +26,7 @@ static void parse_bench(int argc, char **argv)
 static void parse_train(int argc, char **argv)
 {
     lap_train_t train;
-    if (lap_train_parse(&lap_train_command, argc, argv, &train) != LAP_CLI_GO)
+    if (lap_train_parse(&lap_train_command, true, argc, argv, &train) != LAP_CLI_GO)
         return;
     HOLDS(train.grid.tp >= 1 && train.grid.dp >= 1 && lap_train_ranks(&train) <= 1024);
     HOLDS(train.iters >= 1 && train.batch >= 1 && train.timeout_s >= 0);

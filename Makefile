@@ -69,6 +69,7 @@ format: setup-lint
 
 install: all
 	@cmake --install $(BUILD) --prefix $(abspath $(PREFIX))
+	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then ldconfig; fi
 
 wheel: all
 	@LAPSTRAKE_LIBRARY=$(BUILD)/liblap.so python3 python/wheel_backend.py $(BUILD)/wheel

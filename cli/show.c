@@ -49,8 +49,9 @@ static const lap_command_t command = {
                "for forward, loss, backward and step: a line for each kernel and each call of\n"
                "an operator, what it reads and writes and what it comes after, and the memory\n"
                "of activations from their first use to their last. Its --steps shows all steps\n"
-               "and the reason of each link between them; its --rank, --target, --after, --each,\n"
-               "and --svg are as above.",
+               "and the reason of each link between them, its --predict when each would run, by\n"
+               "simulation with the costs of this machine. Its --rank, --target, --after, --each\n"
+               "and --svg are as above. lap bench --method NAME,auto predicts a call.",
     .exit_status = "  0  the schedule was shown\n"
                    "  1  there was no memory, or the picture could not be written\n"
                    "  2  the command line is wrong, or the target cannot do the method",

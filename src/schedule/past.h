@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which steps of a schedule are over when a step begins, for passes that add or prune dependencies. */
+/*
+ * Which steps of a schedule are over when a step begins: vector clocks, with a component for each stream.
+ * For lowering passes, which add and prune dependencies by them.
+ */
 #ifndef LAP_SCHEDULE_PAST_H
 #define LAP_SCHEDULE_PAST_H
 

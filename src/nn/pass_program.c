@@ -73,9 +73,9 @@ lap_op_t *lap_nn_call_of(const lap_nn_t *nn, const lap_fragment_t *fragment, lap
     return nn->calls[entry->index].op;
 }
 
-/* The programs of the calls among the fragments; the others are kernels. */
-static lap_status_t make_programs(lap_nn_t *nn, const lap_linked_t *linked,
-                                  lap_program_t **programs)
+/* The runnables of the calls among the fragments; the others are kernels. */
+static lap_status_t make_runnables(lap_nn_t *nn, const lap_linked_t *linked,
+                                   lap_runnable_t **runnables)
 {
     for (uint32_t f = 0; f < linked->nfragments; f++) {
         lap_op_args_t args;
@@ -84,7 +84,7 @@ static lap_status_t make_programs(lap_nn_t *nn, const lap_linked_t *linked,
             continue;
         const lap_schedule_t *schedule = &linked->fragments[f].schedule;
         LAP_TRY(lap_op_check_fits(op, schedule));
-        LAP_TRY(lap_op_program(op, schedule->m, &programs[f]));
+        LAP_TRY(lap_op_runnable(op, schedule->m, &runnables[f]));
     }
     return LAP_OK;
 }
@@ -92,18 +92,18 @@ static lap_status_t make_programs(lap_nn_t *nn, const lap_linked_t *linked,
 static lap_status_t make_exec(lap_nn_t *nn, lap_linked_t *linked, lap_exec_t **exec_p)
 {
     const uint32_t count = linked->nfragments;
-    lap_program_t **programs = lap_alloc((size_t)count + 1, sizeof(*programs));
+    lap_runnable_t **runnables = lap_alloc((size_t)count + 1, sizeof(*runnables));
     lap_status_t status = LAP_OK;
-    if (!programs)
+    if (!runnables)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a pass of %u fragments",
                          (unsigned)count);
-    status = make_programs(nn, linked, programs);
+    status = make_runnables(nn, linked, runnables);
     if (status == LAP_OK)
-        status = lap_exec_create(nn->engine, linked, programs, lap_nn_issue_kernel, nn, exec_p);
+        status = lap_exec_create(nn->engine, linked, runnables, lap_nn_issue_kernel, nn, exec_p);
     else
         for (uint32_t f = 0; f < count; f++)
-            lap_program_destroy(programs[f]);
-    lap_free(programs);
+            lap_runnable_destroy(runnables[f]);
+    lap_free(runnables);
     return status;
 }
 

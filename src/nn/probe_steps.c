@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measuring the steps of operators, each by itself: as a program of the same step again and again,
+ * Measuring the steps of operators, each by itself: as a runnable of the same step again and again,
  * without signals, with the memory, the kernels and the epilogues of the operator, captured as a graph where
  * calls are. What a step puts into the memory of a peer is not looked at by anybody. Where GEMMs run in
  * two lanes the same is done in both at once: so it is known how much of the device one of them wants.
@@ -26,7 +26,7 @@ typedef struct call {
     const lap_schedule_t *schedule; /* of this rank */
 } call_t;
 
-/* ---- programs of one step ---- */
+/* ---- runnables of one step ---- */
 
 static bool is_measured(const lap_step_t *step)
 {
@@ -73,32 +73,32 @@ static lap_status_t repeat(lap_schedule_t *schedule, uint32_t index, uint32_t re
     return schedule->status;
 }
 
-static lap_status_t make_program(const call_t *call, uint32_t index, uint32_t repeats, bool lanes,
-                                 lap_program_t **program_p)
+static lap_status_t make_runnable(const call_t *call, uint32_t index, uint32_t repeats, bool lanes,
+                                  lap_runnable_t **runnable_p)
 {
     lap_schedule_t schedule;
     lap_status_t status = lap_op_schedule(call->op, call->m, call->op->group->rank, &schedule);
     if (status == LAP_OK)
         status = repeat(&schedule, index, repeats, lanes);
     if (status == LAP_OK)
-        return lap_program_create(call->op->engine, &schedule, program_p);
+        return lap_runnable_create(call->op->engine, &schedule, runnable_p);
     lap_schedule_clear(&schedule);
     return status;
 }
 
 typedef struct run {
-    lap_program_t *program;
+    lap_runnable_t *runnable;
     const lap_binding_t *binding;
 } run_t;
 
 static lap_status_t run_program(lap_probe_t *probe, void *what)
 {
     const run_t *run = what;
-    if (!run->program)
+    if (!run->runnable)
         return LAP_OK; /* a step that this rank has not */
-    lap_status_t status = lap_program_issue(run->program, run->binding);
+    lap_status_t status = lap_runnable_issue(run->runnable, run->binding);
     if (status == LAP_OK)
-        status = lap_program_wait(run->program);
+        status = lap_runnable_wait(run->runnable);
     if (status != LAP_OK)
         lap_engine_fail(probe->nn->engine, status, NULL);
     return status;
@@ -112,13 +112,13 @@ static lap_status_t time_repeats(lap_probe_t *probe, const call_t *call, uint32_
     const lap_schedule_t *schedule = call->schedule;
     lap_status_t status = LAP_OK;
     if (index < schedule->nsteps && is_measured(&schedule->steps[index]))
-        status = make_program(call, index, repeats, lanes, &run.program);
-    if (status == LAP_OK && run.program)
-        status = lap_program_prepare(run.program, &call->binding, false);
+        status = make_runnable(call, index, repeats, lanes, &run.runnable);
+    if (status == LAP_OK && run.runnable)
+        status = lap_runnable_prepare(run.runnable, &call->binding, false);
     for (int i = 0; i < 2 && status == LAP_OK; i++) /* the second one is captured */
         status = run_program(probe, &run);
     status = lap_probe_time(probe, run_program, &run, status, seconds_p);
-    lap_program_destroy(run.program);
+    lap_runnable_destroy(run.runnable);
     return status;
 }
 

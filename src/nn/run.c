@@ -66,7 +66,7 @@ static lap_status_t check_memory(const lap_nn_t *nn, const lap_tensor_t *given)
 static void bind_operators(lap_nn_t *nn, lap_exec_t *exec)
 {
     for (uint32_t f = 0; f < lap_exec_linked(exec)->nfragments; f++)
-        if (lap_exec_program(exec, f)) {
+        if (lap_exec_runnable(exec, f)) {
             lap_op_args_t args;
             lap_op_t *op = lap_nn_call_of(nn, &lap_exec_linked(exec)->fragments[f], &args);
             *lap_exec_binding(exec, f) = lap_op_bind(op, &args);
@@ -110,7 +110,7 @@ static lap_status_t begin_traces(const lap_nn_t *nn, lap_exec_t *exec)
         const lap_op_t *op = lap_nn_call_of(nn, &lap_exec_linked(exec)->fragments[f], &args);
         if (!op || !args.trace)
             continue;
-        LAP_TRY(lap_op_begin_trace(op, lap_exec_program(exec, f), args.trace));
+        LAP_TRY(lap_op_begin_trace(op, lap_exec_runnable(exec, f), args.trace));
         lap_trace_start(args.trace);
     }
     return LAP_OK;
@@ -125,7 +125,7 @@ static void end_traces(const lap_nn_t *nn, lap_exec_t *exec, lap_stream_set_t se
             continue;
         const lap_op_t *op = lap_nn_call_of(nn, fragment, &args);
         if (op && args.trace)
-            lap_op_end_trace(lap_exec_program(exec, f), args.trace);
+            lap_op_end_trace(lap_exec_runnable(exec, f), args.trace);
         if (nn->tracing && nn->timeline && (!op || args.trace))
             lap_nn_add_to_timeline(nn, exec, f, op);
     }

@@ -94,22 +94,22 @@ lap_status_t lap_nn_set_timeline(lap_nn_t *nn, lap_trace_t *timeline)
 void lap_nn_add_fragment(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const lap_group_t *group,
                          lap_trace_label_t label)
 {
-    const lap_program_t *program = lap_exec_program(exec, f);
+    const lap_runnable_t *runnable = lap_exec_runnable(exec, f);
     const lap_step_t *first = &lap_exec_linked(exec)->fragments[f].schedule.steps[0];
     lap_op_text_t op;
     label.base = group->members[0];
     label.stride = group->size > 1 ? group->members[1] - group->members[0] : 0;
     label.op = first->name;
-    if (!program) {
+    if (!runnable) {
         lap_trace_add_span(nn->timeline, nn->group->world->rank, LAP_STEP_KERNEL, first->stream,
                            &label, lap_exec_kernel_span(exec, f));
         return;
     }
-    const lap_schedule_t *schedule = lap_program_schedule(program);
+    const lap_schedule_t *schedule = lap_runnable_schedule(runnable);
     op = lap_op_text(schedule->kind, schedule->method);
     label.op = op.text;
-    lap_trace_add_call(nn->timeline, &label, lap_program_records_of(program),
-                       lap_program_records(program));
+    lap_trace_add_call(nn->timeline, &label, lap_runnable_records_of(runnable),
+                       lap_runnable_records(runnable));
 }
 
 void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const lap_op_t *op)

@@ -83,7 +83,7 @@ lap_status_t lap_op_schedule(const lap_op_t *op, size_t m, int rank, lap_schedul
     return lap_lower(schedule_p, 1, &op->target, NULL);
 }
 
-lap_status_t lap_op_program(lap_op_t *op, size_t m, lap_program_t **program_p)
+lap_status_t lap_op_runnable(lap_op_t *op, size_t m, lap_runnable_t **runnable_p)
 {
     lap_schedule_t schedule;
     const lap_status_t status = lap_op_schedule(op, m, op->group->rank, &schedule);
@@ -91,7 +91,7 @@ lap_status_t lap_op_program(lap_op_t *op, size_t m, lap_program_t **program_p)
         lap_schedule_clear(&schedule);
         return status;
     }
-    return lap_program_create(op->engine, &schedule, program_p);
+    return lap_runnable_create(op->engine, &schedule, runnable_p);
 }
 
 /* Of those that can go, the one used longest ago; NULL: all must stay. */
@@ -106,18 +106,18 @@ static lap_op_entry_t *find_room(lap_op_t *op)
 
 static lap_status_t make_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p)
 {
-    lap_program_t *program;
+    lap_runnable_t *runnable;
     lap_op_entry_t *entry = find_room(op);
     if (!entry)
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "captured graphs hold calls of this operator with %d different values of "
                          "m, which is the maximum",
                          LAP_OP_PROGRAMS);
-    if (entry->program && op->stays_in_flight) /* it may still run */
+    if (entry->runnable && op->stays_in_flight) /* it may still run */
         LAP_TRY(lap_engine_settle(op->engine));
-    LAP_TRY(lap_op_program(op, m, &program));
-    lap_program_destroy(entry->program);
-    *entry = (lap_op_entry_t){.program = program, .m = m};
+    LAP_TRY(lap_op_runnable(op, m, &runnable));
+    lap_runnable_destroy(entry->runnable);
+    *entry = (lap_op_entry_t){.runnable = runnable, .m = m};
     *entry_p = entry;
     return LAP_OK;
 }
@@ -126,7 +126,7 @@ lap_status_t lap_op_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p)
 {
     lap_op_entry_t *entry = NULL;
     for (int i = 0; i < LAP_OP_PROGRAMS && !entry; i++)
-        if (op->cache[i].program && op->cache[i].m == m)
+        if (op->cache[i].runnable && op->cache[i].m == m)
             entry = &op->cache[i];
     if (!entry)
         LAP_TRY(make_entry(op, m, &entry));
@@ -200,7 +200,7 @@ lap_status_t lap_op_ready(lap_op_t *op, const lap_op_args_t *args, lap_op_entry_
                           lap_binding_t *binding_p)
 {
     LAP_TRY(lap_op_entry(op, args->m, entry_p));
-    LAP_TRY(lap_op_check_fits(op, lap_program_schedule((*entry_p)->program)));
+    LAP_TRY(lap_op_check_fits(op, lap_runnable_schedule((*entry_p)->runnable)));
     *binding_p = lap_op_bind(op, args);
     return LAP_OK;
 }
@@ -222,7 +222,7 @@ static lap_flight_t flight_of(const lap_op_t *op)
 lap_status_t lap_op_check_usable(lap_op_t *op)
 {
     const lap_flight_t flight = flight_of(op);
-    if (op->program)
+    if (op->runnable)
         return lap_error(LAP_ERR_BUSY, "the last call of this operator has not been ended");
     return lap_flight_check_usable(&flight, op->group, op->buffer, "was about to call");
 }
@@ -243,13 +243,13 @@ void lap_op_enter_flight(lap_op_t *op)
     lap_engine_add_in_flight(op->engine, &op->in_flight);
 }
 
-lap_status_t lap_op_begin_trace(const lap_op_t *op, const lap_program_t *program,
+lap_status_t lap_op_begin_trace(const lap_op_t *op, const lap_runnable_t *runnable,
                                 lap_trace_t *trace)
 {
-    const lap_schedule_t *schedule = lap_program_schedule(program);
+    const lap_schedule_t *schedule = lap_runnable_schedule(runnable);
     trace->group = op->group->kind;
     return lap_trace_begin(trace, op->problem.kind, schedule->method, op->group->size, schedule->m,
-                           lap_buffer_is_paced(op->buffer), lap_program_records(program));
+                           lap_buffer_is_paced(op->buffer), lap_runnable_records(runnable));
 }
 
 /* Gets ready and issues; whatever fails here leaves the peers without this rank's part. */
@@ -258,15 +258,15 @@ static lap_status_t issue(lap_op_t *op, const lap_op_args_t *args)
     lap_op_entry_t *entry;
     lap_binding_t binding;
     LAP_TRY(lap_op_ready(op, args, &entry, &binding));
-    lap_program_t *program = entry->program;
+    lap_runnable_t *runnable = entry->runnable;
     if (args->trace)
-        LAP_TRY(lap_op_begin_trace(op, program, args->trace));
+        LAP_TRY(lap_op_begin_trace(op, runnable, args->trace));
     op->failures_before = op->engine->failures;
     op->trace = args->trace;
     if (op->trace)
         lap_trace_start(op->trace);
-    lap_status_t status = lap_program_issue(program, &binding);
-    op->program = program;
+    lap_status_t status = lap_runnable_issue(runnable, &binding);
+    op->runnable = runnable;
     op->buffer->in_flight++;
     return status;
 }
@@ -289,7 +289,7 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
     lap_saved_error_t saved;
     lap_error_save(&saved);
     lap_op_break(op, status);
-    if (op->program) { /* steps already issued may wait for peers: they have been let go */
+    if (op->runnable) { /* steps already issued may wait for peers: they have been let go */
         lap_error_restore(&saved);
         lap_engine_fail(op->engine, status, NULL);
         (void)lap_op_end(op);
@@ -300,22 +300,22 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
     return status;
 }
 
-void lap_op_end_trace(const lap_program_t *program, lap_trace_t *trace)
+void lap_op_end_trace(const lap_runnable_t *runnable, lap_trace_t *trace)
 {
     trace->end = lap_now_ns();
-    lap_program_read_trace(program, trace);
+    lap_runnable_read_trace(runnable, trace);
     for (size_t i = 0; i < trace->nrecords; i++)
         lap_record_settle(&trace->records[i]);
 }
 
 lap_status_t lap_op_end(lap_op_t *op)
 {
-    if (!op || !op->program)
+    if (!op || !op->runnable)
         return lap_error(LAP_ERR_INVALID, "lap_op_end: %s",
                          op ? "no call was begun" : "op is NULL");
-    const uint64_t number = lap_program_number(op->program);
+    const uint64_t number = lap_runnable_number(op->runnable);
     lap_await_begin(op->group->world, op->buffer, number, number);
-    lap_status_t status = lap_op_find_cause(op, lap_program_wait(op->program));
+    lap_status_t status = lap_op_find_cause(op, lap_runnable_wait(op->runnable));
     lap_await_end(op->group->world);
     /*
      * A rank that fails lets its streams run out, into memory of its peers, after it has broken the
@@ -330,8 +330,8 @@ lap_status_t lap_op_end(lap_op_t *op)
         lap_engine_remove_in_flight(op->engine, &op->in_flight);
     op->buffer->in_flight--;
     if (op->trace)
-        lap_op_end_trace(op->program, op->trace);
-    op->program = NULL;
+        lap_op_end_trace(op->runnable, op->trace);
+    op->runnable = NULL;
     op->trace = NULL;
     if (op->engine->failures != op->failures_before)
         return lap_op_break(op, lap_error(op->engine->status, "%s", op->engine->text));

@@ -16,7 +16,7 @@
 #define LAP_OP_ARGS 12     /* arguments that are memory */
 
 typedef struct lap_op_entry {
-    lap_program_t *program; /* NULL: free */
+    lap_runnable_t *runnable; /* NULL: free */
     size_t m;
     uint64_t used; /* when, in calls of this operator */
     bool captured; /* a graph of the caller's has calls of it: it stays */
@@ -50,7 +50,7 @@ struct lap_op {
     uint64_t chaos;
     const void *known[LAP_OP_ARGS]; /* addresses in the latest args that were looked at */
 
-    lap_program_t *program;   /* of the call in flight; NULL: none */
+    lap_runnable_t *runnable; /* of the call in flight; NULL: none */
     uint32_t failures_before; /* engine->failures when the call began */
     lap_trace_t *trace;       /* of the call in flight */
 
@@ -92,19 +92,19 @@ lap_status_t lap_op_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p);
 /* The description of calls with m active rows, with the method and knobs that were chosen. */
 lap_op_desc_t lap_op_chosen(const lap_op_t *op, size_t m);
 
-/* A program of this rank's schedule, for the caller to destroy; and the memory and numbers of a call. */
-lap_status_t lap_op_program(lap_op_t *op, size_t m, lap_program_t **program_p);
+/* A runnable of this rank's schedule, for the caller to destroy; and the memory and numbers of a call. */
+lap_status_t lap_op_runnable(lap_op_t *op, size_t m, lap_runnable_t **runnable_p);
 lap_binding_t lap_op_bind(lap_op_t *op, const lap_op_args_t *args);
 
 /* A builder whose schedules for fewer rows need more memory than for the capacity would be wrong. */
 lap_status_t lap_op_check_fits(const lap_op_t *op, const lap_schedule_t *schedule);
 
 /* Around a call that is traced. */
-lap_status_t lap_op_begin_trace(const lap_op_t *op, const lap_program_t *program,
+lap_status_t lap_op_begin_trace(const lap_op_t *op, const lap_runnable_t *runnable,
                                 lap_trace_t *trace);
-void lap_op_end_trace(const lap_program_t *program, lap_trace_t *trace);
+void lap_op_end_trace(const lap_runnable_t *runnable, lap_trace_t *trace);
 
-/* The program of a call, made if need be, and the memory and numbers of the call. */
+/* The runnable of a call, made if need be, and the memory and numbers of the call. */
 lap_status_t lap_op_ready(lap_op_t *op, const lap_op_args_t *args, lap_op_entry_t **entry_p,
                           lap_binding_t *binding_p);
 

@@ -137,12 +137,12 @@ static lap_status_t count_scratch(lap_op_t *op, size_t m)
 }
 
 /* Lets the device find out how to do the GEMMs of calls with such arguments. */
-static lap_status_t prepare_gemms(lap_op_t *op, lap_program_t *program, const lap_op_args_t *args)
+static lap_status_t prepare_gemms(lap_op_t *op, lap_runnable_t *runnable, const lap_op_args_t *args)
 {
     lap_binding_t binding = lap_op_bind(op, args);
-    LAP_TRY(lap_program_prepare(program, &binding, true));
+    LAP_TRY(lap_runnable_prepare(runnable, &binding, true));
     binding.beta = 1;
-    return op->problem.desc.accumulate ? lap_program_prepare(program, &binding, true) : LAP_OK;
+    return op->problem.desc.accumulate ? lap_runnable_prepare(runnable, &binding, true) : LAP_OK;
 }
 
 /*
@@ -158,20 +158,20 @@ static lap_status_t prepare(lap_op_t *op)
     LAP_TRY(device->ops->alloc(device, sizeof(*op->own_scale), &scale));
     op->own_scale = scale;
     LAP_TRY(lap_op_entry(op, op->problem.capacity, &entry));
-    op->scratch_bytes = lap_program_schedule(entry->program)->scratch_bytes;
+    op->scratch_bytes = lap_runnable_schedule(entry->runnable)->scratch_bytes;
     for (size_t b = 1; op->choice && b < op->choice->nbands; b++)
         LAP_TRY(count_scratch(op, op->problem.capacity >> b));
     if (op->choice && op->foreign) /* what does all rows but one is another method */
         LAP_TRY(count_scratch(op, op->problem.capacity - 1));
     LAP_TRY(scratch_grow(op->scratch, device, op->scratch_bytes));
     lap_op_args_t usual = lap_args_usual(&op->problem);
-    LAP_TRY(prepare_gemms(op, entry->program, &usual));
+    LAP_TRY(prepare_gemms(op, entry->runnable, &usual));
     /* GEMMs that take their scales from memory are other ones to a device. */
     const float *somewhere = op->own_scale;
     usual.a_scale_ptr = lap_dtype_is_fp8(op->problem.types.a) ? somewhere : NULL;
     usual.b_scale_ptr = lap_dtype_is_fp8(op->problem.types.b) ? somewhere : NULL;
     const bool scaled = usual.a_scale_ptr || usual.b_scale_ptr;
-    return scaled ? prepare_gemms(op, entry->program, &usual) : LAP_OK;
+    return scaled ? prepare_gemms(op, entry->runnable, &usual) : LAP_OK;
 }
 
 /* Collective. */
@@ -266,7 +266,7 @@ void lap_op_destroy(lap_op_t *op)
     if (!op)
         return;
     lap_error_save(&saved);
-    if (op->program)
+    if (op->runnable)
         (void)lap_op_end(op);
     if (op->stays_in_flight) { /* what it enqueued still uses what follows */
         (void)lap_engine_settle(op->engine);
@@ -274,7 +274,7 @@ void lap_op_destroy(lap_op_t *op)
         lap_engine_remove_in_flight(op->engine, &op->in_flight);
     }
     for (int i = 0; i < LAP_OP_PROGRAMS; i++)
-        lap_program_destroy(op->cache[i].program);
+        lap_runnable_destroy(op->cache[i].runnable);
     if (op->foreign)
         op->foreign->destroy(op->foreign);
     if (op->own_scratch.memory)

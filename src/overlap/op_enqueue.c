@@ -40,7 +40,7 @@ static lap_status_t run(lap_op_t *op, const lap_op_args_t *args, void *stream)
     lap_binding_t binding;
     lap_status_t status = lap_op_ready(op, args, &entry, &binding);
     if (status == LAP_OK)
-        status = lap_program_enqueue(entry->program, &binding, stream);
+        status = lap_runnable_enqueue(entry->runnable, &binding, stream);
     if (status == LAP_OK || status == LAP_ERR_BUSY)
         return status;
     status = lap_op_find_cause(op, status);
@@ -60,7 +60,7 @@ static lap_status_t capture(lap_op_t *op, const lap_op_args_t *args, void *strea
     LAP_TRY(lap_op_ready(op, args, &entry, &binding));
     entry->captured = true;
     binding.chaos = 0; /* functions on a stream are called once */
-    return lap_program_enqueue_captured(entry->program, &binding, stream);
+    return lap_runnable_enqueue_captured(entry->runnable, &binding, stream);
 }
 
 lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *given, struct CUstream_st *stream)

@@ -93,19 +93,19 @@ static bool is_message(const lap_stage_item_t *item)
     return item->kind == LAP_STAGE_SEND || item->kind == LAP_STAGE_RECEIVE;
 }
 
-static lap_status_t make_program(lap_pp_t *pp, const lap_stage_linking_t *linking,
-                                 const lap_stage_item_t *item, lap_program_t **program_p)
+static lap_status_t make_runnable(lap_pp_t *pp, const lap_stage_linking_t *linking,
+                                  const lap_stage_item_t *item, lap_runnable_t **runnable_p)
 {
     lap_op_args_t args;
     lap_op_t *op = lap_stage_op(pp, item, &args);
     if (op)
-        return lap_op_program(op, args.m, program_p);
+        return lap_op_runnable(op, args.m, runnable_p);
     if (!is_message(item))
         return LAP_OK; /* a kernel */
     lap_schedule_t schedule;
     const lap_status_t status = lap_stage_message(linking, item, &schedule);
     if (status == LAP_OK)
-        return lap_program_create(pp->nn->engine, &schedule, program_p);
+        return lap_runnable_create(pp->nn->engine, &schedule, runnable_p);
     lap_schedule_clear(&schedule);
     return status;
 }
@@ -165,7 +165,7 @@ static lap_status_t bind_all(lap_pp_t *pp)
             *lap_exec_binding(pp->exec, f) = lap_op_bind(op, &args);
         else if (is_message(item))
             *lap_exec_binding(pp->exec, f) = bind_message(pp, item);
-        if (lap_exec_program(pp->exec, f))
+        if (lap_exec_runnable(pp->exec, f))
             lap_exec_binding(pp->exec, f)->traced =
                 item->kind == LAP_STAGE_BUCKET ? pp->buckets_traced : pp->traced;
     }
@@ -178,20 +178,20 @@ static lap_status_t bind_all(lap_pp_t *pp)
 static lap_status_t make_exec(lap_pp_t *pp, const lap_stage_linking_t *linking)
 {
     const uint32_t count = pp->program.linked.nfragments;
-    lap_program_t **programs = lap_alloc((size_t)count + 1, sizeof(*programs));
+    lap_runnable_t **runnables = lap_alloc((size_t)count + 1, sizeof(*runnables));
     lap_status_t status = LAP_OK;
-    if (!programs)
+    if (!runnables)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a step of %u fragments",
                          (unsigned)count);
     for (uint32_t f = 0; f < count && status == LAP_OK; f++)
-        status = make_program(pp, linking, &pp->program.items[f], &programs[f]);
+        status = make_runnable(pp, linking, &pp->program.items[f], &runnables[f]);
     if (status == LAP_OK)
-        status = lap_exec_create(pp->nn->engine, &pp->program.linked, programs, issue_kernel, pp,
+        status = lap_exec_create(pp->nn->engine, &pp->program.linked, runnables, issue_kernel, pp,
                                  &pp->exec);
     else
         for (uint32_t f = 0; f < count; f++)
-            lap_program_destroy(programs[f]);
-    lap_free(programs);
+            lap_runnable_destroy(runnables[f]);
+    lap_free(runnables);
     return status;
 }
 

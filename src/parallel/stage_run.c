@@ -106,10 +106,10 @@ static lap_status_t each_bucket_trace(lap_pp_t *pp, bool ends)
         if (!op || !args.trace)
             continue;
         if (ends) {
-            lap_op_end_trace(lap_exec_program(pp->exec, f), args.trace);
+            lap_op_end_trace(lap_exec_runnable(pp->exec, f), args.trace);
             continue;
         }
-        LAP_TRY(lap_op_begin_trace(op, lap_exec_program(pp->exec, f), args.trace));
+        LAP_TRY(lap_op_begin_trace(op, lap_exec_runnable(pp->exec, f), args.trace));
         lap_trace_start(args.trace);
     }
     return LAP_OK;

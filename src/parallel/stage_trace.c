@@ -63,14 +63,14 @@ lap_status_t lap_stage_each_call(const lap_pp_t *pp, lap_stage_each_t each, void
     lap_status_t status = LAP_OK;
     for (uint32_t f = 0; f < lap_exec_linked(pp->exec)->nfragments && status == LAP_OK; f++) {
         const lap_stage_item_t *item = &pp->program.items[f];
-        const lap_program_t *program = lap_exec_program(pp->exec, f);
+        const lap_runnable_t *runnable = lap_exec_runnable(pp->exec, f);
         lap_op_args_t args;
         const lap_op_t *op = item->kind == LAP_STAGE_ENTRY ? lap_stage_op(pp, item, &args) : NULL;
         if (!op || !pp->traced || op->problem.kind == LAP_GEMM || op->group->size == 1)
             continue;
-        status = lap_op_begin_trace(op, program, trace);
+        status = lap_op_begin_trace(op, runnable, trace);
         if (status == LAP_OK) {
-            lap_op_end_trace(program, trace);
+            lap_op_end_trace(runnable, trace);
             status = each(context, pp->nn->list.entries[item->entry].index, op, trace);
         }
     }
@@ -90,14 +90,14 @@ typedef struct bill {
 /* From the first to the last of a fragment's work, and of its waits, in line with computing. */
 static lap_interval_t extent_of(const lap_pp_t *pp, uint32_t f)
 {
-    lap_program_t *program = lap_exec_program(pp->exec, f);
+    lap_runnable_t *runnable = lap_exec_runnable(pp->exec, f);
     lap_interval_t extent = {UINT64_MAX, 0};
-    if (!program) {
+    if (!runnable) {
         const lap_span_t *span = lap_exec_kernel_span(pp->exec, f);
         return (lap_interval_t){span->begin, span->end};
     }
-    for (size_t i = 0; i < lap_program_records(program); i++) {
-        const lap_trace_record_t *record = &lap_program_records_of(program)[i];
+    for (size_t i = 0; i < lap_runnable_records(runnable); i++) {
+        const lap_trace_record_t *record = &lap_runnable_records_of(runnable)[i];
         const uint32_t kind = record->stream % LAP_STREAM_KINDS;
         if (record->span.end == 0 || (kind != LAP_STREAM_COMPUTE && kind != LAP_STREAM_LANE))
             continue;
@@ -110,9 +110,9 @@ static lap_interval_t extent_of(const lap_pp_t *pp, uint32_t f)
 /* When a message of this rank was on its way. */
 static lap_interval_t flight_of(const lap_pp_t *pp, uint32_t f, bill_t *bill)
 {
-    lap_program_t *program = lap_exec_program(pp->exec, f);
-    for (size_t i = 0; i < lap_program_records(program); i++) {
-        const lap_trace_record_t *record = &lap_program_records_of(program)[i];
+    lap_runnable_t *runnable = lap_exec_runnable(pp->exec, f);
+    for (size_t i = 0; i < lap_runnable_records(runnable); i++) {
+        const lap_trace_record_t *record = &lap_runnable_records_of(runnable)[i];
         if (record->kind != LAP_STEP_PUT)
             continue;
         bill->bytes += (double)record->bytes;
@@ -212,10 +212,10 @@ static lap_status_t add_tied(const lap_pp_t *pp, uint64_t computed, bill_t *bill
         if (!is_tied(&pp->program.items[f]))
             continue;
         const lap_op_t *op = lap_stage_op(pp, &pp->program.items[f], &args);
-        status = lap_op_begin_trace(op, lap_exec_program(pp->exec, f), trace);
+        status = lap_op_begin_trace(op, lap_exec_runnable(pp->exec, f), trace);
         if (status != LAP_OK)
             continue;
-        lap_op_end_trace(lap_exec_program(pp->exec, f), trace);
+        lap_op_end_trace(lap_exec_runnable(pp->exec, f), trace);
         lap_trace_trim(trace);
         status = lap_trace_view(trace, op->group->rank, NULL, &view);
         if (status != LAP_OK)

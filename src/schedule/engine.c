@@ -459,20 +459,20 @@ lap_status_t lap_engine_overhead(lap_engine_t *engine, uint32_t nsteps, double *
     lap_schedule_t schedule;
     overhead_schedule(&schedule, nsteps);
     schedule.graph = device->ops->facts.graphs;
-    lap_program_t *program;
-    LAP_TRY(lap_program_create(engine, &schedule, &program));
+    lap_runnable_t *runnable;
+    LAP_TRY(lap_runnable_create(engine, &schedule, &runnable));
     lap_status_t status = device->ops->alloc(device, (size_t)64 * (1 + LAP_STREAM_LANE), &scratch);
     if (status != LAP_OK) {
-        lap_program_destroy(program);
+        lap_runnable_destroy(runnable);
         return status;
     }
     lap_binding_t binding = {.places[LAP_SCRATCH] = {scratch, 64, 64}};
     uint64_t best = UINT64_MAX;
     for (int round = 0; round < OVERHEAD_ROUNDS && status == LAP_OK; round++) {
         const uint64_t begin = lap_now_ns();
-        status = lap_program_issue(program, &binding);
+        status = lap_runnable_issue(runnable, &binding);
         if (status == LAP_OK)
-            status = lap_program_wait(program);
+            status = lap_runnable_wait(runnable);
         const uint64_t spent = lap_now_ns() - begin;
         best = spent < best ? spent : best;
     }
@@ -480,7 +480,7 @@ lap_status_t lap_engine_overhead(lap_engine_t *engine, uint32_t nsteps, double *
         *seconds_p = (double)best * 1e-9;
     else
         lap_engine_fail(engine, status, NULL);
-    lap_program_destroy(program);
+    lap_runnable_destroy(runnable);
     device->ops->free(device, scratch);
     return status;
 }

@@ -7,17 +7,17 @@
  */
 #include "schedule/execute.h"
 
-#include "schedule/program.h"
+#include "schedule/runnable.h"
 #include "util/alloc.h"
 
 /* A fragment as it is issued. */
 typedef struct part {
-    lap_program_t *program; /* NULL: a kernel */
-    lap_binding_t binding;  /* of a program */
-    lap_event_t *event;     /* of a kernel: recorded after it; NULL when nobody waits for that */
-    lap_span_t span;        /* of a kernel that is timed */
-    lap_graph_t *graph;     /* of the segment that begins here; NULL: none */
-    uint32_t graph_end;     /* where that ends */
+    lap_runnable_t *runnable; /* NULL: a kernel */
+    lap_binding_t binding;    /* of a runnable */
+    lap_event_t *event;       /* of a kernel: recorded after it; NULL when nobody waits for that */
+    lap_span_t span;          /* of a kernel that is timed */
+    lap_graph_t *graph;       /* of the segment that begins here; NULL: none */
+    uint32_t graph_end;       /* where that ends */
 } part_t;
 
 struct lap_exec {
@@ -44,7 +44,7 @@ struct lap_exec {
 static lap_event_t *event_of(const lap_exec_t *exec, uint32_t fragment, uint32_t step)
 {
     const part_t *part = &exec->parts[fragment];
-    return part->program ? part->program->events[step] : part->event;
+    return part->runnable ? part->runnable->events[step] : part->event;
 }
 
 static lap_stream_set_t set_of(const lap_exec_t *exec, uint32_t fragment)
@@ -69,8 +69,8 @@ static lap_status_t create_events(lap_exec_t *exec)
         for (uint32_t i = 0; i < exec->linked.fragments[f].nlinks; i++) {
             const lap_link_dep_t *link = &exec->linked.fragments[f].links[i];
             part_t *part = &exec->parts[link->fragment];
-            if (part->program)
-                LAP_TRY(lap_program_need_event(part->program, link->dep));
+            if (part->runnable)
+                LAP_TRY(lap_runnable_need_event(part->runnable, link->dep));
             else if (!part->event)
                 LAP_TRY(device->ops->event_create(device, &part->event));
         }
@@ -80,7 +80,7 @@ static lap_status_t create_events(lap_exec_t *exec)
     return LAP_OK;
 }
 
-lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_program_t **programs,
+lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_runnable_t **runnables,
                              lap_exec_kernel_t kernel, void *context, lap_exec_t **exec_p)
 {
     const uint32_t count = linked->nfragments;
@@ -89,7 +89,7 @@ lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_pro
     if (!exec || !parts) {
         lap_linked_clear(linked);
         for (uint32_t f = 0; f < count; f++)
-            lap_program_destroy(programs[f]);
+            lap_runnable_destroy(runnables[f]);
         lap_free(exec);
         lap_free(parts);
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u fragments",
@@ -105,10 +105,10 @@ lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_pro
     };
     *linked = (lap_linked_t){.rank = linked->rank};
     for (uint32_t f = 0; f < count; f++) {
-        parts[f].program = programs[f];
-        exec->streams |= programs[f] ? lap_program_stream_bits(programs[f])
-                                     : 1u << lap_stream_of(set_of(exec, f), LAP_STREAM_COMPUTE);
-        exec->graphs = exec->graphs && (!programs[f] || programs[f]->schedule.graph) &&
+        parts[f].runnable = runnables[f];
+        exec->streams |= runnables[f] ? lap_runnable_stream_bits(runnables[f])
+                                      : 1u << lap_stream_of(set_of(exec, f), LAP_STREAM_COMPUTE);
+        exec->graphs = exec->graphs && (!runnables[f] || runnables[f]->schedule.graph) &&
                        set_of(exec, f) <= LAP_BACKGROUND; /* messages go step by step */
         exec->one_graph = exec->one_graph || goes_back(exec, f);
     }
@@ -137,7 +137,7 @@ void lap_exec_destroy(lap_exec_t *exec)
             ops->graph_destroy(part->graph);
         if (part->event)
             ops->event_destroy(part->event);
-        lap_program_destroy(part->program);
+        lap_runnable_destroy(part->runnable);
     }
     for (int s = 0; s < LAP_STREAMS; s++)
         if (exec->ends[s])
@@ -152,9 +152,9 @@ const lap_linked_t *lap_exec_linked(const lap_exec_t *exec)
     return &exec->linked;
 }
 
-lap_program_t *lap_exec_program(lap_exec_t *exec, uint32_t fragment)
+lap_runnable_t *lap_exec_runnable(lap_exec_t *exec, uint32_t fragment)
 {
-    return exec->parts[fragment].program;
+    return exec->parts[fragment].runnable;
 }
 
 lap_binding_t *lap_exec_binding(lap_exec_t *exec, uint32_t fragment)
@@ -180,9 +180,9 @@ lap_status_t lap_exec_rebound(lap_exec_t *exec)
     for (uint32_t f = 0; f < exec->linked.nfragments; f++) {
         part_t *part = &exec->parts[f];
         part->graph_end = 0;
-        if (part->program)
-            LAP_TRY(lap_program_prepare(part->program, &part->binding, false));
-        if (part->program && part->binding.chaos)
+        if (part->runnable)
+            LAP_TRY(lap_runnable_prepare(part->runnable, &part->binding, false));
+        if (part->runnable && part->binding.chaos)
             exec->graphs = false;
     }
     return LAP_OK;
@@ -237,7 +237,7 @@ static lap_status_t issue_fragment(lap_exec_t *exec, uint32_t f)
 {
     const part_t *part = &exec->parts[f];
     walk_t walk = {.exec = exec, .fragment = &exec->linked.fragments[f]};
-    if (!part->program)
+    if (!part->runnable)
         return issue_kernel(exec, &walk, f);
     const lap_links_t links = {await_links, &walk};
     lap_binding_t binding = part->binding;
@@ -245,8 +245,8 @@ static lap_status_t issue_fragment(lap_exec_t *exec, uint32_t f)
         binding.chaos += exec->issues;
     lap_marks_t *marks = exec->engine->marks;
     if (marks)
-        lap_marks_push(marks, part->program->label);
-    const lap_status_t status = lap_program_issue_linked(part->program, &binding, &links);
+        lap_marks_push(marks, part->runnable->label);
+    const lap_status_t status = lap_runnable_issue_linked(part->runnable, &binding, &links);
     if (marks)
         lap_marks_pop(marks);
     return status;
@@ -256,16 +256,16 @@ static lap_status_t issue_fragment(lap_exec_t *exec, uint32_t f)
 static void announce(part_t *part)
 {
     part->span = (lap_span_t){0, 0, 0};
-    if (part->program && part->binding.buffer)
-        lap_program_announce(part->program, &part->binding, false);
-    if (part->program && part->binding.traced)
-        lap_program_forget_times(part->program);
+    if (part->runnable && part->binding.buffer)
+        lap_runnable_announce(part->runnable, &part->binding, false);
+    if (part->runnable && part->binding.traced)
+        lap_runnable_forget_times(part->runnable);
 }
 
 static void count_signals(const part_t *part)
 {
-    if (part->program)
-        lap_program_count_signals(part->program, part->binding.buffer);
+    if (part->runnable)
+        lap_runnable_count_signals(part->runnable, part->binding.buffer);
 }
 
 static lap_status_t issue_steps(lap_exec_t *exec, uint32_t first, uint32_t end)
@@ -329,7 +329,7 @@ static lap_status_t get_graph(lap_exec_t *exec, uint32_t first, uint32_t end)
     const lap_status_t status = capture(exec, first, end);
     bool traced = exec->timed;
     for (uint32_t f = first; f < end; f++)
-        traced = traced || (exec->parts[f].program && exec->parts[f].binding.traced);
+        traced = traced || (exec->parts[f].runnable && exec->parts[f].binding.traced);
     exec->uncaptured = status == LAP_ERR_UNSUPPORTED && traced;
     if (exec->uncaptured) /* the rest goes step by step, after the graphs so far */
         exec->launches = false;
@@ -417,8 +417,8 @@ void lap_exec_numbers(const lap_exec_t *exec, uint32_t buffer, uint64_t *first_p
     *first_p = *last_p = 0;
     for (uint32_t f = 0; f < exec->linked.nfragments; f++) {
         const part_t *part = &exec->parts[f];
-        const bool counts = part->program && exec->linked.fragments[f].buffer == buffer;
-        const uint64_t number = counts ? lap_program_number(part->program) : 0;
+        const bool counts = part->runnable && exec->linked.fragments[f].buffer == buffer;
+        const uint64_t number = counts ? lap_runnable_number(part->runnable) : 0;
         if (number > 0 && (*first_p == 0 || number < *first_p))
             *first_p = number;
         *last_p = number > *last_p ? number : *last_p;

@@ -19,16 +19,16 @@ typedef lap_status_t (*lap_exec_kernel_t)(void *context, uint32_t origin, lap_st
 typedef struct lap_exec lap_exec_t;
 
 /*
- * Makes a linked program ready to be issued. programs[f] is that of fragment f, from the same
- * schedule, or NULL for a kernel. Takes over the linked program and the programs, also on failure;
- * the array of programs stays the caller's.
+ * Makes a linked program ready to be issued. runnables[f] is that of fragment f, from the same
+ * schedule, or NULL for a kernel. Takes over the linked program and the runnables, also on failure;
+ * the array of runnables stays the caller's.
  */
-lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_program_t **programs,
+lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_runnable_t **runnables,
                              lap_exec_kernel_t kernel, void *context, lap_exec_t **exec_p);
 void lap_exec_destroy(lap_exec_t *exec);
 
 const lap_linked_t *lap_exec_linked(const lap_exec_t *exec);
-lap_program_t *lap_exec_program(lap_exec_t *exec, uint32_t fragment);
+lap_runnable_t *lap_exec_runnable(lap_exec_t *exec, uint32_t fragment);
 /* The memory and numbers of a fragment that is a call, for the caller to fill in. */
 lap_binding_t *lap_exec_binding(lap_exec_t *exec, uint32_t fragment);
 
@@ -50,7 +50,7 @@ lap_status_t lap_exec_issue(lap_exec_t *exec, uint32_t first, uint32_t end);
 lap_status_t lap_exec_end(lap_exec_t *exec);
 
 /*
- * The numbers of the first and the last call on a buffer in their group, as lap_program_number; 0:
+ * The numbers of the first and the last call on a buffer in their group, as lap_runnable_number; 0:
  * none counts.
  */
 void lap_exec_numbers(const lap_exec_t *exec, uint32_t buffer, uint64_t *first_p, uint64_t *last_p);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "schedule/bind.h"
-#include "schedule/program.h"
+#include "schedule/runnable.h"
 #include "util/clock.h"
 
 #define NO_BLOCK UINT32_MAX
@@ -15,11 +15,11 @@
 
 static lap_wait_t block_wait(const lap_gemm_context_t *context, size_t block)
 {
-    const lap_block_t *plan = &context->program->schedule.blocks[context->step->first + block];
+    const lap_block_t *plan = &context->runnable->schedule.blocks[context->step->first + block];
     return (lap_wait_t){
         .peer = plan->wait_peer,
         .signal = plan->wait_signal,
-        .target = context->program->blocks[context->step->first + block].wait.target,
+        .target = context->runnable->blocks[context->step->first + block].wait.target,
         .reason = context->reason,
         .count = plan->wait_count,
     };
@@ -53,11 +53,11 @@ static lap_status_t look_for_blocks(void *arg)
 {
     lap_gemm_context_t *context = arg;
     lap_buffer_t *buffer = context->buffer;
-    const lap_schedule_t *schedule = &context->program->schedule;
+    const lap_schedule_t *schedule = &context->runnable->schedule;
     int last = -1;
     for (uint32_t i = 0; i < context->step->count; i++) {
         const int peer = schedule->blocks[context->step->first + i].wait_peer;
-        const lap_gemm_block_t *block = &context->program->blocks[context->step->first + i];
+        const lap_gemm_block_t *block = &context->runnable->blocks[context->step->first + i];
         if (!block->has_wait || peer == last ||
             lap_bank_reached(buffer->banks[schedule->rank], block->wait.word, block->wait.target))
             continue;
@@ -75,7 +75,7 @@ static lap_status_t look_for_blocks(void *arg)
 
 /* One call being issued. */
 typedef struct issue {
-    lap_program_t *program;
+    lap_runnable_t *runnable;
     const lap_binding_t *binding;
     const lap_device_ops_t *device;
     const lap_links_t *links;   /* NULL: a call by itself */
@@ -85,25 +85,25 @@ typedef struct issue {
 
 static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
 {
-    lap_program_t *program = issue->program;
+    lap_runnable_t *runnable = issue->runnable;
     lap_buffer_t *buffer = issue->binding->buffer;
-    const lap_block_t *plan = &program->schedule.blocks[index];
-    lap_gemm_block_t *block = &program->blocks[index];
+    const lap_block_t *plan = &runnable->schedule.blocks[index];
+    lap_gemm_block_t *block = &runnable->blocks[index];
     size_t unused;
     *block = (lap_gemm_block_t){.rows = plan->d.rows};
     block->a = lap_bind_range(issue->binding, &plan->a, &block->a_stride);
     block->d = lap_bind_range(issue->binding, &plan->d, &block->d_stride);
-    block->aux = lap_bind_aux(issue->binding, &program->schedule, &plan->d);
+    block->aux = lap_bind_aux(issue->binding, &runnable->schedule, &plan->d);
     if (plan->scale.rows > 0)
         block->a_scale =
             (const float *)(const void *)lap_bind_range(issue->binding, &plan->scale, &unused);
-    else if (program->schedule.kind != LAP_AG_GEMM)
+    else if (runnable->schedule.kind != LAP_AG_GEMM)
         block->a_scale = issue->binding->a_scale_ptr;
     lap_trace_record_t *record = issue->record ? issue->record++ : NULL;
     if (record) {
         block->span = &record->span;
         block->delays = &record->delays;
-        lap_record_block(&program->schedule, step_index, plan, record);
+        lap_record_block(&runnable->schedule, step_index, plan, record);
     }
     if (plan->wait_signal != LAP_NO_SIGNAL) {
         block->has_wait = true;
@@ -111,14 +111,14 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
         block->wait.target = buffer->consumed[plan->wait_signal] + plan->wait_count;
     }
     if (plan->raise_signal != LAP_NO_SIGNAL) {
-        program->raises[index] = (lap_raise_t){
+        runnable->raises[index] = (lap_raise_t){
             .peer = plan->raise_peer,
             .signal = plan->raise_signal,
-            .tag = program->reasons[step_index].tag,
+            .tag = runnable->reasons[step_index].tag,
             .bytes = plan->d.rows * plan->d.row_bytes,
             .span = record ? &record->flight : NULL,
         };
-        block->raise_arg = &program->raises[index];
+        block->raise_arg = &runnable->raises[index];
     }
 }
 
@@ -133,18 +133,18 @@ static lap_status_t follow(const issue_t *issue, lap_event_t *event, lap_stream_
 /* What the device is given for a GEMM step that has blocks, with all of its blocks. */
 static lap_gemm_t bind_gemm(issue_t *issue, uint32_t index)
 {
-    lap_program_t *program = issue->program;
+    lap_runnable_t *runnable = issue->runnable;
     lap_buffer_t *buffer = issue->binding->buffer;
-    const lap_schedule_t *schedule = &program->schedule;
+    const lap_schedule_t *schedule = &runnable->schedule;
     const lap_step_t *step = &schedule->steps[index];
     for (uint32_t b = 0; b < step->count; b++)
         bind_block(issue, index, step->first + b);
 
-    lap_gemm_context_t *context = &program->gemms[index];
-    *context = (lap_gemm_context_t){.program = program,
+    lap_gemm_context_t *context = &runnable->gemms[index];
+    *context = (lap_gemm_context_t){.runnable = runnable,
                                     .buffer = buffer,
                                     .step = step,
-                                    .reason = &program->reasons[index],
+                                    .reason = &runnable->reasons[index],
                                     .lost = NO_BLOCK};
     const lap_world_t *world = buffer->group->world;
     context->watch = (lap_watch_t){.timeout_ns = world->timeout_ns,
@@ -166,11 +166,11 @@ static lap_gemm_t bind_gemm(issue_t *issue, uint32_t index)
         .n = shape.n,
         .k = shape.k,
         .finish = lap_bind_finish(issue->binding, schedule, &first->d, d_dtype,
-                                  &program->finishes[index]),
-        .blocks = &program->blocks[step->first],
+                                  &runnable->finishes[index]),
+        .blocks = &runnable->blocks[step->first],
         .nblocks = step->count,
         .any_order = step->any_order,
-        .wait_bank = buffer->banks[program->schedule.rank],
+        .wait_bank = buffer->banks[runnable->schedule.rank],
         .watch = &context->watch,
         .wait_failed = block_wait_failed,
         .wait_passed = block_wait_passed,
@@ -185,7 +185,7 @@ static lap_gemm_t bind_gemm(issue_t *issue, uint32_t index)
 
 static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *stream)
 {
-    const lap_step_t *step = &issue->program->schedule.steps[index];
+    const lap_step_t *step = &issue->runnable->schedule.steps[index];
     if (step->count == 0)
         return LAP_OK;
     lap_gemm_t gemm = bind_gemm(issue, index);
@@ -205,28 +205,28 @@ static bool goes_together(const issue_t *issue, const lap_step_t *step)
 
 static lap_status_t issue_reduce(issue_t *issue, uint32_t index, lap_stream_t *stream)
 {
-    lap_program_t *program = issue->program;
-    const lap_step_t *step = &program->schedule.steps[index];
+    lap_runnable_t *runnable = issue->runnable;
+    const lap_step_t *step = &runnable->schedule.steps[index];
     for (uint32_t i = 0; i < (step->scaled ? 2 : 1) * step->count; i++)
-        program->sources[step->first + i] =
-            lap_bind_range(issue->binding, &program->schedule.ranges[step->first + i],
-                           &program->source_strides[step->first + i]);
+        runnable->sources[step->first + i] =
+            lap_bind_range(issue->binding, &runnable->schedule.ranges[step->first + i],
+                           &runnable->source_strides[step->first + i]);
     lap_reduce_t reduce = {
         .from = step->from,
         .to = step->to,
-        .srcs = &program->sources[step->first],
-        .src_strides = &program->source_strides[step->first],
+        .srcs = &runnable->sources[step->first],
+        .src_strides = &runnable->source_strides[step->first],
         .nsrc = step->count,
         .rows = step->dst.rows,
         .cols = step->dst.row_bytes / lap_dtype_size(step->to),
-        .finish = lap_bind_finish(issue->binding, &program->schedule, &step->dst, step->to,
-                                  &program->finishes[index]),
-        .aux = lap_bind_aux(issue->binding, &program->schedule, &step->dst),
+        .finish = lap_bind_finish(issue->binding, &runnable->schedule, &step->dst, step->to,
+                                  &runnable->finishes[index]),
+        .aux = lap_bind_aux(issue->binding, &runnable->schedule, &step->dst),
         .together = goes_together(issue, step),
     };
     if (step->scaled)
         reduce.scales =
-            (const float *const *)(const void *)&program->sources[step->first + step->count];
+            (const float *const *)(const void *)&runnable->sources[step->first + step->count];
     reduce.dst = lap_bind_range(issue->binding, &step->dst, &reduce.dst_stride);
     return issue->device->reduce(stream, &reduce);
 }
@@ -234,7 +234,7 @@ static lap_status_t issue_reduce(issue_t *issue, uint32_t index, lap_stream_t *s
 static lap_status_t issue_sums(issue_t *issue, const lap_step_t *step, lap_stream_t *stream)
 {
     const lap_binding_t *binding = issue->binding;
-    const lap_types_t *types = &issue->program->schedule.types;
+    const lap_types_t *types = &issue->runnable->schedule.types;
     const bool of_d = step->src.place == LAP_OUTPUT; /* else of a */
     lap_column_sums_t sums = {
         .from = of_d ? types->out : types->a,
@@ -253,7 +253,7 @@ static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stre
                               lap_trace_record_t *record)
 {
     lap_buffer_t *buffer = issue->binding->buffer;
-    const lap_step_t *step = &issue->program->schedule.steps[index];
+    const lap_step_t *step = &issue->runnable->schedule.steps[index];
     lap_put_t put = {
         .offset = step->dst.offset,
         .dst_stride = step->dst.stride,
@@ -261,7 +261,7 @@ static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stre
         .row_bytes = step->src.row_bytes,
         .peer = step->peer,
         .signal = step->signal,
-        .tag = issue->program->reasons[index].tag,
+        .tag = issue->runnable->reasons[index].tag,
         .span = record ? &record->flight : NULL,
         .sms = issue->binding->copy_sms,
         .together = goes_together(issue, step),
@@ -275,11 +275,11 @@ static lap_status_t issue_raise(issue_t *issue, uint32_t index, lap_stream_t *st
                                 lap_trace_record_t *record)
 {
     lap_buffer_t *buffer = issue->binding->buffer;
-    const lap_step_t *step = &issue->program->schedule.steps[index];
+    const lap_step_t *step = &issue->runnable->schedule.steps[index];
     const lap_raise_t raise = {
         .peer = step->peer,
         .signal = step->signal,
-        .tag = issue->program->reasons[index].tag,
+        .tag = issue->runnable->reasons[index].tag,
         .bytes = step->bytes,
         .span = record && step->bytes ? &record->flight : NULL,
         .no_gemm_in_flight = step->no_gemm_in_flight,
@@ -290,12 +290,12 @@ static lap_status_t issue_raise(issue_t *issue, uint32_t index, lap_stream_t *st
 static lap_status_t issue_wait(issue_t *issue, uint32_t index, lap_stream_t *stream)
 {
     lap_buffer_t *buffer = issue->binding->buffer;
-    const lap_step_t *step = &issue->program->schedule.steps[index];
+    const lap_step_t *step = &issue->runnable->schedule.steps[index];
     const lap_wait_t wait = {
         .peer = step->peer,
         .signal = step->signal,
         .target = buffer->consumed[step->signal] + step->count,
-        .reason = &issue->program->reasons[index],
+        .reason = &issue->runnable->reasons[index],
         .count = step->count,
         .no_gemm_in_flight = step->no_gemm_in_flight,
     };
@@ -312,7 +312,7 @@ static lap_status_t issue_copy(issue_t *issue, const lap_step_t *step, lap_strea
 static lap_status_t issue_consume(issue_t *issue, lap_stream_t *stream)
 {
     lap_buffer_t *buffer = issue->binding->buffer;
-    const lap_schedule_t *schedule = &issue->program->schedule;
+    const lap_schedule_t *schedule = &issue->runnable->schedule;
     return buffer->ops->end_signals(buffer, issue->device, stream, schedule->raised,
                                     schedule->nsignals);
 }
@@ -334,7 +334,7 @@ static lap_status_t issue_foreign(issue_t *issue, lap_stream_t *stream)
 static lap_status_t issue_kind(issue_t *issue, uint32_t index, lap_stream_t *stream,
                                lap_trace_record_t *record)
 {
-    const lap_step_t *step = &issue->program->schedule.steps[index];
+    const lap_step_t *step = &issue->runnable->schedule.steps[index];
     switch (step->kind) {
     case LAP_STEP_GEMM:
         return issue_gemm(issue, index, stream);
@@ -379,20 +379,20 @@ static lap_status_t issue_chaos(issue_t *issue, lap_stream_t *stream)
 
 static lap_status_t issue_step(issue_t *issue, uint32_t index)
 {
-    lap_program_t *program = issue->program;
-    const lap_step_t *step = &program->schedule.steps[index];
-    lap_stream_t *stream = program->engine->streams[step->stream];
+    lap_runnable_t *runnable = issue->runnable;
+    const lap_step_t *step = &runnable->schedule.steps[index];
+    lap_stream_t *stream = runnable->engine->streams[step->stream];
     if (issue->links)
         LAP_TRY(issue->links->before(issue->links->context, index, stream));
     for (uint16_t d = 0; d < step->ndeps; d++)
-        LAP_TRY(issue->device->stream_wait_event(stream, program->events[step->deps[d]]));
+        LAP_TRY(issue->device->stream_wait_event(stream, runnable->events[step->deps[d]]));
     if (issue->chaos)
         LAP_TRY(issue_chaos(issue, stream));
     lap_trace_record_t *record = NULL; /* a GEMM's blocks have their own */
     if (issue->record && step->kind != LAP_STEP_GEMM && step->kind != LAP_STEP_CONSUME)
         record = issue->record++;
     if (record) {
-        lap_record_step(&issue->program->schedule, index, record);
+        lap_record_step(&issue->runnable->schedule, index, record);
         LAP_TRY(issue->device->stamp_delay(stream, &record->delays.before));
         LAP_TRY(issue->device->stamp(stream, &record->span.begin));
     }
@@ -401,17 +401,17 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
         LAP_TRY(issue->device->stamp(stream, &record->span.end));
         LAP_TRY(issue->device->stamp_delay(stream, &record->delays.running));
     }
-    return program->events[index] ? issue->device->event_record(program->events[index], stream)
-                                  : LAP_OK;
+    return runnable->events[index] ? issue->device->event_record(runnable->events[index], stream)
+                                   : LAP_OK;
 }
 
 /* The same for a profiler to see. */
 static lap_status_t issue_marked(issue_t *issue, uint32_t index)
 {
-    lap_marks_t *marks = issue->program->engine->marks;
+    lap_marks_t *marks = issue->runnable->engine->marks;
     char name[32];
     snprintf(name, sizeof(name), "%s %u",
-             lap_step_kind_name(issue->program->schedule.steps[index].kind), index);
+             lap_step_kind_name(issue->runnable->schedule.steps[index].kind), index);
     lap_marks_push(marks, name);
     const lap_status_t status = issue_step(issue, index);
     lap_marks_pop(marks);
@@ -421,16 +421,16 @@ static lap_status_t issue_marked(issue_t *issue, uint32_t index)
 /* Where calls are counted by streams, the first one ends after all of a call. */
 static lap_status_t end_call(const issue_t *issue)
 {
-    const lap_program_t *program = issue->program;
-    const lap_engine_t *engine = program->engine;
+    const lap_runnable_t *runnable = issue->runnable;
+    const lap_engine_t *engine = runnable->engine;
     const lap_buffer_t *buffer = issue->binding->buffer;
     lap_stream_t *streams[LAP_STREAMS];
     int first;
     if (!buffer || !issue->device->facts.counts_signals ||
-        lap_program_streams(program, streams, &first) == 0)
+        lap_runnable_streams(runnable, streams, &first) == 0)
         return LAP_OK;
     for (int s = first + 1; s < LAP_STREAMS; s++)
-        if (program->ends[s])
+        if (runnable->ends[s])
             LAP_TRY(follow(issue, engine->call_ends[s], engine->streams[s], streams[0]));
     return LAP_OK;
 }
@@ -443,11 +443,11 @@ static lap_status_t set_scale(const issue_t *issue)
 {
     lap_stream_t *streams[LAP_STREAMS];
     int first;
-    if (!issue->program->sends_scale || !issue->binding->sets_scale ||
+    if (!issue->runnable->sends_scale || !issue->binding->sets_scale ||
         !issue->device->transport) /* memory of the host: see lap_op_bind */
         return LAP_OK;
     float *scale = (float *)(void *)issue->binding->places[LAP_SCALE].base;
-    const size_t count = lap_program_streams(issue->program, streams, &first);
+    const size_t count = lap_runnable_streams(issue->runnable, streams, &first);
     for (size_t i = 0; i < count; i++)
         LAP_TRY(issue->device->set(streams[i], scale, issue->binding->sent_scale));
     return LAP_OK;
@@ -455,55 +455,56 @@ static lap_status_t set_scale(const issue_t *issue)
 
 static lap_status_t walk(issue_t *issue)
 {
-    lap_program_t *program = issue->program;
+    lap_runnable_t *runnable = issue->runnable;
     LAP_TRY(set_scale(issue));
-    for (uint32_t i = 0; i < program->schedule.nsteps; i++)
-        LAP_TRY(program->engine->marks ? issue_marked(issue, i) : issue_step(issue, i));
+    for (uint32_t i = 0; i < runnable->schedule.nsteps; i++)
+        LAP_TRY(runnable->engine->marks ? issue_marked(issue, i) : issue_step(issue, i));
     return LAP_OK;
 }
 
-static issue_t begin_issue(lap_program_t *program, const lap_binding_t *binding)
+static issue_t begin_issue(lap_runnable_t *runnable, const lap_binding_t *binding)
 {
     return (issue_t){
-        .program = program,
+        .runnable = runnable,
         .binding = binding,
-        .device = program->engine->device->ops,
-        .record = binding->traced ? program->records : NULL,
+        .device = runnable->engine->device->ops,
+        .record = binding->traced ? runnable->records : NULL,
         .chaos = binding->chaos,
     };
 }
 
 /* What cannot be done once a wait has been issued comes before all of them. */
-lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t *binding)
+lap_status_t lap_runnable_issue_steps(lap_runnable_t *runnable, const lap_binding_t *binding)
 {
-    LAP_TRY(lap_program_prepare(program, binding, false));
-    issue_t issue = begin_issue(program, binding);
+    LAP_TRY(lap_runnable_prepare(runnable, binding, false));
+    issue_t issue = begin_issue(runnable, binding);
     LAP_TRY(walk(&issue));
     return end_call(&issue);
 }
 
-lap_status_t lap_program_issue_linked(lap_program_t *program, const lap_binding_t *binding,
-                                      const lap_links_t *links)
+lap_status_t lap_runnable_issue_linked(lap_runnable_t *runnable, const lap_binding_t *binding,
+                                       const lap_links_t *links)
 {
-    issue_t issue = begin_issue(program, binding);
+    issue_t issue = begin_issue(runnable, binding);
     issue.links = links;
     return walk(&issue);
 }
 
-lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *binding, bool tries)
+lap_status_t lap_runnable_prepare(lap_runnable_t *runnable, const lap_binding_t *binding,
+                                  bool tries)
 {
     issue_t issue = {
-        .program = program,
+        .runnable = runnable,
         .binding = binding,
-        .device = program->engine->device->ops,
+        .device = runnable->engine->device->ops,
     };
-    const lap_schedule_t *schedule = &program->schedule;
+    const lap_schedule_t *schedule = &runnable->schedule;
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
         const lap_step_t *step = &schedule->steps[i];
         if (step->kind != LAP_STEP_GEMM || step->count == 0)
             continue;
         const lap_gemm_t gemm = bind_gemm(&issue, i);
-        LAP_TRY(issue.device->gemm_prepare(program->engine->streams[step->stream], &gemm, tries));
+        LAP_TRY(issue.device->gemm_prepare(runnable->engine->streams[step->stream], &gemm, tries));
     }
     return LAP_OK;
 }

@@ -142,21 +142,21 @@ void lap_engine_remove_in_flight(lap_engine_t *engine, lap_in_flight_t *op);
 lap_status_t lap_engine_overhead(lap_engine_t *engine, uint32_t nsteps, double *seconds_p);
 
 /* A schedule with all that issuing it needs, so that issuing allocates nothing. */
-typedef struct lap_program lap_program_t;
+typedef struct lap_runnable lap_runnable_t;
 
 /*
  * Takes over a schedule that was lowered for the engine's device and the transport of its calls; it
- * is cleared by lap_program_destroy, or here on failure.
+ * is cleared by lap_runnable_destroy, or here on failure.
  */
-lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
-                                lap_program_t **program_p);
-void lap_program_destroy(lap_program_t *program);
-const lap_schedule_t *lap_program_schedule(const lap_program_t *program);
+lap_status_t lap_runnable_create(lap_engine_t *engine, lap_schedule_t *schedule,
+                                 lap_runnable_t **runnable_p);
+void lap_runnable_destroy(lap_runnable_t *runnable);
+const lap_schedule_t *lap_runnable_schedule(const lap_runnable_t *runnable);
 /* The number of its latest call among those of the group; 0: it is not counted. */
-uint64_t lap_program_number(const lap_program_t *program);
+uint64_t lap_runnable_number(const lap_runnable_t *runnable);
 
-/* The records that a trace of one call of the program needs. */
-size_t lap_program_records(const lap_program_t *program);
+/* The records that a trace of one call of the runnable needs. */
+size_t lap_runnable_records(const lap_runnable_t *runnable);
 
 /*
  * Where a place starts, and the bytes from row to row: in the packed matrix of the schedule and in
@@ -182,7 +182,7 @@ typedef struct lap_binding {
     lap_buffer_t *buffer;
     lap_foreign_t *foreign; /* what a KERNEL step of an operator is; NULL: it has none */
     uint32_t op_index;      /* of the operator among those of the buffer */
-    bool traced;            /* for lap_program_read_trace; not in the order of a caller's stream */
+    bool traced;            /* for lap_runnable_read_trace; not in the order of a caller's stream */
     uint64_t chaos;         /* not 0: the seed of random delays before steps; for tests */
 } lap_binding_t;
 
@@ -190,45 +190,46 @@ typedef struct lap_binding {
  * Lets the device find out how to do the GEMMs of calls that are bound like this one, whose memory
  * is not touched; if it `tries`, by trial, which takes a while. Blocks.
  */
-lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *binding, bool tries);
+lap_status_t lap_runnable_prepare(lap_runnable_t *runnable, const lap_binding_t *binding,
+                                  bool tries);
 
 /*
- * Issues all steps to the engine's streams; lap_program_wait waits for them. The binding's
- * memory must live until then, and the program is not issued again before. Does not
+ * Issues all steps to the engine's streams; lap_runnable_wait waits for them. The binding's
+ * memory must live until then, and the runnable is not issued again before. Does not
  * block.
  */
-lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding);
+lap_status_t lap_runnable_issue(lap_runnable_t *runnable, const lap_binding_t *binding);
 
 /*
  * The same in the order of a caller's stream, between caller_begin and caller_end of the device:
- * the stream goes on after all of it has ended, and nobody waits for it. The program may be
+ * the stream goes on after all of it has ended, and nobody waits for it. The runnable may be
  * issued so again at once. LAP_ERR_BUSY: nothing was issued.
  */
-lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *binding,
-                                 void *caller);
+lap_status_t lap_runnable_enqueue(lap_runnable_t *runnable, const lap_binding_t *binding,
+                                  void *caller);
 
 /*
  * The same while the caller captures the stream: the call does not run but becomes part
- * of the caller's graph, and the program must live as long as that. Nothing else must be issued
+ * of the caller's graph, and the runnable must live as long as that. Nothing else must be issued
  * before the caller has ended it: see lap_engine_check_free.
  */
-lap_status_t lap_program_enqueue_captured(lap_program_t *program, const lap_binding_t *binding,
-                                          void *caller);
+lap_status_t lap_runnable_enqueue_captured(lap_runnable_t *runnable, const lap_binding_t *binding,
+                                           void *caller);
 
 /*
  * Waits until all steps of the latest issue have run, or one has failed. Returns its failure; what
  * else was issued may still run then: see lap_engine_fail.
  */
-lap_status_t lap_program_wait(lap_program_t *program);
+lap_status_t lap_runnable_wait(lap_runnable_t *runnable);
 
 /*
  * Copies the records of the latest call, which was traced, and of which nothing runs any more, into
  * a trace that has room for them.
  */
-void lap_program_read_trace(const lap_program_t *program, lap_trace_t *trace);
+void lap_runnable_read_trace(const lap_runnable_t *runnable, lap_trace_t *trace);
 
 /* The same records where they are. */
-const lap_trace_record_t *lap_program_records_of(const lap_program_t *program);
+const lap_trace_record_t *lap_runnable_records_of(const lap_runnable_t *runnable);
 
 /*
  * What issuing and running a step costs when it does next to nothing: `nsteps` tiny copies in turn

@@ -17,7 +17,7 @@
 #include "data.h"
 #include "device/device.h"
 #include "overlap/op.h"
-#include "schedule/program.h"
+#include "schedule/runnable.h"
 #include "tap.h"
 
 /* The arguments that are memory. Each has two slots, which it can lie in. */
@@ -263,8 +263,8 @@ static bool is_kept(const pair_t *pair, size_t m)
     if (!pair->op->engine->device->ops->facts.graphs)
         return true;
     for (int i = 0; i < LAP_OP_PROGRAMS; i++)
-        if (pair->op->cache[i].program && pair->op->cache[i].m == m)
-            return pair->op->cache[i].program->captured;
+        if (pair->op->cache[i].runnable && pair->op->cache[i].m == m)
+            return pair->op->cache[i].runnable->captured;
     return false;
 }
 

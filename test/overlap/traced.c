@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "overlap/op.h"
-#include "schedule/program.h"
+#include "schedule/runnable.h"
 #include "suite.h"
 #include "tap.h"
 #include "util/clock.h"
@@ -24,9 +24,9 @@ typedef struct trial {
     bool failed;
 } trial_t;
 
-static lap_program_t *program_of(const trial_t *trial)
+static lap_runnable_t *program_of(const trial_t *trial)
 {
-    return trial->op->cache[0].program;
+    return trial->op->cache[0].runnable;
 }
 
 /* Whether the latest call was a graph, wherever there are graphs. */
@@ -46,7 +46,7 @@ static bool is_ordered(const lap_span_t *span, uint64_t after)
 static bool is_whole(trial_t *trial, const lap_trace_t *trace)
 {
     uint64_t last = 0;
-    bool whole = trace->nrecords == lap_program_records(program_of(trial));
+    bool whole = trace->nrecords == lap_runnable_records(program_of(trial));
     for (size_t i = 0; i < trace->nrecords; i++) {
         const lap_trace_record_t *record = &trace->records[i];
         whole = whole && is_ordered(&record->span, trial->last) &&

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of a program, for those who make it and launch it (run.c) and who issue its steps. */
-#ifndef LAP_SCHEDULE_PROGRAM_H
-#define LAP_SCHEDULE_PROGRAM_H
+/* The inside of a runnable, for those who make it and launch it (run.c) and who issue its steps. */
+#ifndef LAP_SCHEDULE_RUNNABLE_H
+#define LAP_SCHEDULE_RUNNABLE_H
 
 #include "schedule/run.h"
 
 /* What the waits and raises of one GEMM step need while it runs. */
 typedef struct lap_gemm_context {
-    lap_program_t *program;
+    lap_runnable_t *runnable;
     lap_buffer_t *buffer;
     const lap_step_t *step;
     const lap_wait_reason_t *reason;
@@ -15,7 +15,7 @@ typedef struct lap_gemm_context {
     uint32_t lost; /* the block whose signal cannot come any more, once that is known */
 } lap_gemm_context_t;
 
-struct lap_program {
+struct lap_runnable {
     lap_engine_t *engine;
     lap_schedule_t schedule;
     lap_gemm_block_t *blocks;   /* per block of the schedule */
@@ -36,17 +36,17 @@ struct lap_program {
     bool captured;               /* the graph is that of `last` */
     bool uncaptured;             /* there was no room for a graph of it */
     char label[64];              /* for a profiler */
-    uint64_t number;             /* of the latest call: see lap_program_number */
+    uint64_t number;             /* of the latest call: see lap_runnable_number */
 };
 
-/* The streams that the program uses, the first of them first; returns how many. */
-size_t lap_program_streams(const lap_program_t *program, lap_stream_t **streams, int *first_p);
+/* The streams that the runnable uses, the first of them first; returns how many. */
+size_t lap_runnable_streams(const lap_runnable_t *runnable, lap_stream_t **streams, int *first_p);
 
 /*
  * Issues every step of a call to its stream, and what the transport does when all signals are over.
  * Everything that this needs is there already: it only fills it in and hands it over.
  */
-lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t *binding);
+lap_status_t lap_runnable_issue_steps(lap_runnable_t *runnable, const lap_binding_t *binding);
 
 /* What a step of a linked program comes after, besides the steps of its own fragment. */
 typedef struct lap_links {
@@ -54,26 +54,26 @@ typedef struct lap_links {
     void *context;
 } lap_links_t;
 
-/* The same for a call that is a fragment of a linked program, after lap_program_prepare. */
-lap_status_t lap_program_issue_linked(lap_program_t *program, const lap_binding_t *binding,
-                                      const lap_links_t *links);
+/* The same for a call that is a fragment of a linked program, after lap_runnable_prepare. */
+lap_status_t lap_runnable_issue_linked(lap_runnable_t *runnable, const lap_binding_t *binding,
+                                       const lap_links_t *links);
 
 /* Makes the event of a step, which is recorded after it from then on, unless it has one. */
-lap_status_t lap_program_need_event(lap_program_t *program, uint32_t step);
+lap_status_t lap_runnable_need_event(lap_runnable_t *runnable, uint32_t step);
 
 /*
  * Says to the peers, and to the waits of a call, which call this is. `captured`: it becomes part of a
  * caller's graph.
  */
-void lap_program_announce(lap_program_t *program, const lap_binding_t *binding, bool captured);
+void lap_runnable_announce(lap_runnable_t *runnable, const lap_binding_t *binding, bool captured);
 
 /* Before a call that is traced: the times of the call before are not those of this one. */
-void lap_program_forget_times(lap_program_t *program);
+void lap_runnable_forget_times(lap_runnable_t *runnable);
 
 /* After a call was issued: the next one counts the signals of the buffer from here. */
-void lap_program_count_signals(const lap_program_t *program, lap_buffer_t *buffer);
+void lap_runnable_count_signals(const lap_runnable_t *runnable, lap_buffer_t *buffer);
 
-/* The streams that the program uses, as bits. */
-unsigned lap_program_stream_bits(const lap_program_t *program);
+/* The streams that the runnable uses, as bits. */
+unsigned lap_runnable_stream_bits(const lap_runnable_t *runnable);
 
 #endif

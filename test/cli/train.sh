@@ -311,7 +311,8 @@ causes() { sed -nE 's/^lap train: ranks? ([0-9][-0-9, ]*): .*/\1/p' "$work/err";
 said() { causes | sed 's/, /\n/g' | sed -E 's/^([0-9]+)-([0-9]+)$/seq \1 \2/;t;s/^/echo /' | sh | sort -n | tr '\n' ' '; }
 twice() { sed -nE 's/^lap train: ranks? [0-9][-0-9, ]*: ([^;]*).*/\1/p' "$work/err" | sort | uniq -d; }
 is '... and the others, each once' "$(said)" '0 1 3 '
-has '... name it' "$err" "rank 2 (pid $victim) has died"
+# Those that share a sentence name it by its rank in the world; one that has a sentence to itself, by that in their group.
+ok '... name it' grep -qE "peer lost: .*rank (2 \\(|[01] \\(rank 2 of the world, )pid $victim\\) has died" "$work/err"
 is '... and tell what they have in common once' "$(twice)" ''
 ok '... which are not ended by force' test "${err/had to be ended/}" = "$err"
 ok '... in what they were doing' grep -qE 'lap train: ranks? [013][-0-9, ]*: .*rank [0-9]+ ' "$work/err"

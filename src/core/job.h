@@ -36,9 +36,10 @@ int lap_job_announce(const char *dir, int rank, lap_job_word_t word);
 lap_status_t lap_job_look(const char *dir, int self, int rank);
 
 /*
- * Messages of ranks to their launcher. It listens until it closes the descriptor; -1: it cannot. A rank tells, and waits a
- * while if the launcher has no time: false, when nobody hears it. Hearing takes the next message of this user and returns its
- * bytes; -1: none has come.
+ * Messages of ranks to their launcher. It listens until it closes the descriptor; -1: it cannot. A
+ * rank tells, and waits a while if the launcher has no time: false, when nobody hears it, or only
+ * somebody of another user, who takes no notice. Hearing takes the next message of this user and
+ * returns its bytes; -1: none has come.
  */
 int lap_job_listen(const char *dir);
 bool lap_job_tell(const char *dir, const void *bytes, size_t count);

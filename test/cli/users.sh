@@ -81,6 +81,10 @@ if [ "$($contained stat -c %u "$TMPDIR")" = 65534 ]; then
 else
     echo '# not looked at, since there are no user namespaces for users: a base of a root who is not in ours'
 fi
+# What a rank of another user tells, our launcher takes no notice of: the rank prints it.
+# shellcheck disable=SC2086
+lap run -n 2 $other "$work/lap" bench ag 8 8 8 --iters 1 --timeout 1
+has 'ranks of another user than their launcher say why they fail' "$status $err" '1 ' "] lap bench: rank 0: " "] lap bench: rank 1: "
 is 'nothing is left' "$(ls -A "$TMPDIR")" ''
 
 # ---- files that we write ----

@@ -459,11 +459,8 @@ static void turn(job_t *job)
         enter(job, DONE, 0);
         return;
     }
-    /* Once a rank has ended the others do so, too, and have all told by then. */
-    int wait_ms = job->timed ? lap_deadline_poll_ms(&job->deadline) : -1;
-    if (job->phase == RUNNING)
-        wait_ms = lap_told_wait_ms(&job->told, wait_ms);
-    if (poll(job->polls, (nfds_t)(POLLS + nlines), wait_ms) < 0)
+    const int wait_ms = job->timed ? lap_deadline_poll_ms(&job->deadline) : -1;
+    if (poll(job->polls, (nfds_t)(POLLS + nlines), lap_told_wait_ms(&job->told, wait_ms)) < 0)
         return;
     for (size_t i = 0; i < nlines; i++)
         if (in[i].revents && !lap_lines_read(lines_at(job, i), &job->outbox))
@@ -473,8 +470,8 @@ static void turn(job_t *job)
         if (error)
             output_broke(job, out->fd, error);
     }
-    if (lap_told_read(&job->told) &&
-        (job->phase >= DRAIN || (job->phase == RUNNING && lap_told_wait_ms(&job->told, -1) == 0)))
+    /* Others may tell the same, but not as late as a long --grace lets them run. */
+    if (lap_told_read(&job->told) && (job->phase >= DRAIN || lap_told_wait_ms(&job->told, -1) == 0))
         job->explained += lap_told_print(&job->told, &job->outbox);
     if (signals->revents)
         take_signals(job);

@@ -71,8 +71,9 @@ bool lap_ranks_span(void);
 char **lap_ranks_arguments(const lap_command_t *command, int argc, char **argv);
 
 /*
- * Tells why a rank failed, with lap_last_error, for its launcher to print once for all ranks that tell the same, or prints
- * it; and returns the exit status, with which the rank must end. `rank` is -1 when it does not know its own.
+ * Tells why a rank failed, with lap_last_error, for its launcher to print once for all ranks that tell
+ * the same, or prints it. Returns the exit status, with which the rank must end. `rank` is -1 when it
+ * does not know its own.
  */
 int lap_ranks_fail(const char *name, int rank, lap_status_t status);
 

@@ -100,8 +100,8 @@ static bool begins(const char *text, const char *with)
 }
 
 /*
- * Looks at a name, "rank 3", or of a rank of a group "rank 1 (rank 3 of the world)", perhaps with a pid. Returns its
- * length without that, and the number in the world; 0: here is none.
+ * Looks at a name, "rank 3", or of a rank of a group "rank 1 (rank 3 of the world)", perhaps with a
+ * pid. Returns its length without that, and the number in the world; 0: here is none.
  */
 static size_t find_name(const char *text, long *rank_p)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Why ranks have failed. A rank tells the launcher that has started it, and the launcher prints what several of them
- * say once, with the ranks that say so.
+ * Why ranks have failed. A rank tells the launcher that has started it, and the launcher prints what
+ * several of them say once, with the ranks that say so.
  */
 #ifndef LAP_CLI_TOLD_H
 #define LAP_CLI_TOLD_H
@@ -41,9 +41,11 @@ bool lap_told_read(lap_told_box_t *box);
 int lap_told_wait_ms(const lap_told_box_t *box, int most);
 
 /*
- * Writes the next line: what the first rank says, and all that say the same. "lap bench: ranks 0, 2-4: ...". Where they
- * differ only in their own names, these become "each"; what a rank says and others repeat as its is the same, too. Those that have the cause in common, which is what comes before
- * the first semicolon, and not the rest, have it in one line and the rest in the next ones. False: nothing is left.
+ * Writes the next line: what the first rank says, and all that say the same: "lap bench: ranks 0,
+ * 2-4: ...". Where they differ only in their own names, these become "each". What a rank says of
+ * itself and others repeat with its name is the same, too. Those that have the cause in common, which
+ * is what comes before the first semicolon, and not the rest, have it in one line and the rest in the
+ * next ones. False: nothing is left.
  */
 #define LAP_TOLD_LINE 8192
 bool lap_told_next(lap_told_box_t *box, char line[LAP_TOLD_LINE]);

@@ -66,6 +66,16 @@ exec 9<&-
 is 'ranks that end in the grace are not ended; the first status counts' "$status" 5
 ok 'they are summed up' grep -q '^lap run: then 2 of the other 2 ranks failed too$' "$work/err"
 
+# What a rank tells does not wait for the others that long.
+export LAP
+start -n 2 --grace 1000 sh -c 'test $LAP_RANK = 0 && exec "$LAP" bench ag 8 8 8 --timeout 0.2; read -r x <"$0"; exit 6' "$work/go"
+ok 'why a rank has failed is printed in the grace' until_true grep -q '^lap bench: rank 0: timeout: of 2 ranks' "$work/err"
+exec 9<>"$work/go"
+printf 'go\n' >&9
+collect
+exec 9<&-
+is '... and its status counts' "$status" 1
+
 start -n 2 --grace 0 sh -c 'if test $LAP_RANK = 0; then
         until test -s "$pids"; do sleep 0.02; done
         exit 4

@@ -58,7 +58,7 @@ bool lap_told_read(lap_told_box_t *box)
         const ptrdiff_t bytes = lap_job_hear(box->fd, told, sizeof(*told));
         if (bytes < 0)
             break;
-        if (bytes != (ptrdiff_t)sizeof(*told) || told->rank < 0 || told->rank >= (int)box->room)
+        if (bytes != (ptrdiff_t)sizeof(*told) || told->rank < 0)
             continue;
         told->name[sizeof(told->name) - 1] = told->text[sizeof(told->text) - 1] = '\0';
         box->list[box->count].left = WHOLE;

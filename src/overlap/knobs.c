@@ -223,13 +223,22 @@ static lap_status_t refuse_knob(const lap_op_field_t *row, const lap_knob_view_t
                      lap_op_kind_name(v->desc->kind), *owners ? "only " : "no method", owners);
 }
 
+/* "auto" takes a knob for the methods that have it: there must be one. */
+static bool lacks_all(const lap_op_field_t *row, const lap_op_desc_t *desc,
+                      const lap_builder_t *builder)
+{
+    char owners[LAP_OWNERS_TEXT];
+    return row->knob && lap_field_number(&row->field, desc) != 0 &&
+           strcmp(builder->name, LAP_AUTO) == 0 && !*lap_knob_owners(row, desc->kind, owners);
+}
+
 lap_status_t lap_knobs_settle(lap_op_desc_t *desc, const lap_builder_t *builder, int size,
                               unsigned can)
 {
     const lap_knob_view_t view = {desc, builder, size, can};
     for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++) {
         const uint64_t value = lap_field_number(&row->field, desc);
-        if (lacks(row, desc, builder))
+        if (lacks(row, desc, builder) || lacks_all(row, desc, builder))
             return refuse_knob(row, &view);
         if (row->check)
             LAP_TRY(row->check(&view));

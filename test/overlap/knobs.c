@@ -93,6 +93,11 @@ static void test_suits(void)
     desc.gather_input = 1;
     tap_ok(!lap_knobs_suit(&desc, &plain) && lap_knobs_suit(&desc, &gathers),
            "gather_input is: only a method with that knob suits");
+    size_t bytes = 0, nsignals = 0;
+    desc = describe(LAP_GEMM_RS, LAP_AUTO);
+    desc.gather_input = 1;
+    tap_failure(lap_op_buffer_size(&desc, 2, &bytes, &nsignals), LAP_ERR_INVALID,
+                "gather_input is 1 with method 'auto' of gemm_rs", "no method has it", NULL);
 }
 
 int main(void)

@@ -228,6 +228,10 @@ const lap_variable_t lap_variables[] = {
      "a directory in which the ranks of a job find each other, for them alone (mode 700). lap run "
      "sets it for its ranks",
      "run bench train tune calibrate"},
+    {"LAP_STDERR",
+     "lap run sets it for its ranks, so that one whose standard error goes to a file prints its "
+     "errors there, and not through lap run",
+     "run bench train tune calibrate"},
     {"LAP_JOB", "instead of LAP_DIR: a name that no other running job has",
      "run bench train tune calibrate"},
     {"LAP_MASTER",

@@ -30,14 +30,15 @@ void lap_ranks_tell(const char *name, int rank, lap_status_t status)
     lap_tell(name, "%s%s: %s", who, lap_status_string(status), lap_last_error());
 }
 
-/* False: there is no launcher of ours, or it does not hear. */
+/* False: there is no launcher of ours, or it does not hear, or its reader reads something else. */
 static bool tell_launcher(const char *name, int rank, lap_status_t status)
 {
     lap_environment_t environment;
     lap_told_t told = {.rank = rank};
     char sentence[LAP_ERROR_TEXT + 64];
     snprintf(sentence, sizeof(sentence), "%s: %s", lap_status_string(status), lap_last_error());
-    if (rank < 0 || !lap_environment_launched() || lap_environment_read(&environment) != LAP_OK)
+    if (rank < 0 || !lap_told_is_marked() || !lap_environment_launched() ||
+        lap_environment_read(&environment) != LAP_OK)
         return false;
     snprintf(told.name, sizeof(told.name), "%s", name);
     FILE *text = fmemopen(told.text, sizeof(told.text), "w");

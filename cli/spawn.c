@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "told.h"
 #include "util/cores.h"
 
 #define GPU_QUEUES 64  /* hardware queues of a GPU for all of its ranks; 128 were refused */
@@ -37,9 +38,9 @@ static void set_variable(lap_spawn_t *spawn, size_t slot, bool replace, const ch
 static bool is_dropped(const lap_spawn_t *spawn, const char *entry)
 {
     /* The last ones concern GPUs. A thread percentage would keep ranks from taking their parts. */
-    static const char *const names[] = {
-        "LAP_RANK=", "LAP_GPU=", "LAP_GPU_PART=", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="};
-    const size_t count = spawn->gpus->ngpus ? sizeof(names) / sizeof(names[0]) : 1;
+    static const char *const names[] = {"LAP_RANK=", LAP_TOLD_STDERR "=", "LAP_GPU=",
+                                        "LAP_GPU_PART=", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="};
+    const size_t count = spawn->gpus->ngpus ? sizeof(names) / sizeof(names[0]) : 2;
     for (size_t i = 0; i < count; i++)
         if (strncmp(entry, names[i], strlen(names[i])) == 0)
             return true;
@@ -70,6 +71,7 @@ static bool copy_environment(lap_spawn_t *spawn)
 static char **rank_environment(lap_spawn_t *spawn, int rank)
 {
     const size_t bytes = sizeof(spawn->rank_texts[0]);
+    lap_told_mark(spawn->rank_texts[3], bytes);
     snprintf(spawn->rank_texts[2], bytes, "LAP_RANK=%d", rank);
     if (spawn->gpus->ngpus == 0)
         return spawn->environment + 2;

@@ -14,7 +14,7 @@
 #include "launch.h"
 #include "place.h"
 
-enum { LAP_SPAWN_OWN = 3 }; /* variables that differ from rank to rank */
+enum { LAP_SPAWN_OWN = 4 }; /* variables that differ from rank to rank */
 
 /* What all ranks of a job are started with. */
 typedef struct lap_spawn {
@@ -22,7 +22,7 @@ typedef struct lap_spawn {
     lap_place_t place; /* where the ranks meet */
     const lap_gpu_share_t *gpus;
     char **environment; /* begins with rank_texts, of which a rank may get only the last ones */
-    char rank_texts[LAP_SPAWN_OWN][32]; /* LAP_GPU_PART, LAP_GPU, LAP_RANK */
+    char rank_texts[LAP_SPAWN_OWN][64]; /* LAP_GPU_PART, LAP_GPU, LAP_RANK, LAP_STDERR */
     char texts[9][LAP_DIR_BYTES + 32];
     sigset_t mask;       /* of signals, for the ranks */
     struct rlimit files; /* for the ranks */

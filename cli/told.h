@@ -19,6 +19,15 @@ typedef struct lap_told {
     char text[2048]; /* "peer lost: rank 1 has died; rank 0 waited in ..." */
 } lap_told_t;
 
+/*
+ * A rank of which standard error goes elsewhere than where the launcher put it, such as into a file of its own, prints
+ * there. Writes "LAP_STDERR=..." for the environment of a rank, of the standard error that it begins with.
+ */
+#define LAP_TOLD_STDERR "LAP_STDERR"
+void lap_told_mark(char *text, size_t bytes);
+/* Whether this rank has still that one. */
+bool lap_told_is_marked(void);
+
 /* Tells it to the launcher of the ranks that meet in `dir`. False: nobody hears it. */
 bool lap_told_send(const char *dir, const lap_told_t *told);
 

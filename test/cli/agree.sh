@@ -108,6 +108,13 @@ has 'another M' "$err" 'rank 0 says argument 2 = 16, rank 1 says argument 2 = 32
 refused --n 'bench sweep rs --m 16:32 --n 16 --k 16 --iters 1' '--n 32'
 apart "train $small --lr 0.1" "train $small --lr 0.2"
 has 'both values are told' "$err" 'ranks 0, 1: the ranks disagree: rank 0 says --lr = 0.1, rank 1 says --lr = 0.2'
+# shellcheck disable=SC2016
+lap run -n 2 sh -c 'exec "$0" train '"$small"' --lr 0.$((LAP_RANK + 1)) 2>"$1/err.$LAP_RANK"' "$LAP" "$work"
+is 'ranks with a file each for their errors: status' "$status" 1
+for r in 0 1; do
+    has "... rank $r has the reason in its own" "$(cat "$work/err.$r")" "rank $r: the ranks disagree: rank 0 says --lr = 0.1, rank 1 says --lr = 0.2"
+done
+ok '... and the launcher does not repeat it' test "${err/disagree/}" = "$err"
 apart "train $small" 'bench rs 16 16 16'
 has 'another command' "$err" 'rank 0 says the command = lap train, rank 1 says the command = lap bench'
 apart "train $small --seed 7" "train $small --seed 12345678901234567890"

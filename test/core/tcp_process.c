@@ -72,6 +72,7 @@ static struct {
 /* What goes wrong: the victim is killed at a step, or its connection to a rank leads nowhere. */
 static step_t fatal;
 static int victim, refused = -1, silent = -1;
+static bool alone;               /* the victim has a host for itself */
 static lap_tcp_address_t nobody; /* who listens there does not accept, or nobody does */
 
 static int rank, gathers;
@@ -190,7 +191,7 @@ static void rank_main(int port, const char *timeout_s)
     setenv("LAP_RANK", text, 1);
     snprintf(text, sizeof(text), "%d", RANKS);
     setenv("LAP_SIZE", text, 1);
-    snprintf(text, sizeof(text), "%d", rank / 2);
+    snprintf(text, sizeof(text), "%d", alone ? rank == victim : rank / 2);
     setenv("LAP_NODE", text, 1);
     snprintf(text, sizeof(text), "127.0.0.1:%d", port);
     setenv("LAP_MASTER", text, 1);
@@ -275,6 +276,20 @@ static void test_kills(void)
     fatal = NOWHERE;
 }
 
+/* Nobody of its host can tell the others: they find it by its connections. */
+static void test_kill_alone(void)
+{
+    alone = true;
+    fatal = IN_WORLD;
+    victim = 3;
+    tap_doing("rank 3, alone on its host, is killed");
+    tap_note("rank 3, alone on its host, is killed");
+    run("100");
+    check(LAP_ERR_PEER_LOST, "rank 3 ");
+    alone = false;
+    fatal = NOWHERE;
+}
+
 /* Who is killed before it comes is not known to anybody: the timeout finds it. */
 static void test_absent(void)
 {
@@ -353,6 +368,7 @@ int main(void)
     if (shared == MAP_FAILED)
         return tap_ok(false, "memory for the ranks"), tap_done();
     test_kills();
+    test_kill_alone();
     test_absent();
     test_goodbye();
     test_unreachable();

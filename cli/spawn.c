@@ -38,8 +38,8 @@ static void set_variable(lap_spawn_t *spawn, size_t slot, bool replace, const ch
 static bool is_dropped(const lap_spawn_t *spawn, const char *entry)
 {
     /* The last ones concern GPUs. A thread percentage would keep ranks from taking their parts. */
-    static const char *const names[] = {"LAP_RANK=", LAP_TOLD_STDERR "=", "LAP_GPU=",
-                                        "LAP_GPU_PART=", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="};
+    static const char *const names[] = {"LAP_RANK=", "LAP_STDERR=", "LAP_GPU=", "LAP_GPU_PART=",
+                                        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="};
     const size_t count = spawn->gpus->ngpus ? sizeof(names) / sizeof(names[0]) : 2;
     for (size_t i = 0; i < count; i++)
         if (strncmp(entry, names[i], strlen(names[i])) == 0)

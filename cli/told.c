@@ -31,16 +31,15 @@ void lap_told_mark(char *text, size_t bytes)
     struct stat about;
     if (fstat(STDERR_FILENO, &about) != 0)
         about = (struct stat){.st_ino = 0};
-    snprintf(text, bytes, LAP_TOLD_STDERR "=%jx:%jx", (uintmax_t)about.st_dev,
-             (uintmax_t)about.st_ino);
+    snprintf(text, bytes, "LAP_STDERR=%jx:%jx", (uintmax_t)about.st_dev, (uintmax_t)about.st_ino);
 }
 
 bool lap_told_is_marked(void)
 {
     char mine[64];
-    const char *given = getenv(LAP_TOLD_STDERR);
+    const char *given = getenv("LAP_STDERR");
     lap_told_mark(mine, sizeof(mine));
-    return given && strcmp(given, mine + sizeof(LAP_TOLD_STDERR)) == 0;
+    return given && strcmp(given, mine + sizeof("LAP_STDERR")) == 0;
 }
 
 bool lap_told_send(const char *dir, const lap_told_t *told)

@@ -23,7 +23,6 @@ typedef struct lap_told {
  * A rank of which standard error goes elsewhere than where the launcher put it, such as into a file of its own, prints
  * there. Writes "LAP_STDERR=..." for the environment of a rank, of the standard error that it begins with.
  */
-#define LAP_TOLD_STDERR "LAP_STDERR"
 void lap_told_mark(char *text, size_t bytes);
 /* Whether this rank has still that one. */
 bool lap_told_is_marked(void);

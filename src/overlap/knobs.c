@@ -152,11 +152,16 @@ const lap_op_field_t lap_op_fields[] = {
 
 /* ---- walking it ---- */
 
+static bool is_turned(const lap_op_field_t *row, const lap_op_desc_t *desc)
+{
+    return row->knob && lap_field_number(&row->field, desc) != 0;
+}
+
 /* Whether a description turns the knob of a row that a method has not. */
 static bool lacks(const lap_op_field_t *row, const lap_op_desc_t *desc,
                   const lap_builder_t *builder)
 {
-    return row->knob && lap_field_number(&row->field, desc) != 0 && !lap_knob_of(row, builder);
+    return is_turned(row, desc) && !lap_knob_of(row, builder);
 }
 
 bool lap_knobs_suit(const lap_op_desc_t *desc, const lap_builder_t *builder)
@@ -228,8 +233,8 @@ static bool lacks_all(const lap_op_field_t *row, const lap_op_desc_t *desc,
                       const lap_builder_t *builder)
 {
     char owners[LAP_OWNERS_TEXT];
-    return row->knob && lap_field_number(&row->field, desc) != 0 &&
-           strcmp(builder->name, LAP_AUTO) == 0 && !*lap_knob_owners(row, desc->kind, owners);
+    return is_turned(row, desc) && strcmp(builder->name, LAP_AUTO) == 0 &&
+           !*lap_knob_owners(row, desc->kind, owners);
 }
 
 lap_status_t lap_knobs_settle(lap_op_desc_t *desc, const lap_builder_t *builder, int size,

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "core/world.h"
+#include "rank_environment.h"
 #include "tap.h"
 #include "util/clock.h"
 
@@ -73,16 +74,11 @@ static inline pid_t start_rank(int rank, int size, const char *dir, const char *
     pid_t pid = fork();
     if (pid != 0)
         return pid;
-    char text[16];
     my_rank = rank;
     my_size = size;
     alarm(30); /* a rank that hangs is a failure, not a hanging test */
-    snprintf(text, sizeof(text), "%d", rank);
-    setenv("LAP_RANK", text, 1);
-    snprintf(text, sizeof(text), "%d", size);
-    setenv("LAP_SIZE", text, 1);
+    set_rank_environment(rank, size, timeout);
     setenv("LAP_DIR", dir, 1);
-    setenv("LAP_TIMEOUT_S", timeout, 1);
     int before = count_entries("/proc/self/fd");
     fn();
     expect(count_entries("/proc/self/fd") == before, "as many open descriptors as before");

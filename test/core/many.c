@@ -15,6 +15,7 @@
 #include "core/message.h"
 #include "core/world.h"
 #include "overlap/suite.h"
+#include "rank_environment.h"
 #include "tap.h"
 
 enum { RANKS = 70, SHIFT = 10 };
@@ -142,16 +143,11 @@ static void lose_66_of_group(lap_world_t *world, answer_t *answer)
 
 static void be_rank(int rank, void (*fn)(lap_world_t *, answer_t *))
 {
-    char text[16];
     lap_world_t *world = NULL;
     answer_t *answer = &answers[rank];
     alarm(25); /* a rank that hangs is a failure, not a hanging test */
-    snprintf(text, sizeof(text), "%d", rank);
-    setenv("LAP_RANK", text, 1);
-    snprintf(text, sizeof(text), "%d", RANKS);
-    setenv("LAP_SIZE", text, 1);
+    set_rank_environment(rank, RANKS, "15");
     setenv("LAP_DIR", base, 1);
-    setenv("LAP_TIMEOUT_S", "15", 1);
     if (expect(answer, lap_world_create(NULL, &world) == LAP_OK, "a world"))
         fn(world, answer);
     lap_world_destroy(world);

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "core/bootstrap.h"
+#include "rank_environment.h"
 #include "tap.h"
 #include "util/clock.h"
 
@@ -187,15 +188,11 @@ static void rank_main(int port, const char *timeout_s)
     char text[32];
     result_t *result = &shared->results[rank];
     alarm(55); /* a rank that hangs is a failure, not a hanging test */
-    snprintf(text, sizeof(text), "%d", rank);
-    setenv("LAP_RANK", text, 1);
-    snprintf(text, sizeof(text), "%d", RANKS);
-    setenv("LAP_SIZE", text, 1);
+    set_rank_environment(rank, RANKS, timeout_s);
     snprintf(text, sizeof(text), "%d", alone ? rank == victim : rank / 2);
     setenv("LAP_NODE", text, 1);
     snprintf(text, sizeof(text), "127.0.0.1:%d", port);
     setenv("LAP_MASTER", text, 1);
-    setenv("LAP_TIMEOUT_S", timeout_s, 1);
     const uint64_t began = lap_now_ns();
     result->status = live();
     result->took_ns = lap_now_ns() - began;

@@ -80,7 +80,7 @@ lap_status_t lap_stage_add_entry(const lap_stage_linking_t *linking, uint32_t en
     LAP_TRY(add_item(program, &item));
     LAP_TRY(
         lap_nn_link_entry(linking->list, entry, linking->seq, linking->source, &program->linked));
-    (void)own_fragment(program);
+    own_fragment(program)->section = action->stage;
     return LAP_OK;
 }
 

@@ -324,7 +324,7 @@ static lap_status_t play(const lap_pp_t *pp, const figures_t *figures, lap_trace
     lap_simulated_t simulated;
     proving.optimizer = NULL; /* lap_pp_wait waits for no step of it */
     if (!background)
-        proving.replication = (lap_nn_replication_t){.replicas = 0};
+        proving.replication = (lap_nn_replication_t){.late = true}; /* nor do contexts send any */
     proving.chosen = figures->chosen;
     proving.aligned = true;
     proving.most = MOST_SIMULATED;

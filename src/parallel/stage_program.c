@@ -200,15 +200,13 @@ lap_stage_proving_t lap_stage_own_proving(const lap_pp_t *pp, lap_nn_desc_t *des
     const lap_nn_plan_t *plan = &pp->nn->list.plan;
     *desc = plan->desc;
     desc->overlap = &plan->overlap; /* what was given may be gone */
-    lap_stage_proving_t proving = {.desc = desc,
-                                   .tp = plan->nranks,
-                                   .pp = pp->pipeline->size,
-                                   .options = &pp->options,
-                                   .optimizer = pp->nn->has_optimizer ? &pp->nn->optimizer : NULL,
-                                   .target = &pp->target};
-    if (lap_stage_background(pp) || proving.optimizer)
-        proving.replication = lap_nn_replication(pp->nn);
-    return proving;
+    return (lap_stage_proving_t){.desc = desc,
+                                 .tp = plan->nranks,
+                                 .pp = pp->pipeline->size,
+                                 .options = &pp->options,
+                                 .replication = lap_nn_replication(pp->nn),
+                                 .optimizer = pp->nn->has_optimizer ? &pp->nn->optimizer : NULL,
+                                 .target = &pp->target};
 }
 
 lap_status_t lap_stage_prove_own(void *stage)

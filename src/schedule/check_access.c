@@ -213,10 +213,11 @@ static bool is_too_early(const lap_check_t *check, const lap_access_played_t *ac
         return false;
     const lap_link_region_t *regions = check->programs[rank]->regions;
     const lap_link_region_t *region = &regions[access->region - LAP_PLACES];
+    const lap_fragment_t *a = lap_check_fragment(check, access->call, rank);
+    const lap_fragment_t *b = lap_check_fragment(check, later->call, rank);
     return region->scope != LAP_SCOPE_CALL &&
            region->root == regions[later->region - LAP_PLACES].root &&
-           (phase || lap_check_fragment(check, access->call, rank)->iteration ==
-                         lap_check_fragment(check, later->call, rank)->iteration);
+           (phase || (a->iteration == b->iteration && a->section == b->section));
 }
 
 /* Two accesses to the same bytes of which one writes. */

@@ -67,10 +67,11 @@ typedef struct lap_fragment {
     uint32_t iteration; /* of what the program repeats: see lap_link_scope_t */
     /*
      * Its place in the list that the program is made from, and what it is for. What uses the same bytes of a region, and
-     * does not only read, comes in the order of the list within an iteration and a phase; 0: any place. Iterations may add to
-     * a region that lasts in any order; but no fragment uses that after one of a later phase.
+     * does not only read, comes in the order of the list within an iteration and a phase; 0: any place. Iterations, and
+     * sections of one, may add to a region that lasts in any order; but no fragment uses that after one of a later phase.
      */
     uint32_t order, phase;
+    uint32_t section; /* of that list, such as a stage of a pipeline */
     /* Ranks of its group in the world: see lap_fragment_rank. */
     int base, stride;
     int neighbours; /* so many follow one another, and the next come `stride` on; 0: one */

@@ -138,6 +138,10 @@ for grid in '--tp 2 --pp 2 --dp 2 --micro-batches 2 --tied=yes' '--tp 1 --pp 2 -
     lap check train ${small%% --global-batch*} --batch 12 $grid $shared --json
     has '... which is proved' "$status $out" '0 ' '"ok":true'
 done
+# Before replicas are joined, too, contexts share buckets as they were cut.
+# shellcheck disable=SC2086
+lap train $small --tp 1 --pp 2 --cp 2 --micro-batches 2 --distributed-optimizer --bucket-by layer --fp8 --iters 1 --debug --quiet
+is 'a pipeline of contexts with FP8 weights, a bucket for each layer: what runs is proved' "$status$err" 0
 # shellcheck disable=SC2086
 lap train $small --tp 1 --pp 2 --dp 2 --micro-batches 2 $shared --iters 12 --save "$work/run" --quiet
 is 'a pipeline saves' "$status$err" 0

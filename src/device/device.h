@@ -289,18 +289,17 @@ struct lap_device_ops {
      * now, or found another call's. For any thread.
      */
     bool (*stall)(lap_stream_t *stream, lap_stall_t *stall_p);
-    /* For any thread: ends all waits of the device. After one that ended so nothing is raised. */
-    void (*let_go)(lap_device_t *device);
+    /* For any thread: ends all waits of the device. Nothing is raised after an aborted wait. */
+    void (*abort_waits)(lap_device_t *device);
     /*
-     * Whether a wait has lasted longer than the device's limit, with nobody to look, and has ended
-     * all waits of the device by itself; which one. Nothing more is raised then until `release`.
+     * Whether a wait has lasted longer than the device's limit, and has ended all waits of the device
+     * without the host; which one. Nothing is raised then until `release`.
      */
-    bool (*gave_up)(lap_device_t *device, lap_stall_t *stall_p);
+    bool (*timed_out)(lap_device_t *device, lap_stall_t *stall_p);
     /*
-     * Ends all waits of the device; returns when its streams have run out and the event, if not
-     * NULL, has happened, and forgets stalls. What was issued after the waits does run, on
-     * whatever is there: before, the caller has broken the group, so that no peer takes what comes
-     * for a result.
+     * Ends all waits of the device; returns when its streams have ended and the event, if not
+     * NULL, has happened, and clears stalls. What was issued after the waits does run, on incomplete
+     * data: so the caller breaks the group before, and no peer takes it for a result.
      */
     void (*release)(lap_device_t *device, lap_event_t *until);
     /* Writes the time at which the stream gets here. */
@@ -347,10 +346,10 @@ struct lap_device_ops {
     /*
      * (where it takes_streams) Streams of the device that are the caller's, by their handles. What
      * the calling thread does with one is between begin and end. begin writes whether the caller
-     * is keeping what it gives that stream as a graph of its own: then what streams are given that
-     * wait for an event of `caller_record` becomes part of it, until the caller ends it.
+     * captures a graph from that stream. Then whatever waits for an event of `caller_record` becomes
+     * part of the graph, until the capture ends.
      */
-    lap_status_t (*caller_begin)(lap_device_t *device, void *caller, bool *keeps_p);
+    lap_status_t (*caller_begin)(lap_device_t *device, void *caller, bool *capturing_p);
     void (*caller_end)(lap_device_t *device);
     /* An event of the device's own that happens when the stream gets here; good until the next. */
     lap_status_t (*caller_record)(lap_device_t *device, void *caller, lap_event_t **event_p);

@@ -36,12 +36,12 @@ bool lap_no_stall(lap_stream_t *stream, lap_stall_t *stall_p)
     return false;
 }
 
-void lap_no_let_go(lap_device_t *device)
+void lap_no_abort_waits(lap_device_t *device)
 {
     (void)device;
 }
 
-bool lap_no_gave_up(lap_device_t *device, lap_stall_t *stall_p)
+bool lap_no_timed_out(lap_device_t *device, lap_stall_t *stall_p)
 {
     (void)device, (void)stall_p;
     return false;

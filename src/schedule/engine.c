@@ -255,7 +255,7 @@ static lap_status_t look_back(lap_engine_t *engine)
     const lap_device_ops_t *ops = engine->device->ops;
     lap_stall_t stall;
     LAP_TRY(lap_guard_look_back(engine->guard));
-    if (!ops->gave_up(engine->device, &stall))
+    if (!ops->timed_out(engine->device, &stall))
         return LAP_OK;
     return lap_buffer_stall_failed(&stall, LAP_ERR_TIMEOUT);
 }
@@ -430,10 +430,10 @@ lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *caller)
 {
     lap_device_t *device = engine->device;
     lap_event_t *here;
-    bool keeps;
-    LAP_TRY(device->ops->caller_begin(device, caller, &keeps));
+    bool capturing;
+    LAP_TRY(device->ops->caller_begin(device, caller, &capturing));
     device->ops->caller_end(device);
-    if (keeps)
+    if (capturing)
         return lap_error(LAP_ERR_INVALID, "the stream is being captured: nothing runs in it");
     LAP_TRY(device->ops->caller_record(device, caller, &here));
     return await_in_flight(engine, here);

@@ -58,7 +58,7 @@ static void look(lap_guard_t *guard)
     snprintf(guard->text, sizeof(guard->text), "%s", lap_last_error());
     lap_engine_break_in_flight(guard->engine, status, guard->text);
     atomic_store(&guard->status, (int)status);
-    device->ops->let_go(device);
+    device->ops->abort_waits(device);
 }
 
 static void *keep_watch(void *context)

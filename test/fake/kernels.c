@@ -142,7 +142,7 @@ static void write_time(uint64_t *place)
     write_this(place, now());
 }
 
-/* Nothing is raised after a wait that gave up. */
+/* Nothing is raised after a wait that timed out. */
 static void raise_word(const lap_cuda_raise_t *raise, const uint32_t *lost, bool paced,
                        uint64_t due)
 {
@@ -169,16 +169,16 @@ static void report(lap_cuda_slot_t *slot, const lap_cuda_wait_t *wait, uint32_t 
     __atomic_store_n(&slot->state, state, __ATOMIC_RELEASE);
 }
 
-static bool aborted(const lap_cuda_board_t *board)
+static bool aborted(const lap_cuda_control_t *control)
 {
-    return __atomic_load_n(&board->abort, __ATOMIC_ACQUIRE) != LAP_CUDA_GO;
+    return __atomic_load_n(&control->abort, __ATOMIC_ACQUIRE) != LAP_CUDA_GO;
 }
 
 /* Naps, unless all waits end, or this one does for its limit. */
 static bool waits_on(const lap_cuda_waits_t *waits, const lap_cuda_wait_t *wait, uint32_t come,
                      uint32_t state, uint64_t since)
 {
-    if (aborted(waits->board)) {
+    if (aborted(waits->control)) {
         __atomic_store_n((uint32_t *)fake_at(waits->lost), 1, __ATOMIC_RELEASE);
         return false;
     }
@@ -187,8 +187,8 @@ static bool waits_on(const lap_cuda_waits_t *waits, const lap_cuda_wait_t *wait,
         return true;
     }
     if (__atomic_exchange_n((uint32_t *)fake_at(waits->lost), 1, __ATOMIC_ACQ_REL) == 0) {
-        report(&waits->board->late, wait, come, state);
-        __atomic_store_n(&waits->board->abort, LAP_CUDA_GAVE_UP, __ATOMIC_RELEASE);
+        report(&waits->control->late, wait, come, state);
+        __atomic_store_n(&waits->control->abort, LAP_CUDA_TIMED_OUT, __ATOMIC_RELEASE);
     }
     return false;
 }
@@ -301,7 +301,7 @@ static void run_signals(const lap_cuda_signals_t *signals)
     }
     if (raises.n > 0)
         run_raise(&raises);
-    waits.board = signals->board;
+    waits.control = signals->control;
     waits.slot = signals->slot;
     waits.lost = signals->lost;
     waits.limit_ns = signals->limit_ns;
@@ -449,9 +449,9 @@ static void run_sum(void *args)
  * What is not in multiples of a vector, the kernel would miss: it stays as it was. FAKE_NO_SPREAD: so does all,
  * as if nothing were sent.
  */
-static void run_spread(void *args)
+static void run_multicast(void *args)
 {
-    const lap_cuda_spread_t *s = args;
+    const lap_cuda_multicast_t *s = args;
     const size_t all = (size_t)s->src | s->row_bytes | (s->rows > 1 ? s->dst_stride : 0) |
                        (s->rows > 1 ? s->src_stride : 0);
     run_signals(&s->before);
@@ -496,7 +496,7 @@ static const fake_kernel_t *find_kernel(const char *name, fake_work_t work)
         {"lap_wait", run_wait, sizeof(lap_cuda_waits_t), true},
         {"lap_raise", run_raise, sizeof(lap_cuda_raises_t), false},
         {"lap_signal", run_signal, sizeof(lap_cuda_signals_t), true},
-        {"lap_spread", run_spread, sizeof(lap_cuda_spread_t), true},
+        {"lap_multicast", run_multicast, sizeof(lap_cuda_multicast_t), true},
         {"lap_sum", run_sum, sizeof(lap_cuda_sum_t), true},
         {"lap_advance", run_advance, sizeof(lap_cuda_advance_t), false},
         {"lap_clear", run_clear, sizeof(lap_cuda_clear_t), false},

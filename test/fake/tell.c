@@ -52,8 +52,8 @@ static bool counts_calls(const op_t *op)
         return false;
     if (op->work == fake_kernel("lap_signal")->work)
         return ((const lap_cuda_signals_t *)args)->ncounted > 0;
-    if (op->work == fake_kernel("lap_spread")->work)
-        return ((const lap_cuda_spread_t *)args)->signals.ncounted > 0;
+    if (op->work == fake_kernel("lap_multicast")->work)
+        return ((const lap_cuda_multicast_t *)args)->signals.ncounted > 0;
     if (op->work == fake_kernel("lap_sum")->work)
         return ((const lap_cuda_sum_t *)args)->signals.ncounted > 0;
     return op->work == fake_kernel("lap_advance")->work;

@@ -31,15 +31,15 @@ typedef enum lap_cuda_kernel {
 typedef struct lap_cuda_plan lap_cuda_plan_t; /* see cuda_plan.h */
 
 /*
- * Kernels of a layer above, which has a constant of this type for each fatbin. Its address is what
- * a device knows them by once it has loaded them.
+ * Kernels of a layer above, which has a constant of this type for each fatbin. A device finds the
+ * kernels that it has loaded by the address of this constant.
  */
 typedef struct lap_cuda_code {
     const unsigned char *fatbin;
-    const struct lap_cuda_entry {
-        const char *name;
+    const struct lap_cuda_kernel_name {
+        const char *name; /* of its function */
         size_t shared; /* the most dynamic shared memory of a block, if that is more than 48 KiB */
-    } * entries;
+    } * kernels;
     size_t count;
     size_t stream_bytes; /* device memory that each stream has for them; zero at first */
 } lap_cuda_code_t;
@@ -53,20 +53,20 @@ typedef struct lap_cuda_grid {
 
 typedef struct lap_cuda_loaded lap_cuda_loaded_t; /* see cuda_code.c */
 
-/* A time that the GPU writes and that belongs to someone. */
+/* A timestamp that the GPU writes, and where the host copies it. */
 typedef struct lap_cuda_time {
-    uint64_t *at; /* pinned; 0 until it has come */
-    uint64_t *to;
-    uint64_t asked; /* when the host launched it, or was about to: not later than it came */
-    bool foretold;  /* of an arrival over a modelled link: the GPU writes it before it is */
-    struct lap_cuda_time *same; /* which belongs to someone else, and is in no list */
+    uint64_t *at;   /* pinned, written by the GPU; 0 until then */
+    uint64_t *to;   /* the caller's, written by the host */
+    uint64_t asked; /* the host's time shortly before the launch: a lower bound of the timestamp */
+    bool predicted; /* an arrival over an emulated link: the GPU writes its time in advance */
+    struct lap_cuda_time *same; /* another destination of the same timestamp; it is in no list */
     struct lap_cuda_time *next;
 } lap_cuda_time_t;
 
-/* Those that come whenever a graph runs. */
+/* The timestamps of a graph, which each launch writes anew. */
 typedef struct lap_cuda_times {
     lap_cuda_time_t *first;
-    bool awaited; /* launched, and not all have come: */
+    bool awaited; /* launched, and not all are written yet; then it is in a list by `next` */
     struct lap_cuda_times *next;
 } lap_cuda_times_t;
 
@@ -81,27 +81,27 @@ struct lap_event {
  * functions come first in its own struct.
  */
 typedef struct lap_cuda_client {
-    void (*end)(struct lap_cuda_client *client);   /* ends its work; it is of no use any more */
-    void (*close)(struct lap_cuda_client *client); /* before the device is closed: it leaves */
+    void (*end)(struct lap_cuda_client *client);   /* ends its work, for good */
+    void (*close)(struct lap_cuda_client *client); /* before the device closes: it detaches */
     struct lap_cuda_client *next;
 } lap_cuda_client_t;
 
-/* Multiprocessors for signals, see cuda_signal_ctx.c; no green context: there are none. */
+/* A green context for signals, see cuda_signal_ctx.c; green is NULL: the device has none. */
 typedef struct lap_cuda_signal_ctx {
     CUgreenCtx green;
     CUcontext context;
     CUfunction kernels[LAP_CUDA_KERNELS]; /* those that are signals */
-    CUevent joint;                        /* as that of the device */
+    CUevent join_event;                   /* as that of the device */
 } lap_cuda_signal_ctx_t;
 
-/* The work that held signals follow. */
-typedef enum lap_cuda_held_work {
-    LAP_CUDA_HELD_NOTHING = 0,
-    LAP_CUDA_HELD_SPREAD,
-    LAP_CUDA_HELD_SUM,
-} lap_cuda_held_work_t;
+/* The work that comes before pending signals in their launch. */
+typedef enum lap_cuda_pending_work {
+    LAP_CUDA_PENDING_NOTHING = 0,
+    LAP_CUDA_PENDING_MULTICAST,
+    LAP_CUDA_PENDING_SUM,
+} lap_cuda_pending_work_t;
 
-/* The signals of a call that are over: so many of each word. */
+/* For CONSUME: how often each word was raised in the call, added to the totals of earlier calls. */
 typedef struct lap_cuda_counted {
     uint32_t *consumed, *calls;
     const uint32_t *raised;
@@ -109,29 +109,29 @@ typedef struct lap_cuda_counted {
 } lap_cuda_counted_t;
 
 /*
- * Signals that were issued one after the other to one stream wait here to be launched as one, before
- * anything else is launched on any stream: see cuda_held.c.
+ * A launch that has been issued and not yet made: signals of one stream, and a copy or a sum before
+ * them. It is launched before anything else is launched on any stream: see cuda_pending.c.
  */
-typedef struct lap_cuda_held {
-    lap_stream_t *stream; /* NULL: none are held */
+typedef struct lap_cuda_pending {
+    lap_stream_t *stream; /* NULL: nothing is pending */
     bool paced, no_gemm_in_flight;
-    lap_cuda_held_work_t work; /* comes before the signals, but for those that it has */
-    size_t blocks;             /* of that work */
-    lap_cuda_spread_t spread;
+    lap_cuda_pending_work_t work; /* comes before the signals, but for those that it has */
+    size_t blocks;                /* of that work */
+    lap_cuda_multicast_t multicast;
     lap_cuda_sum_t sum;
-    lap_cuda_waits_t waits; /* none of them held back: its n is 0, and that of raises, too */
+    lap_cuda_waits_t waits; /* where nothing is pending, n is 0, as that of raises */
     lap_cuda_raises_t raises;
-    lap_cuda_counted_t counted; /* by what is being launched, if its n is not 0 */
-    lap_cuda_time_t *time;      /* which the last of them writes; NULL: none */
-} lap_cuda_held_t;
+    lap_cuda_counted_t counted; /* what the launch counts at its end; its n is 0: nothing */
+    lap_cuda_time_t *time;      /* which the last signal writes; NULL: none */
+} lap_cuda_pending_t;
 
-/* Times on the GPU: see cuda_stamp.c. */
+/* Timestamps of the GPU: see cuda_stamp.c. */
 typedef struct lap_cuda_clock {
     uint64_t *stamps;       /* pinned */
-    lap_cuda_time_t *times; /* one for each, in one of these lists or in a graph: */
+    lap_cuda_time_t *times; /* one for each stamp; each is in one of these lists or in a graph: */
     lap_cuda_time_t *unused, *awaited, *in_graphs;
     size_t nin_graphs;        /* in `in_graphs` and in graphs */
-    lap_cuda_times_t *graphs; /* those that have been launched with times */
+    lap_cuda_times_t *graphs; /* of graphs in flight */
     int64_t offset;           /* lap_now_ns() less the GPU's clock */
 } lap_cuda_clock_t;
 
@@ -147,7 +147,7 @@ typedef struct lap_cuda_blas {
 typedef struct lap_cuda_share {
     CUgreenCtx green; /* a part of the GPU; NULL: all of it */
     int part, parts;  /* which one, of how many; 0 of 1: all of it */
-    bool crowded;     /* another rank may run kernels on the same multiprocessors */
+    bool shares_sms;  /* another rank may run kernels on the same multiprocessors */
     int sms;          /* multiprocessors of the context */
     int urgent, lazy; /* priorities */
 } lap_cuda_share_t;
@@ -167,25 +167,25 @@ typedef struct lap_cuda_device {
     CUcontext context; /* where all of it runs: the primary one, or that of share.green */
     bool retained;     /* the primary context: */
     CUcontext primary;
-    unsigned entered; /* so often, by the thread whose device it is: it is current */
+    unsigned entered; /* enters without a leave yet, of the thread that owns the device */
     CUstreamCaptureMode capture_mode; /* what the thread's mode was before */
-    bool capturing;                   /* a graph: times that are asked for are in it */
-    bool dead; /* it did not end its work when it had to: nothing waits for it any more */
+    bool capturing;                   /* a graph: timestamps that are asked for are part of it */
+    bool dead; /* its work did not end in time: nothing waits for it any more, see cuda_dead.c */
     CUlibrary library;
     CUfunction kernels[LAP_CUDA_KERNELS];
-    lap_cuda_loaded_t *loaded; /* of layers above */
-    int shared_most;           /* bytes of shared memory that a block may ask for */
-    lap_cuda_board_t *board;   /* pinned */
-    uint32_t *lost;            /* device memory: as in lap_cuda_waits_t; after it is a word for
+    lap_cuda_loaded_t *loaded;   /* of layers above */
+    int shared_most;             /* bytes of shared memory that a block may ask for */
+    lap_cuda_control_t *control; /* pinned */
+    uint32_t *lost;              /* device memory: as in lap_cuda_waits_t; after it is a word for
                                   each slot of a stream, `arrived` of lap_cuda_signals_t */
-    uint64_t limit_ns;         /* of waits on the GPU */
-    CUstream side;             /* for what is not on a stream of the caller */
-    CUevent joint;             /* with which streams fork and join */
-    lap_stream_t *streams;     /* all of them */
-    uint64_t slots_used;       /* bits: those of board->slots that streams have */
+    uint64_t limit_ns;           /* of waits on the GPU */
+    CUstream internal;           /* for what is not on a stream of the caller */
+    CUevent join_event;          /* with which streams fork and join */
+    lap_stream_t *streams;       /* all of them */
+    uint64_t slots_used;         /* bits: those of control->slots that streams have */
     lap_cuda_share_t share;
     lap_cuda_signal_ctx_t signal_ctx;
-    lap_cuda_held_t held;
+    lap_cuda_pending_t pending;
     lap_cuda_blas_t blas;
     lap_cuda_clock_t clock;
     lap_cuda_caller_t caller;
@@ -200,9 +200,9 @@ struct lap_stream {
     lap_cuda_device_t *device;
     CUstream stream;
     CUstream signal_stream; /* its companion for signals; NULL: none */
-    bool signals_apart; /* the companion was given something that the stream does not wait for, */
-    bool noted;         /* or only times */
-    lap_cuda_time_t *time; /* asked for, and launched with what comes next; NULL: none */
+    bool signals_unjoined;  /* the companion has signals that the stream does not wait for yet, */
+    bool times_unjoined;    /* or timestamps */
+    lap_cuda_time_t *time;  /* asked for, and written by the next launch; NULL: none */
     unsigned slot;
     CUdeviceptr workspace;     /* of cuBLASLt; 0 until the first GEMM */
     unsigned small_workspaces; /* of those after it, taken by the graph that is being made */
@@ -210,7 +210,7 @@ struct lap_stream {
     size_t scratch_bytes;
     CUdeviceptr outgrown[LAP_CUDA_OUTGROWN]; /* earlier ones: graphs may still use them */
     unsigned noutgrown;
-    _Atomic int failure; /* a status: of a function that the stream called */
+    _Atomic int failure; /* the status of a host function of the stream that failed */
     struct lap_stream *next;
 };
 
@@ -219,8 +219,9 @@ lap_status_t lap_cuda_push(const lap_cuda_device_t *device, CUcontext context);
 lap_status_t lap_cuda_pop(const lap_cuda_device_t *device, lap_status_t status);
 
 /*
- * The same with the context of the device, once for rows of calls inside one another; each enter is
- * followed by a leave. In between this thread may do what captures of the caller's forbid.
+ * The same with the context of the device. Enters nest: only the outermost one calls the driver, and
+ * each is followed by a leave. In between this thread may make calls that a capture of the caller's
+ * forbids, such as allocations.
  */
 lap_status_t lap_cuda_enter(lap_cuda_device_t *device);
 /* Returns the status given, or what went wrong here. */
@@ -229,40 +230,40 @@ lap_status_t lap_cuda_leave(lap_cuda_device_t *device, lap_status_t status);
 /* Between enter and leave: launches a kernel after what the stream has been given. */
 lap_status_t lap_cuda_launch(lap_stream_t *stream, lap_cuda_kernel_t kernel, size_t grid_x,
                              size_t grid_y, unsigned block_x, unsigned block_y, const void *args);
-/* The same in any stream of the driver, without the signals that are held back. */
+/* The same in any stream of the driver, and without launching what is pending first. */
 lap_status_t lap_cuda_launch_raw(lap_cuda_device_t *device, CUstream stream,
                                  lap_cuda_kernel_t kernel, size_t grid_x, size_t grid_y,
                                  unsigned block_x, unsigned block_y, const void *args);
 /*
- * Loads the kernels, unless the device has them: all of them, and now, for to load one when it is
- * first launched might mean to wait for those that run. They end with the device.
+ * Loads all kernels of a fatbin, unless the device has them. They are not loaded at their first
+ * launch, because that might wait for kernels that run. The device unloads them when it closes.
  */
 lap_status_t lap_cuda_code_load(lap_cuda_device_t *device, const lap_cuda_code_t *code);
-/* Launches entry `kernel` of kernels that are loaded; no blocks: nothing. Enters and leaves. */
+/* Launches code->kernels[kernel], which is loaded; no blocks: nothing. Enters and leaves. */
 lap_status_t lap_cuda_code_launch(lap_stream_t *stream, const lap_cuda_code_t *code, size_t kernel,
                                   lap_cuda_grid_t grid, const void *args);
 /* The stream's memory for kernels that are loaded: code->stream_bytes. */
 void *lap_cuda_code_memory(lap_stream_t *stream, const lap_cuda_code_t *code);
 /* Between enter and leave: unloads all kernels of layers above. */
 void lap_cuda_code_unload(lap_cuda_device_t *device);
-/* The same with a signal, a kernel of one block, in the stream's companion where it has one. */
+/* Launches a signal, a kernel of one block, in the stream's companion where it has one. */
 lap_status_t lap_cuda_launch_in_signal_ctx(lap_stream_t *stream, lap_cuda_kernel_t kernel,
                                            unsigned threads, const void *args);
 /* The stream goes on when its companion has come to this point. */
 lap_status_t lap_cuda_join_signals(lap_stream_t *stream);
-/* Launches what is held back. */
+/* Launches what is pending. */
 lap_status_t lap_cuda_flush(lap_cuda_device_t *device);
-/* Where the last signal that is held back for a stream writes a time; NULL: there is none. */
-uint64_t **lap_cuda_held_place(lap_cuda_device_t *device, const lap_stream_t *stream);
+/* Where the last pending signal of a stream is to write its time; NULL: it has none pending. */
+uint64_t **lap_cuda_pending_stamp(lap_cuda_device_t *device, const lap_stream_t *stream);
 /*
- * Between enter and leave: holds a sum back, or a copy, which goes with earlier ones of the same
- * rows, to be launched by so many blocks with the signals that follow.
+ * Between enter and leave: defers a sum, or a copy, so that the signals after it join its launch of
+ * `blocks` blocks. A copy of the same rows as a pending one joins that.
  */
-lap_status_t lap_cuda_hold_sum(lap_stream_t *stream, const lap_cuda_reduce_t *reduce,
-                               size_t blocks);
-lap_status_t lap_cuda_hold_copy(lap_stream_t *stream, const lap_cuda_copy_t *copy, size_t blocks);
-/* The same, and the time that was asked for on this stream: before it is given something. */
-lap_status_t lap_cuda_settle(lap_stream_t *stream);
+lap_status_t lap_cuda_defer_sum(lap_stream_t *stream, const lap_cuda_reduce_t *reduce,
+                                size_t blocks);
+lap_status_t lap_cuda_defer_copy(lap_stream_t *stream, const lap_cuda_copy_t *copy, size_t blocks);
+/* Flushes, and then launches the timestamp asked for on this stream: before other work of it. */
+lap_status_t lap_cuda_flush_stream(lap_stream_t *stream);
 
 /* A kernel of the device by its number. */
 lap_status_t lap_cuda_kernel_find(lap_cuda_device_t *device, lap_cuda_kernel_t kernel,
@@ -301,8 +302,8 @@ lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t 
 lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
                                      const uint32_t *raised, size_t n);
 
-/* It did not end its work when it had to: nothing waits for it any more, nor does the process's exit. */
-void lap_cuda_give_up(lap_cuda_device_t *device);
+/* The work of the device did not end in time: no call waits for it any more, nor does exit(). */
+void lap_cuda_abandon(lap_cuda_device_t *device);
 
 void lap_cuda_client_attach(lap_cuda_device_t *device, lap_cuda_client_t *client);
 void lap_cuda_client_detach(lap_cuda_device_t *device, lap_cuda_client_t *client);
@@ -313,23 +314,23 @@ lap_status_t lap_cuda_copy_now(lap_cuda_device_t *device, const lap_copy_t *copy
 /* Destroys the event on the caller's stream, if there is one. */
 void lap_cuda_caller_close(lap_cuda_device_t *device);
 
-/* Writes the GPU's time, in the order of the stream, into memory that the GPU reaches. */
-lap_status_t lap_cuda_note(lap_stream_t *stream, uint64_t *at);
-/* Where a raise is to write when it arrives over a modelled link: that belongs into *ns_p. */
+/* Writes the GPU's time into memory that the GPU reaches, in the order of the stream. */
+lap_status_t lap_cuda_write_time(lap_stream_t *stream, uint64_t *at);
+/* The stamp where a raise writes its arrival over an emulated link; the host copies it to *ns_p. */
 lap_status_t lap_cuda_await_arrival(lap_cuda_device_t *device, uint64_t *ns_p, uint64_t **stamp_p);
-/* Launches the time that was asked for on a stream, if there is one, and lets it forget it. */
+/* Launches the timestamp asked for on a stream, if there is one; then none is asked for. */
 lap_status_t lap_cuda_stamp_now(lap_stream_t *stream);
-/* The same for the first of signals that are held back, which writes it instead. */
+/* The same, but returns its place: the first pending signal writes it instead of a launch. */
 uint64_t *lap_cuda_stamp_before(lap_stream_t *stream);
-/* Brings the times that have come to where they belong. */
+/* Copies timestamps that have been written to the callers' memory. */
 void lap_cuda_read_stamps(lap_cuda_device_t *device);
-/* After a failure: the same, and forgets the others, whose memory may end now. */
+/* After a failure: the same, and drops the others, as the callers may free their memory now. */
 void lap_cuda_forget_stamps(lap_cuda_device_t *device);
 
 /*
- * The times of graphs. Those that are asked for from `keep` on belong to a graph: those that it had
- * before are given back. They come after each launch; `launch` is called before it, when none of an
- * earlier one is on its way any more.
+ * Timestamps of graphs. Those asked for after `capture` belong to the graph: `adopt` gives them to
+ * it, and frees those that it had before. Each launch of the graph writes them; `launch` is called
+ * before it, when no earlier launch of the graph is in flight.
  */
 lap_status_t lap_cuda_times_open(lap_cuda_device_t *device);
 lap_status_t lap_cuda_set_clock(lap_cuda_device_t *device);
@@ -358,8 +359,8 @@ lap_status_t lap_cuda_stream_wait_event(lap_stream_t *stream, lap_event_t *event
 lap_status_t lap_cuda_event_synchronize(lap_event_t *event, const lap_watch_t *watch);
 int lap_cuda_gpu(lap_device_t *device);
 bool lap_cuda_stall(lap_stream_t *stream, lap_stall_t *stall_p);
-void lap_cuda_let_go(lap_device_t *device);
-bool lap_cuda_gave_up(lap_device_t *device, lap_stall_t *stall_p);
+void lap_cuda_abort_waits(lap_device_t *device);
+bool lap_cuda_timed_out(lap_device_t *device, lap_stall_t *stall_p);
 void lap_cuda_release(lap_device_t *device, lap_event_t *until);
 lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p);
 lap_status_t lap_cuda_copy(lap_stream_t *stream, const lap_copy_t *copy);
@@ -379,7 +380,7 @@ lap_status_t lap_cuda_graph_begin(lap_stream_t *const *streams, size_t count);
 lap_status_t lap_cuda_graph_end(lap_stream_t *const *streams, size_t count, lap_graph_t **graph_p);
 lap_status_t lap_cuda_graph_launch(lap_graph_t *graph, lap_stream_t *stream);
 void lap_cuda_graph_destroy(lap_graph_t *graph);
-lap_status_t lap_cuda_caller_begin(lap_device_t *device, void *caller, bool *keeps_p);
+lap_status_t lap_cuda_caller_begin(lap_device_t *device, void *caller, bool *capturing_p);
 void lap_cuda_caller_end(lap_device_t *device);
 lap_status_t lap_cuda_caller_record(lap_device_t *device, void *caller, lap_event_t **event_p);
 lap_status_t lap_cuda_caller_wait_event(void *caller, lap_event_t *event);

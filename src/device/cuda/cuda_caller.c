@@ -73,7 +73,7 @@ void lap_cuda_caller_close(lap_cuda_device_t *device)
 }
 
 /* Whether a graph is captured from it. */
-static lap_status_t ask_stream(const lap_cuda_device_t *device, CUstream stream, bool *keeps_p)
+static lap_status_t ask_stream(const lap_cuda_device_t *device, CUstream stream, bool *capturing_p)
 {
     const lap_cuda_api_t *api = &device->api;
     CUstreamCaptureStatus state;
@@ -81,25 +81,25 @@ static lap_status_t ask_stream(const lap_cuda_device_t *device, CUstream stream,
     if (state == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
         return lap_error(LAP_ERR_INVALID,
                          "the stream's capture has been invalidated: end the capture");
-    *keeps_p = state == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    *capturing_p = state == CU_STREAM_CAPTURE_STATUS_ACTIVE;
     return LAP_OK;
 }
 
 static lap_status_t take_stream(lap_cuda_device_t *device, CUcontext context, CUstream stream,
-                                bool *keeps_p)
+                                bool *capturing_p)
 {
     LAP_TRY(take_context(device, context));
     LAP_TRY(enter(device));
-    return leave(device, ask_stream(device, stream, keeps_p));
+    return leave(device, ask_stream(device, stream, capturing_p));
 }
 
-lap_status_t lap_cuda_caller_begin(lap_device_t *handle, void *caller, bool *keeps_p)
+lap_status_t lap_cuda_caller_begin(lap_device_t *handle, void *caller, bool *capturing_p)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
     CUcontext context;
     LAP_TRY(context_of(device, caller, &context));
     LAP_TRY(lap_cuda_enter(device));
-    const lap_status_t status = take_stream(device, context, caller, keeps_p);
+    const lap_status_t status = take_stream(device, context, caller, capturing_p);
     return status == LAP_OK ? LAP_OK : lap_cuda_leave(device, status);
 }
 

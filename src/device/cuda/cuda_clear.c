@@ -152,7 +152,7 @@ static CUgraphNode only_root(const clearing_t *clearing)
 /* The arguments of a kernel that can clear words besides. */
 typedef union signalling {
     lap_cuda_signals_t signal;
-    lap_cuda_spread_t spread;
+    lap_cuda_multicast_t multicast;
 } signalling_t;
 
 static lap_cuda_signals_t *signals_of(const clearing_t *clearing,
@@ -163,9 +163,9 @@ static lap_cuda_signals_t *signals_of(const clearing_t *clearing,
         memcpy(&args->signal, params->kernelParams[0], sizeof(args->signal));
         return &args->signal;
     }
-    if (params->func == kernels[LAP_CUDA_KERNEL_spread]) {
-        memcpy(&args->spread, params->kernelParams[0], sizeof(args->spread));
-        return &args->spread.signals;
+    if (params->func == kernels[LAP_CUDA_KERNEL_multicast]) {
+        memcpy(&args->multicast, params->kernelParams[0], sizeof(args->multicast));
+        return &args->multicast.signals;
     }
     return NULL;
 }

@@ -10,7 +10,7 @@ struct lap_cuda_loaded {
     const lap_cuda_code_t *code;
     CUlibrary library;
     CUdeviceptr memory;    /* of all streams, one after the other; 0: none */
-    CUfunction *functions; /* as code->entries */
+    CUfunction *functions; /* as code->kernels */
     lap_cuda_loaded_t *next;
 };
 
@@ -43,23 +43,23 @@ void lap_cuda_code_unload(lap_cuda_device_t *device)
 }
 
 /* A GPU that has less shared memory than a kernel would take refuses the launch, if there is one. */
-static lap_status_t load_entry(lap_cuda_device_t *device, CUlibrary library,
-                               const struct lap_cuda_entry *entry, CUfunction *function)
+static lap_status_t load_kernel(lap_cuda_device_t *device, CUlibrary library,
+                                const struct lap_cuda_kernel_name *named, CUfunction *function)
 {
     const lap_cuda_api_t *api = &device->api;
     const size_t most = (size_t)device->shared_most;
-    const int shared = (int)(entry->shared < most ? entry->shared : most);
+    const int shared = (int)(named->shared < most ? named->shared : most);
     CUkernel kernel;
     LAP_TRY(
-        lap_cuda_check(api, api->cuLibraryGetKernel(&kernel, library, entry->name), entry->name));
-    LAP_TRY(lap_cuda_check(api, api->cuKernelGetFunction(function, kernel), entry->name));
-    if (entry->shared > 0)
+        lap_cuda_check(api, api->cuLibraryGetKernel(&kernel, library, named->name), named->name));
+    LAP_TRY(lap_cuda_check(api, api->cuKernelGetFunction(function, kernel), named->name));
+    if (named->shared > 0)
         LAP_TRY(
             lap_cuda_check(api,
                            api->cuFuncSetAttribute(
                                *function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared),
-                           entry->name));
-    return lap_cuda_check(api, api->cuFuncLoad(*function), entry->name);
+                           named->name));
+    return lap_cuda_check(api, api->cuFuncLoad(*function), named->name);
 }
 
 static lap_status_t load(lap_cuda_device_t *device, lap_cuda_loaded_t *loaded)
@@ -74,7 +74,7 @@ static lap_status_t load(lap_cuda_device_t *device, lap_cuda_loaded_t *loaded)
         api, api->cuLibraryLoadData(&loaded->library, code->fatbin, NULL, NULL, 0, NULL, NULL, 0),
         "cuLibraryLoadData"));
     for (size_t i = 0; i < code->count; i++)
-        LAP_TRY(load_entry(device, loaded->library, &code->entries[i], &loaded->functions[i]));
+        LAP_TRY(load_kernel(device, loaded->library, &code->kernels[i], &loaded->functions[i]));
     if (code->stream_bytes == 0)
         return LAP_OK;
     return lap_cuda_memory(device, LAP_CUDA_SLOTS * code->stream_bytes, &loaded->memory);
@@ -115,7 +115,7 @@ static lap_status_t launch(lap_stream_t *stream, CUfunction function, const char
 {
     const lap_cuda_api_t *api = &stream->device->api;
     void *params[] = {(void *)(uintptr_t)args};
-    LAP_TRY(lap_cuda_settle(stream));
+    LAP_TRY(lap_cuda_flush_stream(stream));
     return lap_cuda_check(api,
                           api->cuLaunchKernel(function, (unsigned)grid.x,
                                               grid.y ? (unsigned)grid.y : 1, 1, grid.threads, 1, 1,
@@ -131,5 +131,5 @@ lap_status_t lap_cuda_code_launch(lap_stream_t *stream, const lap_cuda_code_t *c
         return LAP_OK;
     LAP_TRY(lap_cuda_enter(stream->device));
     return lap_cuda_leave(stream->device, launch(stream, loaded->functions[kernel],
-                                                 code->entries[kernel].name, grid, args));
+                                                 code->kernels[kernel].name, grid, args));
 }

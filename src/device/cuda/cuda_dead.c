@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A GPU that is given up. Kernels of a foreign library, which wait for a rank that has died, cannot
- * be ended: neither ncclCommRevoke nor ncclCommAbort ends those of cuBLASMp. The CUDA runtime inside
- * such a library waits for them when the process exits, for ever. So an exit has a limit from then
- * on: exit handlers have some seconds, and the process ends with the status that it was given.
+ * A GPU that is abandoned, because its work does not end. Kernels of cuBLASMp that wait for a rank
+ * that has died cannot be ended: neither ncclCommRevoke nor ncclCommAbort does so. The CUDA runtime
+ * inside that library waits for them at exit, for ever. So exit has a time limit from then on: exit
+ * handlers have 3 s, and then the process ends with its exit status.
  */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@ static void *end_process(void *status)
     _exit((int)(intptr_t)status);
 }
 
-/* Output that is still buffered would be lost: the C library writes it after all handlers. */
+/* Buffered output is written here: the C library would do so only after all handlers. */
 static void limit_exit(int status, void *unused)
 {
     pthread_t thread;
@@ -33,7 +33,7 @@ static void limit_exit(int status, void *unused)
     (void)fflush(NULL);
 }
 
-/* The library stays loaded: a handler with a status belongs to no library that takes it along. */
+/* The library stays loaded: dlclose does not remove a handler of on_exit. */
 static void stay_loaded(void)
 {
     static const char here = 0;
@@ -42,7 +42,7 @@ static void stay_loaded(void)
         (void)dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
-void lap_cuda_give_up(lap_cuda_device_t *device)
+void lap_cuda_abandon(lap_cuda_device_t *device)
 {
     if (device->dead)
         return;

@@ -266,16 +266,16 @@ static lap_status_t open_stamps(lap_cuda_device_t *device)
 static lap_status_t open_inside(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
-    void *board;
+    void *control;
     LAP_TRY(lap_cuda_check(
         api, api->cuCtxGetStreamPriorityRange(&device->share.lazy, &device->share.urgent),
         "cuCtxGetStreamPriorityRange"));
     LAP_TRY(load_kernels(device));
     lap_cuda_signal_ctx_open(device);
-    LAP_TRY(lap_cuda_pin(device, sizeof(*device->board), &board));
-    device->board = board;
-    LAP_TRY(lap_cuda_own_stream(device, true, &device->side));
-    LAP_TRY(lap_cuda_check(api, api->cuEventCreate(&device->joint, CU_EVENT_DISABLE_TIMING),
+    LAP_TRY(lap_cuda_pin(device, sizeof(*device->control), &control));
+    device->control = control;
+    LAP_TRY(lap_cuda_own_stream(device, true, &device->internal));
+    LAP_TRY(lap_cuda_check(api, api->cuEventCreate(&device->join_event, CU_EVENT_DISABLE_TIMING),
                            "cuEventCreate"));
     CUdeviceptr lost;
     LAP_TRY(lap_cuda_memory(device, (1 + LAP_CUDA_SLOTS) * sizeof(*device->lost), &lost));
@@ -356,14 +356,14 @@ static void close_inside(lap_cuda_device_t *device)
     if (device->blas.handle)
         (void)api->cublasLtDestroy(device->blas.handle);
     lap_cuda_caller_close(device);
-    if (device->joint)
-        (void)api->cuEventDestroy(device->joint);
-    if (device->side)
-        (void)api->cuStreamDestroy(device->side);
+    if (device->join_event)
+        (void)api->cuEventDestroy(device->join_event);
+    if (device->internal)
+        (void)api->cuStreamDestroy(device->internal);
     if (device->lost)
         (void)api->cuMemFree((CUdeviceptr)(uintptr_t)device->lost);
-    if (device->board)
-        (void)api->cuMemFreeHost(device->board);
+    if (device->control)
+        (void)api->cuMemFreeHost(device->control);
     if (device->clock.stamps)
         (void)api->cuMemFreeHost(device->clock.stamps);
     lap_cuda_code_unload(device);
@@ -482,8 +482,8 @@ const lap_device_ops_t lap_cuda_ops = {
     .event_synchronize = lap_cuda_event_synchronize,
     .gpu = lap_cuda_gpu,
     .stall = lap_cuda_stall,
-    .let_go = lap_cuda_let_go,
-    .gave_up = lap_cuda_gave_up,
+    .abort_waits = lap_cuda_abort_waits,
+    .timed_out = lap_cuda_timed_out,
     .release = lap_cuda_release,
     .stamp = lap_cuda_stamp,
     .stamp_delay = lap_no_stamp_delay,

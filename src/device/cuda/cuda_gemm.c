@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GEMM on a GPU: by cuBLASLt, whose choice of a kernel is cached for each shape; sums are fp32 and
- * the same in every call. It writes d itself where it can, with beta and bias. Where more is to be
- * done to the sums, or d has a type that it does not write, it writes fp32 into memory of the
- * stream, and a reduction of one source finishes them. FP8 matrices it takes only with k along their
- * rows: others are turned first, into memory of the stream, and where both are, k becomes a multiple
- * of 16, which it wants, by zeros. What it cannot do at all, such as FP8 matrices with other odd
- * sizes, a plain kernel does, slowly.
+ * GEMM on a GPU: by cuBLASLt, whose choice of a kernel is cached for each shape. Sums are fp32 and
+ * the same in every call. cuBLASLt writes d itself where it can, with beta and bias. Where more is to
+ * be done to the sums, or d has a type that it does not write, it writes fp32 into scratch memory of
+ * the stream, and a reduction of one source finishes them. It takes FP8 matrices only with k along
+ * their rows. Others are transposed first, into scratch memory. Where both are, zeros make k a
+ * multiple of 16, which it requires. A plain, slow kernel does what it cannot do at all, such as FP8
+ * matrices with other odd sizes.
  *
- * Its own GELU is an approximation, taken only by those who ask for it with LAP_GPU_GELU=fast. With
+ * Its own GELU is an approximation, used only with LAP_GPU_GELU=fast. With
  * a tanh that is off by 2^-11, as the GPU's is, 1 + tanh is off by more than bfloat16 rounds where x
  * is negative: by a fifth of itself at -3.
  *
@@ -35,7 +35,7 @@ typedef struct target {
     lap_dtype_t dtype;
 } target_t;
 
-/* The old one is not freed: what was issued uses it, and freeing would mean to wait for that. */
+/* The old one is not freed: work in flight uses it, and freeing would wait for that work. */
 static lap_status_t grow_scratch(lap_stream_t *stream, size_t wanted)
 {
     CUdeviceptr memory;
@@ -128,7 +128,7 @@ static lap_status_t multiply(lap_stream_t *stream, const lap_gemm_t *gemm,
 {
     lap_cuda_device_t *device = stream->device;
     const lap_cuda_api_t *api = &device->api;
-    LAP_TRY(lap_cuda_settle(stream));
+    LAP_TRY(lap_cuda_flush_stream(stream));
     LAP_TRY(get_workspace(stream));
     const lap_cuda_pointers_t pointers = {
         .a_scale = block->a_scale,
@@ -252,20 +252,20 @@ typedef enum way {
     NOTHING,  /* there is nothing to do */
     PLAINLY,  /* by the plain kernel */
     DIRECTLY, /* cuBLASLt writes d */
-    IN_TWO,   /* it writes sums into memory of the stream, which a reduction then finishes */
+    IN_TWO,   /* cuBLASLt writes sums into scratch, and a reduction finishes them */
 } way_t;
 
 /*
- * A block as cuBLASLt is to do it. Pointers to memory of the stream are NULL, which is aligned as
- * that memory is, until the job has its place there.
+ * A block as cuBLASLt is to do it. Pointers to scratch memory are NULL, which is aligned as scratch
+ * is, until place() sets them.
  */
 typedef struct job {
     way_t way;
     lap_cuda_plan_t *plan;
     lap_gemm_t gemm;
     lap_gemm_block_t block;
-    bool turns_a, turns_b;
-    size_t b_at, sums_at, bytes; /* in the memory of the stream, where a turned comes first */
+    bool transposes_a, transposes_b;
+    size_t b_at, sums_at, bytes; /* offsets in scratch, where the transposed a comes first */
     void *sums;
 } job_t;
 
@@ -275,25 +275,25 @@ static size_t aligned(size_t bytes)
 }
 
 /*
- * Tensor cores take FP8 operands as [rows, k] and [n, k]; what is not so is to become so. Where both
- * are to, as for the gradient of a weight, k may be any number of tokens.
+ * Tensor cores take FP8 operands as [rows, k] and [n, k]; others are transposed. Where both are, as for
+ * the gradient of a weight, k may be any number of tokens.
  */
-static void turn_operands(job_t *job)
+static void transpose_operands(job_t *job)
 {
     lap_gemm_t *gemm = &job->gemm;
     if (!lap_dtype_is_fp8(gemm->a_dtype) || !lap_dtype_is_fp8(gemm->b_dtype))
         return;
-    job->turns_a = gemm->a_transposed;
-    job->turns_b = gemm->b_plain;
-    if (job->turns_a && job->turns_b)
+    job->transposes_a = gemm->a_transposed;
+    job->transposes_b = gemm->b_plain;
+    if (job->transposes_a && job->transposes_b)
         gemm->k = (gemm->k + FP8_DEPTH - 1) / FP8_DEPTH * FP8_DEPTH;
-    if (job->turns_a) {
+    if (job->transposes_a) {
         job->block.a = NULL;
         job->block.a_stride = gemm->k;
         job->bytes = aligned(job->block.rows * gemm->k);
     }
     job->b_at = job->bytes;
-    if (job->turns_b) {
+    if (job->transposes_b) {
         gemm->b = NULL;
         gemm->b_stride = gemm->k;
         job->bytes += aligned(gemm->n * gemm->k);
@@ -301,7 +301,7 @@ static void turn_operands(job_t *job)
     gemm->a_transposed = gemm->b_plain = false;
 }
 
-/* Asks cuBLASLt for a plan: first for all of it, then for the sums. */
+/* Asks cuBLASLt for a plan: first for the GEMM with its epilogue, then for the sums only. */
 static lap_status_t find_plan(lap_cuda_device_t *device, bool timed, job_t *job)
 {
     const lap_gemm_t *gemm = &job->gemm;
@@ -337,26 +337,26 @@ static lap_status_t find_way(lap_cuda_device_t *device, const lap_gemm_t *gemm,
         (block->a_scale && !lap_dtype_is_fp8(gemm->a_dtype)) ||
         (gemm->b_scale && !lap_dtype_is_fp8(gemm->b_dtype)))
         return LAP_OK;
-    turn_operands(job_p);
+    transpose_operands(job_p);
     return find_plan(device, timed, job_p);
 }
 
-/* Gives the job its place in the memory of the stream. */
+/* Sets the job's pointers to scratch memory. */
 static lap_status_t place(lap_stream_t *stream, job_t *job)
 {
     LAP_TRY(grow_scratch(stream, job->bytes));
     char *scratch = (char *)(uintptr_t)stream->scratch;
-    if (job->turns_a)
+    if (job->transposes_a)
         job->block.a = scratch;
-    if (job->turns_b)
+    if (job->transposes_b)
         job->gemm.b = scratch + job->b_at;
     job->sums = scratch + job->sums_at;
     return LAP_OK;
 }
 
-/* The operands that are to be turned, from where the caller has them. */
-static lap_status_t run_turns(lap_stream_t *stream, const lap_gemm_t *gemm,
-                              const lap_gemm_block_t *block, const job_t *job)
+/* Transposes operands from the caller's memory into scratch. */
+static lap_status_t run_transposes(lap_stream_t *stream, const lap_gemm_t *gemm,
+                                   const lap_gemm_block_t *block, const job_t *job)
 {
     const size_t depth = job->gemm.k;
     const lap_transpose_t a = {.src = block->a,
@@ -371,9 +371,9 @@ static lap_status_t run_turns(lap_stream_t *stream, const lap_gemm_t *gemm,
                                .cols = gemm->n,
                                .src_stride = gemm->b_stride,
                                .dst_stride = depth};
-    if (job->turns_a)
+    if (job->transposes_a)
         LAP_TRY(lap_cuda_transpose_padded(stream, &a, depth));
-    return job->turns_b ? lap_cuda_transpose_padded(stream, &b, depth) : LAP_OK;
+    return job->transposes_b ? lap_cuda_transpose_padded(stream, &b, depth) : LAP_OK;
 }
 
 static lap_status_t run_in_two(lap_stream_t *stream, const job_t *job)
@@ -409,14 +409,14 @@ static lap_status_t run_block(lap_stream_t *stream, const lap_gemm_t *gemm,
     if (job.way == PLAINLY)
         return multiply_plainly(stream, gemm, block);
     LAP_TRY(place(stream, &job));
-    LAP_TRY(run_turns(stream, gemm, block, &job));
+    LAP_TRY(run_transposes(stream, gemm, block, &job));
     if (job.way == IN_TWO)
         return run_in_two(stream, &job);
     return multiply(stream, &job.gemm, &job.block, job.plan, block->d,
                     gemm->finish ? gemm->finish->beta : 0);
 }
 
-/* What is left of them must be at least one. */
+/* A GEMM needs at least one multiprocessor. */
 static lap_status_t check_spare(const lap_cuda_device_t *device, int spare)
 {
     if (spare < device->share.sms)
@@ -446,9 +446,9 @@ lap_status_t lap_cuda_gemm(lap_stream_t *stream, const lap_gemm_t *gemm)
 }
 
 /*
- * The driver loads a kernel when it is launched for the first time, and may wait until nothing runs
- * any more: for ever, if what runs waits for a peer that is held up in the same way. So it is loaded
- * before, as part of a graph that nobody launches. Where that fails, the launch will say why.
+ * The driver loads a kernel at its first launch, and may wait until nothing runs any more. That is a
+ * deadlock if a running kernel waits for a peer whose driver does the same. So the kernel is loaded
+ * before, as part of a graph that is never launched. Where that fails, the launch will say why.
  */
 static void load_kernel(lap_stream_t *stream, const job_t *job)
 {
@@ -457,21 +457,21 @@ static void load_kernel(lap_stream_t *stream, const job_t *job)
     lap_stream_t capturing = *stream;
     CUgraph graph = NULL;
     CUgraphExec exec = NULL;
-    capturing.stream = device->side;
+    capturing.stream = device->internal;
     job->plan->loaded = true;
-    if (api->cuStreamBeginCapture(device->side, CU_STREAM_CAPTURE_MODE_RELAXED) != CUDA_SUCCESS)
+    if (api->cuStreamBeginCapture(device->internal, CU_STREAM_CAPTURE_MODE_RELAXED) != CUDA_SUCCESS)
         return;
     (void)multiply(&capturing, &job->gemm, &job->block, job->plan,
                    job->way == IN_TWO ? job->sums : job->block.d,
                    job->plan->key.accumulates ? 1.0f : 0.0f);
-    if (api->cuStreamEndCapture(device->side, &graph) != CUDA_SUCCESS || !graph)
+    if (api->cuStreamEndCapture(device->internal, &graph) != CUDA_SUCCESS || !graph)
         return;
     if (api->cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS)
         (void)api->cuGraphExecDestroy(exec);
     (void)api->cuGraphDestroy(graph);
 }
 
-/* All that a block needs but cannot be had while streams may be waiting for peers. */
+/* Allocates and loads what cannot be while streams may be waiting for peers. */
 static lap_status_t prepare_block(lap_stream_t *stream, const lap_gemm_t *gemm,
                                   const lap_gemm_block_t *block, bool tries)
 {

@@ -17,19 +17,20 @@ static lap_status_t join(lap_stream_t *from, lap_stream_t *to)
 {
     const lap_cuda_device_t *device = from->device;
     const lap_cuda_api_t *api = &device->api;
-    LAP_TRY(lap_cuda_settle(from));
+    LAP_TRY(lap_cuda_flush_stream(from));
     LAP_TRY(lap_cuda_join_signals(from));
-    LAP_TRY(lap_cuda_check(api, api->cuEventRecord(device->joint, from->stream), "cuEventRecord"));
-    return lap_cuda_check(api, api->cuStreamWaitEvent(to->stream, device->joint, 0),
+    LAP_TRY(
+        lap_cuda_check(api, api->cuEventRecord(device->join_event, from->stream), "cuEventRecord"));
+    return lap_cuda_check(api, api->cuStreamWaitEvent(to->stream, device->join_event, 0),
                           "cuStreamWaitEvent");
 }
 
-/* What this thread does meanwhile besides, such as allocating memory, is not part of the graph. */
+/* Other calls of this thread meanwhile, such as allocations, are not part of the graph. */
 static lap_status_t begin(lap_stream_t *const *streams, size_t count)
 {
     const lap_cuda_api_t *api = &streams[0]->device->api;
     for (lap_stream_t *other = streams[0]->device->streams; other; other = other->next) {
-        LAP_TRY(lap_cuda_settle(other));
+        LAP_TRY(lap_cuda_flush_stream(other));
         LAP_TRY(lap_cuda_join_signals(other));
         other->small_workspaces = 0;
     }
@@ -55,17 +56,18 @@ lap_status_t lap_cuda_graph_begin(lap_stream_t *const *streams, size_t count)
     return LAP_OK;
 }
 
-/* The stream leaves the state of being captured, whatever happens. */
+/* Ends the capture, also after a failure. */
 static lap_status_t end(lap_stream_t *const *streams, size_t count, CUgraph *captured_p)
 {
     lap_cuda_device_t *device = streams[0]->device;
     const lap_cuda_api_t *api = &device->api;
-    lap_status_t status = lap_cuda_settle(streams[0]);
+    lap_status_t status = lap_cuda_flush_stream(streams[0]);
     for (size_t i = 1; i < count && status == LAP_OK; i++)
         status = join(streams[i], streams[0]);
-    /* Others that the graph has work of have been joined, but for times that they are to note. */
+    /* Streams with work in the graph have been joined, but perhaps not the timestamps after it. */
     for (lap_stream_t *other = device->streams; other && status == LAP_OK; other = other->next)
-        if (other != streams[0] && (other->time || other->noted || other->signals_apart))
+        if (other != streams[0] &&
+            (other->time || other->times_unjoined || other->signals_unjoined))
             status = join(other, streams[0]);
     if (status == LAP_OK)
         status = lap_cuda_join_signals(streams[0]);
@@ -79,8 +81,8 @@ static lap_status_t end(lap_stream_t *const *streams, size_t count, CUgraph *cap
     return status;
 }
 
-/* Changes the graph that is there, if the new one has the same form; else makes another. */
-static lap_status_t renew(lap_cuda_device_t *device, CUgraph captured, CUgraphExec *exec)
+/* Updates the executable graph, if the new one has the same form; else makes another. */
+static lap_status_t update(lap_cuda_device_t *device, CUgraph captured, CUgraphExec *exec)
 {
     const lap_cuda_api_t *api = &device->api;
     CUgraphExecUpdateResultInfo info;
@@ -95,13 +97,13 @@ static lap_status_t renew(lap_cuda_device_t *device, CUgraph captured, CUgraphEx
                           "cuGraphInstantiate");
 }
 
-static lap_status_t keep(lap_stream_t *const *streams, size_t count, lap_graph_t *graph)
+static lap_status_t instantiate(lap_stream_t *const *streams, size_t count, lap_graph_t *graph)
 {
     CUgraph captured;
     LAP_TRY(end(streams, count, &captured));
     lap_status_t status = lap_cuda_clear_at_once(graph->device, captured);
     if (status == LAP_OK)
-        status = renew(graph->device, captured, &graph->exec);
+        status = update(graph->device, captured, &graph->exec);
     (void)graph->device->api.cuGraphDestroy(captured);
     return status;
 }
@@ -112,7 +114,7 @@ lap_status_t lap_cuda_graph_end(lap_stream_t *const *streams, size_t count, lap_
     lap_graph_t none = {.device = device}, *graph = *graph_p ? *graph_p : &none;
     lap_status_t status = lap_cuda_enter(device);
     if (status == LAP_OK)
-        status = lap_cuda_leave(device, keep(streams, count, graph));
+        status = lap_cuda_leave(device, instantiate(streams, count, graph));
     if (status == LAP_OK)
         lap_cuda_times_adopt(device, &graph->times);
     else
@@ -133,7 +135,7 @@ lap_status_t lap_cuda_graph_end(lap_stream_t *const *streams, size_t count, lap_
 static lap_status_t launch(lap_graph_t *graph, lap_stream_t *stream)
 {
     const lap_cuda_api_t *api = &graph->device->api;
-    LAP_TRY(lap_cuda_settle(stream));
+    LAP_TRY(lap_cuda_flush_stream(stream));
     lap_cuda_times_launch(graph->device, &graph->times);
     return lap_cuda_check(api, api->cuGraphLaunch(graph->exec, stream->stream), "cuGraphLaunch");
 }

@@ -16,30 +16,30 @@
     X(advance)                                                                                     \
     X(signal)                                                                                      \
     X(stamp)                                                                                       \
-    X(spread)                                                                                      \
+    X(multicast)                                                                                   \
     X(sum)                                                                                         \
     X(clear) X(reduce) X(column_sums) X(multiply) X(fill) X(copy) X(cast) X(transpose)
 
-#define LAP_CUDA_BATCH 32      /* waits or raises of one launch: a lane each */
-#define LAP_CUDA_FEW 16        /* waits, and raises, of a launch that has both, or other work */
-#define LAP_CUDA_COUNTED 64    /* words that such a launch may count the signals of */
-#define LAP_CUDA_CLEAR 64      /* words of one launch, */
-#define LAP_CUDA_CLEARS 8      /* and of a launch that has signals */
-#define LAP_CUDA_ADVANCE 256   /* words of one launch */
-#define LAP_CUDA_SOURCES 64    /* of a reduction */
-#define LAP_CUDA_SLOTS 64      /* streams of a device */
-#define LAP_CUDA_VECTOR 8      /* elements that a thread takes at a time where it can */
-#define LAP_CUDA_THREADS 256   /* of a block of the arithmetic that needs no other number */
-#define LAP_CUDA_REDUCERS 3    /* blocks of lap_reduce that a multiprocessor has at a time */
-#define LAP_CUDA_MOVERS 1024   /* threads of a block of lap_copy: most of a multiprocessor */
-#define LAP_CUDA_COPIES 16     /* that lap_spread makes of what it reads once, */
-#define LAP_CUDA_SPREADERS 512 /* and threads of a block of it: two to a multiprocessor */
-#define LAP_CUDA_PIECE 16384   /* bytes of a row that a warp of lap_copy moves in one go */
-#define LAP_CUDA_STRIP 2048    /* elements of a row that a warp of lap_cast takes in one go */
-#define LAP_CUDA_TILE 16       /* rows and columns of d of a block of lap_multiply */
-#define LAP_CUDA_SUMMERS 1024  /* threads of a block of lap_column_sums, */
-#define LAP_CUDA_ACROSS 16     /* and vectors of a row that it takes, at most */
-#define LAP_CUDA_TURN 128      /* rows and columns of a block of lap_transpose */
+#define LAP_CUDA_BATCH 32          /* waits or raises of one launch: a thread of its warp each */
+#define LAP_CUDA_FEW 16            /* waits, and raises, of a launch that has both, or other work */
+#define LAP_CUDA_COUNTED 64        /* words that such a launch may count the signals of */
+#define LAP_CUDA_CLEAR 64          /* words of one launch, */
+#define LAP_CUDA_CLEARS 8          /* and of a launch that has signals */
+#define LAP_CUDA_ADVANCE 256       /* words of one launch */
+#define LAP_CUDA_SOURCES 64        /* of a reduction */
+#define LAP_CUDA_SLOTS 64          /* streams of a device */
+#define LAP_CUDA_VECTOR 8          /* elements that a thread takes at a time where it can */
+#define LAP_CUDA_THREADS 256       /* of a block of the arithmetic that needs no other number */
+#define LAP_CUDA_REDUCE_BLOCKS 3   /* blocks of lap_reduce that a multiprocessor has at a time */
+#define LAP_CUDA_COPY_THREADS 1024 /* threads of a block of lap_copy: most of a multiprocessor */
+#define LAP_CUDA_COPIES 16         /* that lap_multicast makes of what it reads once, */
+#define LAP_CUDA_MULTICAST_THREADS 512 /* and threads of a block of it: two to a multiprocessor */
+#define LAP_CUDA_PIECE 16384           /* bytes of a row that a warp of lap_copy moves in one go */
+#define LAP_CUDA_STRIP 2048         /* elements of a row that a warp of lap_cast takes in one go */
+#define LAP_CUDA_TILE 16            /* rows and columns of d of a block of lap_multiply */
+#define LAP_CUDA_SUMS_THREADS 1024  /* threads of a block of lap_column_sums, */
+#define LAP_CUDA_ACROSS 16          /* and vectors of a row that it takes, at most */
+#define LAP_CUDA_TRANSPOSE_TILE 128 /* rows and columns of a block of lap_transpose */
 
 /*
  * A signal word in device memory, with the tag of its latest raise; a cache line each. Over an
@@ -65,16 +65,16 @@ typedef struct lap_cuda_slot {
     uint32_t reserved[2];
 } lap_cuda_slot_t;
 
-/* LAP_CUDA_RELEASE is written by the host, LAP_CUDA_GAVE_UP by a wait; either ends all waits. */
-enum { LAP_CUDA_GO = 0, LAP_CUDA_RELEASE = 1, LAP_CUDA_GAVE_UP = 2 };
+/* LAP_CUDA_ABORTED is written by the host, LAP_CUDA_TIMED_OUT by a wait; both end all waits. */
+enum { LAP_CUDA_GO = 0, LAP_CUDA_ABORTED = 1, LAP_CUDA_TIMED_OUT = 2 };
 
-/* Pinned memory of a device. */
-typedef struct lap_cuda_board {
+/* The control block of a device, in pinned memory: host and waits tell each other about stalls. */
+typedef struct lap_cuda_control {
     uint32_t abort; /* not LAP_CUDA_GO: waits end at once */
     uint32_t reserved[15];
-    lap_cuda_slot_t late; /* of the wait that gave up */
+    lap_cuda_slot_t late; /* of the first wait that timed out */
     lap_cuda_slot_t slots[LAP_CUDA_SLOTS];
-} lap_cuda_board_t;
+} lap_cuda_control_t;
 
 /* Where signals of one launch write times, in pinned memory; NULL: nobody asks. */
 typedef struct lap_cuda_signal_times {
@@ -94,7 +94,7 @@ typedef struct lap_cuda_wait {
 } lap_cuda_wait_t;
 
 typedef struct lap_cuda_waits {
-    lap_cuda_board_t *board;
+    lap_cuda_control_t *control;
     lap_cuda_slot_t *slot;
     uint32_t *lost;    /* device memory: set when a wait ends in vain; nothing is raised then */
     uint64_t limit_ns; /* how long one may last */
@@ -138,7 +138,7 @@ typedef struct lap_cuda_few_times {
  * has them. Or they come before it: then its first block raises, and every block waits.
  */
 typedef struct lap_cuda_signals {
-    lap_cuda_board_t *board; /* of the waits, as in lap_cuda_waits_t */
+    lap_cuda_control_t *control; /* of the waits, as in lap_cuda_waits_t */
     lap_cuda_slot_t *slot;
     uint32_t *lost;
     uint64_t limit_ns;
@@ -244,13 +244,13 @@ typedef struct lap_cuda_copy {
  * Copies of rows of bytes, which are read once, and signals before and after them. `vector` bytes are
  * moved at a time: all sizes, addresses and strides are multiples of it.
  */
-typedef struct lap_cuda_spread {
+typedef struct lap_cuda_multicast {
     const void *src;
     size_t rows, row_bytes, dst_stride, src_stride;
     uint32_t vector, n;
     void *dst[LAP_CUDA_COPIES];
     lap_cuda_signals_t before, signals;
-} lap_cuda_spread_t;
+} lap_cuda_multicast_t;
 
 typedef struct lap_cuda_cast {
     int32_t from, to;

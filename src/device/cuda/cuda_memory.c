@@ -27,14 +27,14 @@ lap_status_t lap_cuda_clear(lap_cuda_device_t *device, CUdeviceptr memory, size_
     const lap_cuda_api_t *api = &device->api;
     char what[80];
     /* An earlier failure is reported as such: it is not the fault of this memory. */
-    const CUresult before = api->cuStreamQuery(device->side);
+    const CUresult before = api->cuStreamQuery(device->internal);
     if (before != CUDA_ERROR_NOT_READY)
         LAP_TRY(lap_cuda_check(api, before, "what the GPU was given before"));
-    LAP_TRY(lap_cuda_check(api, api->cuMemsetD8Async(memory, 0, bytes, device->side),
+    LAP_TRY(lap_cuda_check(api, api->cuMemsetD8Async(memory, 0, bytes, device->internal),
                            "cuMemsetD8Async"));
     snprintf(what, sizeof(what), "clearing %zu bytes at %#llx, or what ran meanwhile,", bytes,
              (unsigned long long)memory);
-    return lap_cuda_check(api, api->cuStreamSynchronize(device->side), what);
+    return lap_cuda_check(api, api->cuStreamSynchronize(device->internal), what);
 }
 
 lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p)

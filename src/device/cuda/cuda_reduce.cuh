@@ -273,13 +273,13 @@ __device__ void reduce_all(const lap_cuda_reduce_t &r)
 
 } // namespace
 
-extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS, LAP_CUDA_REDUCERS)
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS, LAP_CUDA_REDUCE_BLOCKS)
     lap_reduce(const lap_cuda_reduce_t r)
 {
     reduce_all(r);
 }
 
-extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS, LAP_CUDA_REDUCERS)
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS, LAP_CUDA_REDUCE_BLOCKS)
     lap_sum(const lap_cuda_sum_t s)
 {
     signal_before(s.before);
@@ -337,7 +337,7 @@ template <int dtype, int width>
 __device__ void sum_columns(const lap_cuda_column_sums_t &s, double *parts)
 {
     const unsigned at = threadIdx.x % s.across, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const unsigned row = threadIdx.x / s.across, high = LAP_CUDA_SUMMERS / s.across;
+    const unsigned row = threadIdx.x / s.across, high = LAP_CUDA_SUMS_THREADS / s.across;
     const size_t col0 = static_cast<size_t>(blockIdx.x) * s.across * width;
     const size_t col = col0 + at * width;
     double total[width] = {};
@@ -362,17 +362,17 @@ __device__ void sum_columns(const lap_cuda_column_sums_t &s, double *parts)
         return;
     const double scale = static_cast<double>(s.scale) * (s.scaled_by ? *s.scaled_by : 1.0f);
     double sum = 0;
-    for (unsigned i = 0; i < LAP_CUDA_SUMMERS / 32; i++)
+    for (unsigned i = 0; i < LAP_CUDA_SUMS_THREADS / 32; i++)
         sum += parts[i * cols + threadIdx.x];
     store(s.to, s.dst, col0 + threadIdx.x, narrow(s.to, sum * scale));
 }
 
 } // namespace
 
-extern "C" __global__ void __launch_bounds__(LAP_CUDA_SUMMERS)
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_SUMS_THREADS)
     lap_column_sums(const lap_cuda_column_sums_t s)
 {
-    __shared__ double parts[LAP_CUDA_SUMMERS / 32 * LAP_CUDA_ACROSS * LAP_CUDA_VECTOR];
+    __shared__ double parts[LAP_CUDA_SUMS_THREADS / 32 * LAP_CUDA_ACROSS * LAP_CUDA_VECTOR];
     constexpr int width = LAP_CUDA_VECTOR;
     if (s.vector == 1)
         sum_columns<-1, 1>(s, parts);

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Signals while GEMMs run. The blocks of a GEMM fill a multiprocessor, so that a kernel of one
- * warp that waits for a peer, or tells it something, finds room only when the GEMM ends. Where ranks
- * share a GPU its multiprocessors seldom divide evenly: those that no part has are for such kernels,
- * those of all ranks. They are a second green context of each rank, and each stream has a companion
- * there. What runs in it begins when the stream is there; only after a wait does the stream wait for
- * its companion, or where all that it has been given must have ended.
+ * warp, which waits for a peer or raises a signal, finds room only when the GEMM ends. Where ranks
+ * share a GPU its multiprocessors seldom divide evenly. Those that no part has are for such kernels
+ * of all ranks. They are a second green context of each rank, in which each stream has a companion.
+ * A launch in the companion waits for the stream. The stream waits for its companion only after a
+ * wait, or where everything issued to the stream must have ended.
  *
- * A change of contexts takes some 10 us, so that only what is paced goes there, which takes its
- * time, and when it begins.
+ * A change of contexts takes some 10 us. So only paced signals go there, which model a slow link.
  */
 #include "device/cuda/cuda.h"
 
@@ -33,7 +32,7 @@ static lap_status_t open_inside(lap_cuda_device_t *device)
                                "cuKernelGetFunction"));
         LAP_TRY(lap_cuda_check(api, api->cuFuncLoad(signal_ctx->kernels[i]), "cuFuncLoad"));
     }
-    return lap_cuda_check(api, api->cuEventCreate(&signal_ctx->joint, CU_EVENT_DISABLE_TIMING),
+    return lap_cuda_check(api, api->cuEventCreate(&signal_ctx->join_event, CU_EVENT_DISABLE_TIMING),
                           "cuEventCreate");
 }
 
@@ -70,8 +69,8 @@ void lap_cuda_signal_ctx_close(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
     lap_cuda_signal_ctx_t *signal_ctx = &device->signal_ctx;
-    if (signal_ctx->joint && lap_cuda_push(device, device->signal_ctx.context) == LAP_OK) {
-        (void)api->cuEventDestroy(signal_ctx->joint);
+    if (signal_ctx->join_event && lap_cuda_push(device, device->signal_ctx.context) == LAP_OK) {
+        (void)api->cuEventDestroy(signal_ctx->join_event);
         (void)lap_cuda_pop(device, LAP_OK);
     }
     if (signal_ctx->green && !device->dead)
@@ -95,7 +94,8 @@ static lap_status_t launch_inside(const lap_stream_t *stream, lap_cuda_kernel_t 
     const lap_cuda_device_t *device = stream->device;
     const lap_cuda_api_t *api = &device->api;
     void *params[] = {(void *)(uintptr_t)args};
-    LAP_TRY(lap_cuda_check(api, api->cuStreamWaitEvent(stream->signal_stream, device->joint, 0),
+    LAP_TRY(lap_cuda_check(api,
+                           api->cuStreamWaitEvent(stream->signal_stream, device->join_event, 0),
                            "cuStreamWaitEvent"));
     return lap_cuda_check(api,
                           api->cuLaunchKernel(device->signal_ctx.kernels[kernel], 1, 1, 1, threads,
@@ -110,14 +110,14 @@ lap_status_t lap_cuda_launch_in_signal_ctx(lap_stream_t *stream, lap_cuda_kernel
     const lap_cuda_api_t *api = &device->api;
     if (!stream->signal_stream)
         return lap_cuda_launch_raw(device, stream->stream, kernel, 1, 1, threads, 1, args);
-    LAP_TRY(
-        lap_cuda_check(api, api->cuEventRecord(device->joint, stream->stream), "cuEventRecord"));
+    LAP_TRY(lap_cuda_check(api, api->cuEventRecord(device->join_event, stream->stream),
+                           "cuEventRecord"));
     LAP_TRY(lap_cuda_push(device, device->signal_ctx.context));
     LAP_TRY(lap_cuda_pop(device, launch_inside(stream, kernel, threads, args)));
     if (kernel == LAP_CUDA_KERNEL_stamp)
-        stream->noted = true;
+        stream->times_unjoined = true;
     else
-        stream->signals_apart = true;
+        stream->signals_unjoined = true;
     return kernel == LAP_CUDA_KERNEL_wait ? lap_cuda_join_signals(stream) : LAP_OK;
 }
 
@@ -126,19 +126,21 @@ static lap_status_t record_signals(const lap_stream_t *stream)
 {
     const lap_cuda_device_t *device = stream->device;
     return lap_cuda_check(
-        &device->api, device->api.cuEventRecord(device->signal_ctx.joint, stream->signal_stream),
+        &device->api,
+        device->api.cuEventRecord(device->signal_ctx.join_event, stream->signal_stream),
         "cuEventRecord");
 }
 
 lap_status_t lap_cuda_join_signals(lap_stream_t *stream)
 {
     const lap_cuda_device_t *device = stream->device;
-    if (!stream->signals_apart && !stream->noted)
+    if (!stream->signals_unjoined && !stream->times_unjoined)
         return LAP_OK;
-    stream->signals_apart = stream->noted = false;
+    stream->signals_unjoined = stream->times_unjoined = false;
     LAP_TRY(lap_cuda_push(device, device->signal_ctx.context));
     LAP_TRY(lap_cuda_pop(device, record_signals(stream)));
     return lap_cuda_check(
-        &device->api, device->api.cuStreamWaitEvent(stream->stream, device->signal_ctx.joint, 0),
+        &device->api,
+        device->api.cuStreamWaitEvent(stream->stream, device->signal_ctx.join_event, 0),
         "cuStreamWaitEvent");
 }

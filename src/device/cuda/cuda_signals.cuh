@@ -103,7 +103,7 @@ __device__ uint64_t carry(const lap_cuda_transit_t &transit)
     return due > copied ? due : copied;
 }
 
-/* Notes when the next raise of a word, which only this thread makes, is due. */
+/* Writes when the next raise of a word, which only this thread makes, is due. */
 __device__ void set_due(lap_cuda_word_t *word, uint64_t due)
 {
     store_relaxed(&word->due[(load_relaxed(&word->value) + 1) % LAP_CUDA_DUES], due);
@@ -121,8 +121,8 @@ __device__ bool is_due(const lap_cuda_word_t *word, uint32_t nth, uint32_t value
 
 /*
  * Partner: lap_wait on the same word. What this rank's stream wrote before, copies included, is
- * there when the word shows the addition, which releases it. After a wait that gave up, that may be
- * anything: no peer gets a signal.
+ * there when the word shows the addition, which releases it. After a wait that timed out, that may
+ * be anything: no peer gets a signal.
  */
 __device__ void raise_word(lap_cuda_word_t *word, uint64_t tag, uint32_t lost)
 {
@@ -133,17 +133,17 @@ __device__ void raise_word(lap_cuda_word_t *word, uint64_t tag, uint32_t lost)
 }
 
 /*
- * Ends all waits of this rank when no host does. Its streams then run out, and the host finds what
- * the first that gave up waited for when it next looks.
+ * Ends all waits of this rank where the host does not. Its streams then run out. The host finds in the
+ * control block what the first wait that timed out was for.
  */
 template <typename waits_t>
-__device__ void give_up(const waits_t &waits, const lap_cuda_wait_t &wait, uint32_t come,
-                        uint32_t state)
+__device__ void time_out(const waits_t &waits, const lap_cuda_wait_t &wait, uint32_t come,
+                         uint32_t state)
 {
     if (atomicExch(waits.lost, 1) != 0)
         return;
-    report(&waits.board->late, wait, come, state);
-    store_release(&waits.board->abort, LAP_CUDA_GAVE_UP);
+    report(&waits.control->late, wait, come, state);
+    store_release(&waits.control->abort, LAP_CUDA_TIMED_OUT);
 }
 
 /* What follows a wait that has ended in vain must not be raised: it may be anything. */
@@ -217,9 +217,9 @@ __device__ void await_all(const waits_t &waits, uint32_t base, uint64_t tag)
             } else if (round % looks == 0) {
                 store_relaxed(&waits.slot->come, come);
             }
-            ends = round % looks == 0 && load_relaxed(&waits.board->abort) != LAP_CUDA_GO;
+            ends = round % looks == 0 && load_relaxed(&waits.control->abort) != LAP_CUDA_GO;
             if (!ends && round % looks == 0 && now() - since > waits.limit_ns) {
-                give_up(waits, mine, come, LAP_CUDA_STALLED);
+                time_out(waits, mine, come, LAP_CUDA_STALLED);
                 ends = true;
             }
         }
@@ -241,9 +241,9 @@ __device__ void await_all(const waits_t &waits, uint32_t base, uint64_t tag)
     }
     if (static_cast<int>(lane) == __ffs(static_cast<int>(wrong)) - 1) {
         report(waits.slot, mine, come, LAP_CUDA_MISMATCH);
-        for (since = now(); load_relaxed(&waits.board->abort) == LAP_CUDA_GO;) {
+        for (since = now(); load_relaxed(&waits.control->abort) == LAP_CUDA_GO;) {
             if (now() - since > waits.limit_ns)
-                give_up(waits, mine, come, LAP_CUDA_MISMATCH);
+                time_out(waits, mine, come, LAP_CUDA_MISMATCH);
             __nanosleep(10000);
         }
         lose(waits);
@@ -251,8 +251,8 @@ __device__ void await_all(const waits_t &waits, uint32_t base, uint64_t tag)
 }
 
 /*
- * The same by a warp of each other block, while one block does what is above: ends when the signals
- * of this call have come, or that block has given up.
+ * The same by a warp of each other block, while one block runs await_all: ends when the signals of
+ * this call have come, or when that block's wait has failed.
  */
 __device__ void await_too(const lap_cuda_signals_t &signals, uint32_t base, uint64_t tag)
 {

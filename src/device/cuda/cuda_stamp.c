@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Times: a kernel writes the GPU's clock into pinned memory, and the host brings it to where it
- * belongs when it has waited for something. Graphs keep the places that their kernels write to.
+ * Timestamps: a kernel writes the GPU's clock into pinned memory, and the host copies it to the
+ * caller's memory when it next waits for something. Graphs keep the stamps that their kernels write.
  *
- * A kernel for that costs as much as others do, so that there are few of them: a time is asked for
- * and launched only with what its stream is given next. If those are signals, they write it; and so
- * they do with those that are asked for after them. Times with nothing between them are one.
+ * A kernel for a timestamp costs as much as any other launch, so that there are few of them. A
+ * timestamp is launched only with the next work of its stream. If that is signals, they write it,
+ * and also those that are asked for after them. Timestamps with nothing between them are one.
  *
- * The GPU's clock is not the host's, and does not even keep its pace. How far they are apart is
- * estimated first, and corrected by every time that comes: it came after the host had launched it,
- * and before the host read it.
+ * The GPU's clock differs from the host's, and drifts. Their offset is estimated first, and corrected
+ * by every timestamp: the GPU wrote it after the host had launched it, and before the host read it.
  */
 #include "device/cuda/cuda.h"
 #include "util/alloc.h"
@@ -17,7 +16,7 @@
 
 #define CLOCK_ROUNDS 8 /* in which the clocks are compared first */
 
-/* The shortest of a few looks at both clocks tells how far they are apart. */
+/* The offset of the clocks, by the shortest of a few readings of both. */
 lap_status_t lap_cuda_set_clock(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
@@ -25,9 +24,9 @@ lap_status_t lap_cuda_set_clock(lap_cuda_device_t *device)
     uint64_t least = UINT64_MAX;
     for (int i = 0; i < CLOCK_ROUNDS; i++) {
         const uint64_t begin = lap_now_ns();
-        LAP_TRY(
-            lap_cuda_launch_raw(device, device->side, LAP_CUDA_KERNEL_stamp, 1, 1, 1, 1, &stamp));
-        LAP_TRY(lap_cuda_check(api, api->cuStreamSynchronize(device->side), "lap_stamp"));
+        LAP_TRY(lap_cuda_launch_raw(device, device->internal, LAP_CUDA_KERNEL_stamp, 1, 1, 1, 1,
+                                    &stamp));
+        LAP_TRY(lap_cuda_check(api, api->cuStreamSynchronize(device->internal), "lap_stamp"));
         const uint64_t end = lap_now_ns();
         if (end - begin < least) {
             least = end - begin;
@@ -38,8 +37,8 @@ lap_status_t lap_cuda_set_clock(lap_cuda_device_t *device)
     return LAP_OK;
 }
 
-/* With those that are the same; returns how many. */
-static size_t give_back(lap_cuda_device_t *device, lap_cuda_time_t *time)
+/* Also frees those that share its stamp; returns how many. */
+static size_t free_time(lap_cuda_device_t *device, lap_cuda_time_t *time)
 {
     size_t count = 0;
     for (lap_cuda_time_t *same; time; time = same, count++) {
@@ -58,12 +57,12 @@ lap_status_t lap_cuda_times_open(lap_cuda_device_t *device)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the timestamps of a GPU");
     for (size_t i = LAP_CUDA_STAMPS; i-- > 0;) {
         device->clock.times[i].at = &device->clock.stamps[i];
-        (void)give_back(device, &device->clock.times[i]);
+        (void)free_time(device, &device->clock.times[i]);
     }
     return LAP_OK;
 }
 
-static lap_status_t take(lap_cuda_device_t *device, uint64_t *ns_p, lap_cuda_time_t **time_p)
+static lap_status_t alloc_time(lap_cuda_device_t *device, uint64_t *ns_p, lap_cuda_time_t **time_p)
 {
     lap_cuda_time_t *time = device->clock.unused;
     if (device->capturing && device->clock.nin_graphs == LAP_CUDA_GRAPH_STAMPS)
@@ -84,7 +83,7 @@ static void await(lap_cuda_device_t *device, lap_cuda_time_t *time)
     lap_cuda_time_t **list = device->capturing ? &device->clock.in_graphs : &device->clock.awaited;
     *time->at = 0;
     time->asked = lap_now_ns();
-    time->foretold = false;
+    time->predicted = false;
     time->next = *list;
     *list = time;
 }
@@ -92,9 +91,9 @@ static void await(lap_cuda_device_t *device, lap_cuda_time_t *time)
 lap_status_t lap_cuda_await_arrival(lap_cuda_device_t *device, uint64_t *ns_p, uint64_t **stamp_p)
 {
     lap_cuda_time_t *time = NULL;
-    LAP_TRY(take(device, ns_p, &time));
+    LAP_TRY(alloc_time(device, ns_p, &time));
     await(device, time);
-    time->foretold = true;
+    time->predicted = true;
     *stamp_p = time->at;
     return LAP_OK;
 }
@@ -108,17 +107,17 @@ uint64_t *lap_cuda_stamp_before(lap_stream_t *stream)
     return at;
 }
 
-static lap_status_t note_settled(lap_stream_t *stream, const lap_cuda_stamp_t *args)
+static lap_status_t write_time(lap_stream_t *stream, const lap_cuda_stamp_t *args)
 {
-    LAP_TRY(lap_cuda_settle(stream));
+    LAP_TRY(lap_cuda_flush_stream(stream));
     return lap_cuda_launch_in_signal_ctx(stream, LAP_CUDA_KERNEL_stamp, 1, args);
 }
 
-lap_status_t lap_cuda_note(lap_stream_t *stream, uint64_t *at)
+lap_status_t lap_cuda_write_time(lap_stream_t *stream, uint64_t *at)
 {
     const lap_cuda_stamp_t args = {at};
     LAP_TRY(lap_cuda_enter(stream->device));
-    return lap_cuda_leave(stream->device, note_settled(stream, &args));
+    return lap_cuda_leave(stream->device, write_time(stream, &args));
 }
 
 /* After a signal that runs in the companion, there too: times are in order. */
@@ -127,7 +126,7 @@ lap_status_t lap_cuda_stamp_now(lap_stream_t *stream)
     const lap_cuda_stamp_t args = {lap_cuda_stamp_before(stream)};
     if (!args.at)
         return LAP_OK;
-    return stream->signals_apart
+    return stream->signals_unjoined
                ? lap_cuda_launch_in_signal_ctx(stream, LAP_CUDA_KERNEL_stamp, 1, &args)
                : lap_cuda_launch_raw(stream->device, stream->stream, LAP_CUDA_KERNEL_stamp, 1, 1, 1,
                                      1, &args);
@@ -136,9 +135,9 @@ lap_status_t lap_cuda_stamp_now(lap_stream_t *stream)
 lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p)
 {
     lap_cuda_device_t *device = stream->device;
-    uint64_t **held = lap_cuda_held_place(device, stream);
-    lap_cuda_time_t *time = NULL, **last = held ? &device->held.time : &stream->time;
-    LAP_TRY(take(device, ns_p, &time));
+    uint64_t **pending = lap_cuda_pending_stamp(device, stream);
+    lap_cuda_time_t *time = NULL, **last = pending ? &device->pending.time : &stream->time;
+    LAP_TRY(alloc_time(device, ns_p, &time));
     if (*last) {
         time->same = (*last)->same;
         (*last)->same = time;
@@ -146,54 +145,54 @@ lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p)
     }
     await(device, time);
     *last = time;
-    if (held)
-        *held = time->at;
+    if (pending)
+        *pending = time->at;
     return LAP_OK;
 }
 
-/* They have been given back: nothing must write them. */
-static void forget_asked(lap_cuda_device_t *device)
+/* They have been freed: nothing may write them. */
+static void drop_asked(lap_cuda_device_t *device)
 {
     for (lap_stream_t *stream = device->streams; stream; stream = stream->next)
         stream->time = NULL;
 }
 
-/* ---- to where they belong ---- */
+/* ---- to the callers' memory ---- */
 
-/* What times that have come say of the clock. */
-typedef struct evidence {
-    int64_t least; /* lap_now_ns() less the GPU's clock: no less, as none came before its launch */
-    uint64_t last; /* the last that is over, by the GPU's clock; 0: none */
-} evidence_t;
+/* Bounds of the clock's offset that follow from timestamps. */
+typedef struct bounds {
+    int64_t least; /* of the offset: no timestamp was written before its launch */
+    uint64_t last; /* the latest timestamp, by the GPU's clock; 0: none. It is not in the future */
+} bounds_t;
 
-static void look_at(const lap_cuda_time_t *time, evidence_t *evidence)
+static void tighten(const lap_cuda_time_t *time, bounds_t *bounds)
 {
     for (; time; time = time->next) {
         const uint64_t ns = __atomic_load_n(time->at, __ATOMIC_ACQUIRE);
         const int64_t least = (int64_t)(time->asked - ns);
-        if (ns != 0 && least > evidence->least)
-            evidence->least = least;
-        if (ns > evidence->last && !time->foretold)
-            evidence->last = ns;
+        if (ns != 0 && least > bounds->least)
+            bounds->least = least;
+        if (ns > bounds->last && !time->predicted)
+            bounds->last = ns;
     }
 }
 
-/* By all that have come, before any of them is told: they stay in order. */
+/* By all that are written, before any of them is copied: so they stay in order. */
 static void correct_clock(lap_cuda_clock_t *clock)
 {
-    evidence_t evidence = {INT64_MIN, 0};
-    look_at(clock->awaited, &evidence);
+    bounds_t bounds = {INT64_MIN, 0};
+    tighten(clock->awaited, &bounds);
     for (const lap_cuda_times_t *times = clock->graphs; times; times = times->next)
-        look_at(times->first, &evidence);
-    const int64_t most = (int64_t)(lap_now_ns() - evidence.last);
-    if (clock->offset < evidence.least)
-        clock->offset = evidence.least;
-    if (evidence.last != 0 && clock->offset > most)
+        tighten(times->first, &bounds);
+    const int64_t most = (int64_t)(lap_now_ns() - bounds.last);
+    if (clock->offset < bounds.least)
+        clock->offset = bounds.least;
+    if (bounds.last != 0 && clock->offset > most)
         clock->offset = most;
 }
 
-/* Whether the time has come; it is where it belongs then. */
-static bool bring(const lap_cuda_device_t *device, const lap_cuda_time_t *time)
+/* Whether the timestamp is written; then it has been copied to its destinations. */
+static bool copy_out(const lap_cuda_device_t *device, const lap_cuda_time_t *time)
 {
     const uint64_t ns = __atomic_load_n(time->at, __ATOMIC_ACQUIRE);
     for (; time && ns != 0; time = time->same)
@@ -201,12 +200,12 @@ static bool bring(const lap_cuda_device_t *device, const lap_cuda_time_t *time)
     return ns != 0;
 }
 
-/* Whether all of a graph have come. */
-static bool bring_all(const lap_cuda_device_t *device, const lap_cuda_times_t *times)
+/* Whether all of a graph are written. */
+static bool copy_all(const lap_cuda_device_t *device, const lap_cuda_times_t *times)
 {
     bool all = true;
     for (const lap_cuda_time_t *time = times->first; time; time = time->next)
-        all = bring(device, time) && all;
+        all = copy_out(device, time) && all;
     return all;
 }
 
@@ -215,16 +214,16 @@ void lap_cuda_read_stamps(lap_cuda_device_t *device)
     correct_clock(&device->clock);
     for (lap_cuda_time_t **link = &device->clock.awaited; *link;) {
         lap_cuda_time_t *time = *link;
-        if (!bring(device, time)) {
+        if (!copy_out(device, time)) {
             link = &time->next;
             continue;
         }
         *link = time->next;
-        (void)give_back(device, time);
+        (void)free_time(device, time);
     }
     for (lap_cuda_times_t **link = &device->clock.graphs; *link;) {
         lap_cuda_times_t *times = *link;
-        times->awaited = !bring_all(device, times);
+        times->awaited = !copy_all(device, times);
         if (times->awaited)
             link = &times->next;
         else
@@ -238,19 +237,19 @@ void lap_cuda_forget_stamps(lap_cuda_device_t *device)
     while (device->clock.awaited) {
         lap_cuda_time_t *time = device->clock.awaited;
         device->clock.awaited = time->next;
-        (void)give_back(device, time);
+        (void)free_time(device, time);
     }
-    forget_asked(device);
+    drop_asked(device);
 }
 
 /* ---- of graphs ---- */
 
-static void give_back_graph_times(lap_cuda_device_t *device, lap_cuda_time_t *first)
+static void free_graph_times(lap_cuda_device_t *device, lap_cuda_time_t *first)
 {
     while (first) {
         lap_cuda_time_t *time = first;
         first = time->next;
-        device->clock.nin_graphs -= give_back(device, time);
+        device->clock.nin_graphs -= free_time(device, time);
     }
 }
 
@@ -269,10 +268,10 @@ void lap_cuda_times_adopt(lap_cuda_device_t *device, lap_cuda_times_t *times)
 
 void lap_cuda_times_drop(lap_cuda_device_t *device)
 {
-    give_back_graph_times(device, device->clock.in_graphs);
+    free_graph_times(device, device->clock.in_graphs);
     device->clock.in_graphs = NULL;
     device->capturing = false;
-    forget_asked(device);
+    drop_asked(device);
 }
 
 void lap_cuda_times_launch(lap_cuda_device_t *device, lap_cuda_times_t *times)
@@ -296,6 +295,6 @@ void lap_cuda_times_free(lap_cuda_device_t *device, lap_cuda_times_t *times)
         link = &(*link)->next;
     if (*link)
         *link = times->next;
-    give_back_graph_times(device, times->first);
+    free_graph_times(device, times->first);
     *times = (lap_cuda_times_t){0};
 }

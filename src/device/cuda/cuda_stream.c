@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams and events of the driver, and waits that last. */
+/* Streams and events of the driver, and waits that stall. */
 #include <string.h>
 
 #include "device/cuda/cuda.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define SPIN_NS 200000u      /* how long a wait for the GPU keeps a core busy */
-#define NAP_NS 20000u        /* and how long it sleeps at a time then */
-#define DRAIN_NS 3000000000u /* for streams to run out when no wait holds them up any more */
+#define SPIN_NS 200000u      /* how long a wait for the GPU spins, */
+#define SLEEP_NS 20000u      /* and how long it sleeps between two looks then */
+#define DRAIN_NS 3000000000u /* for streams to end when their waits have been ended */
 
 /* ---- launching ---- */
 
@@ -29,7 +29,7 @@ lap_status_t lap_cuda_launch_raw(lap_cuda_device_t *device, CUstream stream,
                           names[kernel]);
 }
 
-lap_status_t lap_cuda_settle(lap_stream_t *stream)
+lap_status_t lap_cuda_flush_stream(lap_stream_t *stream)
 {
     LAP_TRY(lap_cuda_flush(stream->device));
     return lap_cuda_stamp_now(stream);
@@ -38,7 +38,7 @@ lap_status_t lap_cuda_settle(lap_stream_t *stream)
 lap_status_t lap_cuda_launch(lap_stream_t *stream, lap_cuda_kernel_t kernel, size_t grid_x,
                              size_t grid_y, unsigned block_x, unsigned block_y, const void *args)
 {
-    LAP_TRY(lap_cuda_settle(stream));
+    LAP_TRY(lap_cuda_flush_stream(stream));
     return lap_cuda_launch_raw(stream->device, stream->stream, kernel, grid_x, grid_y, block_x,
                                block_y, args);
 }
@@ -90,7 +90,7 @@ lap_status_t lap_cuda_stream_create(lap_device_t *handle, bool urgent, lap_strea
     stream->next = device->streams;
     device->streams = stream;
     device->slots_used |= (uint64_t)1 << slot;
-    memset(&device->board->slots[slot], 0, sizeof(device->board->slots[slot]));
+    memset(&device->control->slots[slot], 0, sizeof(device->control->slots[slot]));
     *stream_p = stream;
     return LAP_OK;
 }
@@ -154,7 +154,7 @@ lap_status_t lap_cuda_stream_call(lap_stream_t *stream, lap_stream_fn_t fn, cons
         memcpy(call->arg, arg, bytes);
     lap_status_t status = lap_cuda_enter(device);
     if (status == LAP_OK) {
-        status = lap_cuda_settle(stream);
+        status = lap_cuda_flush_stream(stream);
         if (status == LAP_OK)
             status = lap_cuda_check(&device->api,
                                     device->api.cuLaunchHostFunc(stream->stream, run_call, call),
@@ -169,7 +169,7 @@ lap_status_t lap_cuda_stream_call(lap_stream_t *stream, lap_stream_fn_t fn, cons
 static lap_status_t synchronize(lap_stream_t *stream)
 {
     const lap_cuda_api_t *api = &stream->device->api;
-    LAP_TRY(lap_cuda_settle(stream));
+    LAP_TRY(lap_cuda_flush_stream(stream));
     LAP_TRY(lap_cuda_join_signals(stream));
     return lap_cuda_check(api, api->cuStreamSynchronize(stream->stream), "cuStreamSynchronize");
 }
@@ -224,7 +224,7 @@ static lap_status_t record(lap_event_t *event, lap_stream_t *stream)
     /* In a graph that is being made, nobody looks for times before its end. */
     if (!stream->device->capturing)
         LAP_TRY(lap_cuda_stamp_now(stream));
-    LAP_TRY(lap_cuda_join_signals(stream)); /* what was noted may be read after the event */
+    LAP_TRY(lap_cuda_join_signals(stream)); /* times of the companion may be read after the event */
     return lap_cuda_check(api, api->cuEventRecord(event->event, stream->stream), "cuEventRecord");
 }
 
@@ -237,7 +237,7 @@ lap_status_t lap_cuda_event_record(lap_event_t *event, lap_stream_t *stream)
 static lap_status_t await(lap_stream_t *stream, lap_event_t *event)
 {
     const lap_cuda_api_t *api = &stream->device->api;
-    LAP_TRY(lap_cuda_settle(stream));
+    LAP_TRY(lap_cuda_flush_stream(stream));
     return lap_cuda_check(api, api->cuStreamWaitEvent(stream->stream, event->event, 0),
                           "cuStreamWaitEvent");
 }
@@ -248,7 +248,7 @@ lap_status_t lap_cuda_stream_wait_event(lap_stream_t *stream, lap_event_t *event
     return lap_cuda_leave(stream->device, await(stream, event));
 }
 
-/* Spins for a while, then naps; looks around now and then. */
+/* Spins for a while, then sleeps between looks; calls watch->look now and then. */
 static lap_status_t poll_event(lap_event_t *event, const lap_watch_t *watch)
 {
     const lap_cuda_api_t *api = &event->device->api;
@@ -264,7 +264,7 @@ static lap_status_t poll_event(lap_event_t *event, const lap_watch_t *watch)
         if (now >= next_look)
             next_look = now + LAP_WATCH_NS;
         if (now - start > SPIN_NS)
-            lap_sleep_until_ns(now + NAP_NS);
+            lap_sleep_until_ns(now + SLEEP_NS);
     }
 }
 
@@ -276,11 +276,11 @@ lap_status_t lap_cuda_event_synchronize(lap_event_t *event, const lap_watch_t *w
     return LAP_OK;
 }
 
-/* ---- waits that last ---- */
+/* ---- waits that stall ---- */
 
 static bool read_slot(const lap_cuda_slot_t *slot, lap_stall_t *stall_p)
 {
-    /* Pairs with the release in report(), kernels.cu. */
+    /* Pairs with the release in report(), cuda_signals.cuh. */
     const uint32_t state = __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE);
     const uint32_t number = __atomic_load_n(&slot->number, __ATOMIC_ACQUIRE);
     if (state == LAP_CUDA_RUNS)
@@ -304,10 +304,11 @@ static bool read_slot(const lap_cuda_slot_t *slot, lap_stall_t *stall_p)
     return true;
 }
 
-/* What a dead GPU tells stays for ever, while what it waited for may be gone. */
+/* The slot of a dead GPU keeps its last stall for ever, while that buffer may have been destroyed. */
 bool lap_cuda_stall(lap_stream_t *stream, lap_stall_t *stall_p)
 {
-    return !stream->device->dead && read_slot(&stream->device->board->slots[stream->slot], stall_p);
+    return !stream->device->dead &&
+           read_slot(&stream->device->control->slots[stream->slot], stall_p);
 }
 
 void lap_cuda_client_attach(lap_cuda_device_t *device, lap_cuda_client_t *client)
@@ -324,28 +325,28 @@ void lap_cuda_client_detach(lap_cuda_device_t *device, lap_cuda_client_t *client
     *link = client->next;
 }
 
-bool lap_cuda_gave_up(lap_device_t *handle, lap_stall_t *stall_p)
+bool lap_cuda_timed_out(lap_device_t *handle, lap_stall_t *stall_p)
 {
-    const lap_cuda_board_t *board = ((lap_cuda_device_t *)handle)->board;
-    /* Pairs with the release in give_up(), kernels.cu: that wait was reported before. */
-    return __atomic_load_n(&board->abort, __ATOMIC_ACQUIRE) == LAP_CUDA_GAVE_UP &&
-           read_slot(&board->late, stall_p);
+    const lap_cuda_control_t *control = ((lap_cuda_device_t *)handle)->control;
+    /* Pairs with the release in time_out(), cuda_signals.cuh: that wait was reported before. */
+    return __atomic_load_n(&control->abort, __ATOMIC_ACQUIRE) == LAP_CUDA_TIMED_OUT &&
+           read_slot(&control->late, stall_p);
 }
 
-void lap_cuda_let_go(lap_device_t *handle)
+void lap_cuda_abort_waits(lap_device_t *handle)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
-    __atomic_store_n(&device->board->abort, LAP_CUDA_RELEASE, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&device->control->abort, LAP_CUDA_ABORTED, __ATOMIC_SEQ_CST);
 }
 
-/* No wait ends in vain any more, not even one in a caller's graph, and so none sets it again. */
-static void forget_lost(lap_cuda_device_t *device)
+/* Called when no wait is in flight, not even in a caller's graph, so that none sets it again. */
+static void clear_lost(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
     if (lap_cuda_enter(device) != LAP_OK)
         return;
-    (void)api->cuMemsetD32Async((CUdeviceptr)(uintptr_t)device->lost, 0, 1, device->side);
-    (void)api->cuStreamSynchronize(device->side);
+    (void)api->cuMemsetD32Async((CUdeviceptr)(uintptr_t)device->lost, 0, 1, device->internal);
+    (void)api->cuStreamSynchronize(device->internal);
     (void)lap_cuda_leave(device, LAP_OK);
 }
 
@@ -354,7 +355,7 @@ static bool is_busy(const lap_cuda_api_t *api, CUstream stream)
     return stream && api->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
 }
 
-/* Whether all streams, and an event, have run out in time; a failure ends them, too. */
+/* Whether all streams, and an event, have ended in time; a failure ends them, too. */
 static bool drain(const lap_cuda_device_t *device, const lap_event_t *until)
 {
     const lap_cuda_api_t *api = &device->api;
@@ -367,18 +368,18 @@ static bool drain(const lap_cuda_device_t *device, const lap_event_t *until)
             return true;
         if (lap_now_ns() >= deadline)
             return false;
-        lap_sleep_until_ns(lap_now_ns() + NAP_NS);
+        lap_sleep_until_ns(lap_now_ns() + SLEEP_NS);
     }
 }
 
 /*
- * A rank that was killed may have left the GPU in a state in which nothing ends: then the rest of
- * this process must do without it, and what it holds is given back by the end of the process.
+ * A rank that was killed may have left the GPU in a state in which nothing ends. Then this process
+ * abandons the GPU, and what it has there is freed at the end of the process.
  */
 void lap_cuda_release(lap_device_t *handle, lap_event_t *until)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
-    lap_cuda_let_go(handle);
+    lap_cuda_abort_waits(handle);
     for (lap_cuda_client_t *client = device->clients; client; client = client->next)
         client->end(client);
     if (lap_cuda_enter(device) != LAP_OK)
@@ -388,11 +389,11 @@ void lap_cuda_release(lap_device_t *handle, lap_event_t *until)
     (void)lap_cuda_leave(device, LAP_OK);
     lap_cuda_forget_stamps(device);
     if (!drained) {
-        lap_cuda_give_up(device);
+        lap_cuda_abandon(device);
         return;
     }
     for (unsigned i = 0; i < LAP_CUDA_SLOTS; i++)
-        device->board->slots[i].state = LAP_CUDA_RUNS;
-    __atomic_store_n(&device->board->abort, LAP_CUDA_GO, __ATOMIC_SEQ_CST);
-    forget_lost(device);
+        device->control->slots[i].state = LAP_CUDA_RUNS;
+    __atomic_store_n(&device->control->abort, LAP_CUDA_GO, __ATOMIC_SEQ_CST);
+    clear_lost(device);
 }

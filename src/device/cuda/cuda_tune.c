@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The fastest of the kernels that cuBLASLt proposes for a GEMM, found by trial: its own estimates
- * are off by some per cent, more on a part of a GPU. They run on memory with random numbers, since
- * zeros are faster, and each in turns with the first one that runs at all: what counts is how the two
- * compare. A GPU that is at work for some 30 ms reaches the limit of its power, and is slower by a
- * tenth from then on, which is more than what kernels differ by. How much slower is up to the kernel:
- * one that moves more takes more power, and what it gains here, if that is little, it loses there.
- * So those that are known to move less come first, then the others as cuBLASLt proposes them, large
- * tiles first; and an earlier one is not given up for a trifle. What others do with the GPU at that
- * moment is not known here.
+ * are off by some per cent, more on a part of a GPU. They run on random numbers, since zeros are
+ * faster. Each alternates with the first kernel that runs at all, and the ratio of their times counts.
+ * A GPU that is busy for some 30 ms reaches its power limit, and is slower by a tenth from then on,
+ * which is more than kernels differ by. How much slower depends on the kernel: one that moves more
+ * data takes more power, and may lose there what it gains in a short trial. So kernels that are known
+ * to move less come first, then the others as cuBLASLt proposes them, large tiles first; and a later
+ * one replaces an earlier one only if it is faster by 3 %. Other ranks' use of the GPU during the
+ * trial is not known here.
  */
 #include <math.h>
 #include <string.h>
@@ -18,16 +18,16 @@
 #include "util/sorted.h"
 
 #define ROUNDS 7
-#define ROUNDS_LEAST 3      /* to be chosen: one comparison, or the better of two, may be luck */
+#define ROUNDS_LEAST 3      /* to be chosen: fewer comparisons may be noise */
 #define FINALISTS 3         /* after the first round: there is time for a few only */
 #define BUDGET_NS 60000000u /* what one GEMM may be tried for, */
 #define BUDGET_RUNS 96u     /* or the time of so many runs, if that is more */
-#define ENOUGH_S 3e-4       /* what is timed at once: several runs of a short GEMM */
+#define ENOUGH_S 3e-4       /* of one measurement: several runs of a short GEMM */
 #define RUNS_MOST 10
-#define HOPELESS 1.1    /* over the best: not tried again */
+#define HOPELESS 1.1    /* times the best: not tried again */
 #define BETTER 0.97     /* of the time of an earlier proposal: chosen instead */
-#define HOPPER 90       /* the capability to compute */
-#define PART_OF_FREE 8u /* of the memory that is free, what may be taken for a while */
+#define HOPPER 90       /* compute capability 9.0 */
+#define PART_OF_FREE 8u /* the trial takes at most a PART_OF_FREE-th of free memory */
 #define FILL_BLOCKS_PER_SM 8u
 #define FILL_THREADS 256u
 
@@ -46,13 +46,13 @@ typedef struct tuning {
 
 /* ---- memory ---- */
 
-/* The elements of a matrix as it is stored, with its gaps. */
-static uint64_t elements(uint64_t rows, uint64_t cols, bool turned, uint64_t stride)
+/* The elements of a matrix as it is stored, with padding. */
+static uint64_t elements(uint64_t rows, uint64_t cols, bool transposed, uint64_t stride)
 {
-    return (turned ? cols : rows) * stride;
+    return (transposed ? cols : rows) * stride;
 }
 
-/* What has to be there, and where. */
+/* A matrix or vector of the trial: where it goes. */
 typedef struct piece {
     CUdeviceptr *at;
     uint64_t count;
@@ -68,12 +68,12 @@ static lap_status_t fill(const tuning_t *tuning, CUdeviceptr memory, uint64_t co
 {
     const lap_cuda_fill_t args = {
         .dtype = dtype, .memory = (void *)(uintptr_t)memory, .count = count, .seed = memory};
-    return lap_cuda_launch_raw(tuning->device, tuning->device->side, LAP_CUDA_KERNEL_fill,
+    return lap_cuda_launch_raw(tuning->device, tuning->device->internal, LAP_CUDA_KERNEL_fill,
                                (size_t)tuning->device->share.sms * FILL_BLOCKS_PER_SM, 1,
                                FILL_THREADS, 1, &args);
 }
 
-/* Memory for all of it, if there is plenty: else tuning->memory stays 0. */
+/* Memory for the trial, if there is plenty: else tuning->memory stays 0. */
 static lap_status_t make_memory(tuning_t *tuning)
 {
     const lap_cuda_api_t *api = &tuning->device->api;
@@ -116,7 +116,7 @@ static lap_status_t make_memory(tuning_t *tuning)
  * from shared memory. One by 256 reads a sixth less for each product than two by 128, and so does a
  * tile of 128x256 against one of 256x128, which is as fast in trials and as large.
  */
-static bool is_thrifty(const lap_cuda_device_t *device, const cublasLtMatmulAlgo_t *algorithm)
+static bool moves_less(const lap_cuda_device_t *device, const cublasLtMatmulAlgo_t *algorithm)
 {
     uint32_t tile = CUBLASLT_MATMUL_TILE_UNDEFINED;
     size_t written = 0;
@@ -128,12 +128,12 @@ static bool is_thrifty(const lap_cuda_device_t *device, const cublasLtMatmulAlgo
 }
 
 /* The order of the thrifty ones, and that of the others, stays as it is. */
-static void put_thrifty_first(const lap_cuda_device_t *device,
-                              cublasLtMatmulHeuristicResult_t *proposals, int count)
+static void put_moves_less_first(const lap_cuda_device_t *device,
+                                 cublasLtMatmulHeuristicResult_t *proposals, int count)
 {
     int thrifty = 0;
     for (int i = 0; i < count; i++)
-        if (is_thrifty(device, &proposals[i].algo)) {
+        if (moves_less(device, &proposals[i].algo)) {
             const cublasLtMatmulHeuristicResult_t found = proposals[i];
             memmove(&proposals[thrifty + 1], &proposals[thrifty],
                     (size_t)(i - thrifty) * sizeof(*proposals));
@@ -152,7 +152,7 @@ static cublasStatus_t run(const tuning_t *tuning, const cublasLtMatmulAlgo_t *al
     return device->api.cublasLtMatmul(
         device->blas.handle, plan->operation, &alpha, (const void *)(uintptr_t)tuning->b, plan->b,
         (const void *)(uintptr_t)tuning->a, plan->a, &beta, d, plan->d, d, plan->d, algorithm,
-        (void *)(uintptr_t)tuning->workspace, LAP_CUDA_WORKSPACE, device->side);
+        (void *)(uintptr_t)tuning->workspace, LAP_CUDA_WORKSPACE, device->internal);
 }
 
 /* The seconds of a run, as the mean of `runs`; 0: it cannot be run. */
@@ -163,11 +163,13 @@ static lap_status_t time_runs(const tuning_t *tuning, const cublasLtMatmulAlgo_t
     const lap_cuda_api_t *api = &device->api;
     float ms = 0;
     bool runs_at_all = true;
-    LAP_TRY(lap_cuda_check(api, api->cuEventRecord(tuning->begin, device->side), "cuEventRecord"));
+    LAP_TRY(
+        lap_cuda_check(api, api->cuEventRecord(tuning->begin, device->internal), "cuEventRecord"));
     for (int i = 0; i < runs && runs_at_all; i++)
         runs_at_all = run(tuning, algorithm) == CUBLAS_STATUS_SUCCESS;
-    LAP_TRY(lap_cuda_check(api, api->cuEventRecord(tuning->end, device->side), "cuEventRecord"));
-    LAP_TRY(lap_cuda_check(api, api->cuStreamSynchronize(device->side), "the trial of a GEMM"));
+    LAP_TRY(
+        lap_cuda_check(api, api->cuEventRecord(tuning->end, device->internal), "cuEventRecord"));
+    LAP_TRY(lap_cuda_check(api, api->cuStreamSynchronize(device->internal), "the trial of a GEMM"));
     LAP_TRY(lap_cuda_check(api, api->cuEventElapsedTime(&ms, tuning->begin, tuning->end),
                            "cuEventElapsedTime"));
     *seconds_p = runs_at_all ? (double)ms * 1e-3 / runs : 0;
@@ -294,7 +296,7 @@ static lap_status_t tune(tuning_t *tuning, cublasLtMatmulHeuristicResult_t *prop
         .aux = (void *)(uintptr_t)tuning->aux,
     };
     LAP_TRY(lap_cuda_plan_point(tuning->plan, api, &pointers));
-    put_thrifty_first(tuning->device, proposals, count);
+    put_moves_less_first(tuning->device, proposals, count);
     LAP_TRY(try_all(tuning, proposals, count, trials));
     proposals[0] = proposals[fastest(trials, count)];
     return LAP_OK;
@@ -306,7 +308,7 @@ static lap_status_t tune(tuning_t *tuning, cublasLtMatmulHeuristicResult_t *prop
  */
 static lap_status_t ask_idle(const lap_cuda_device_t *device, bool *idle_p)
 {
-    *idle_p = !device->held.stream;
+    *idle_p = !device->pending.stream;
     for (const lap_stream_t *stream = device->streams; stream; stream = stream->next) {
         const CUresult result = device->api.cuStreamQuery(stream->stream);
         const bool busy = result == CUDA_ERROR_NOT_READY ||
@@ -324,7 +326,7 @@ static void free_memory(const tuning_t *tuning)
     const lap_cuda_api_t *api = &tuning->device->api;
     if (!tuning->memory)
         return;
-    (void)api->cuStreamSynchronize(tuning->device->side);
+    (void)api->cuStreamSynchronize(tuning->device->internal);
     (void)api->cuMemFree(tuning->memory);
 }
 

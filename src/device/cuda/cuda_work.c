@@ -33,14 +33,14 @@ static lap_status_t copy_on(const lap_cuda_device_t *device, CUstream stream,
     return lap_cuda_check(api, api->cuMemcpy2DAsync(&rows, stream), "cuMemcpy2DAsync");
 }
 
-/* What all of some numbers are multiples of, 16 at most. */
+/* The largest power of 2, at most 16, that divides all numbers whose bitwise or is given. */
 static uint32_t common_width(uintptr_t numbers)
 {
     numbers |= 16;
     return (uint32_t)(numbers & (~numbers + 1));
 }
 
-/* As kernels take it. */
+/* The arguments of a kernel that copies. */
 static lap_cuda_copy_t copy_args(const lap_copy_t *copy)
 {
     const bool packed = copy->rows == 1 || (copy->dst_stride == copy->row_bytes &&
@@ -63,41 +63,41 @@ static lap_status_t copy_by_sms(lap_stream_t *stream, const lap_copy_t *copy)
 {
     const lap_cuda_copy_t args = copy_args(copy);
     const size_t pieces = (args.row_bytes + LAP_CUDA_PIECE - 1) / LAP_CUDA_PIECE * args.rows;
-    const size_t warps = LAP_CUDA_MOVERS / 32, blocks = (pieces + warps - 1) / warps;
+    const size_t warps = LAP_CUDA_COPY_THREADS / 32, blocks = (pieces + warps - 1) / warps;
     const size_t most =
         (size_t)(copy->sms < stream->device->share.sms ? copy->sms : stream->device->share.sms);
     return lap_cuda_launch(stream, LAP_CUDA_KERNEL_copy, blocks < most ? blocks : most, 1,
-                           LAP_CUDA_MOVERS, 1, &args);
+                           LAP_CUDA_COPY_THREADS, 1, &args);
 }
 
 /*
- * With what follows, if its vectors are not too short: two blocks to a multiprocessor, no more than
- * there are vectors for.
+ * Defers a copy, so that it joins the launch of what follows, if its vectors are not too short. It gets
+ * two blocks to a multiprocessor, but no more than there are vectors for.
  */
-static lap_status_t hold_copy(lap_stream_t *stream, const lap_copy_t *copy, bool *held_p)
+static lap_status_t defer_copy(lap_stream_t *stream, const lap_copy_t *copy, bool *deferred_p)
 {
     lap_cuda_copy_t args = copy_args(copy);
     args.vector = common_width(args.vector | args.row_bytes);
-    *held_p = args.vector >= sizeof(uint32_t) && args.rows * args.row_bytes > 0;
-    if (!*held_p)
+    *deferred_p = args.vector >= sizeof(uint32_t) && args.rows * args.row_bytes > 0;
+    if (!*deferred_p)
         return LAP_OK;
     const size_t vectors = args.rows * (args.row_bytes / args.vector);
-    const size_t blocks = (vectors + LAP_CUDA_SPREADERS - 1) / LAP_CUDA_SPREADERS;
+    const size_t blocks = (vectors + LAP_CUDA_MULTICAST_THREADS - 1) / LAP_CUDA_MULTICAST_THREADS;
     const size_t most = 2 * (size_t)stream->device->share.sms;
-    return lap_cuda_hold_copy(stream, &args, blocks < most ? blocks : most);
+    return lap_cuda_defer_copy(stream, &args, blocks < most ? blocks : most);
 }
 
 static lap_status_t copy_flushed(lap_stream_t *stream, const lap_copy_t *copy)
 {
-    bool held = false;
+    bool deferred = false;
     if (copy->together && copy->dst != copy->src)
-        LAP_TRY(hold_copy(stream, copy, &held));
-    if (held)
+        LAP_TRY(defer_copy(stream, copy, &deferred));
+    if (deferred)
         return LAP_OK;
-    /* A scale, which is less, may lie in memory that only the driver knows how to reach. */
+    /* Less than 16 bytes is a scale, which may lie in memory that kernels cannot reach. */
     if (copy->sms > 0 && copy->row_bytes >= 16 && copy->rows > 0 && copy->dst != copy->src)
         return copy_by_sms(stream, copy);
-    LAP_TRY(lap_cuda_settle(stream));
+    LAP_TRY(lap_cuda_flush_stream(stream));
     return copy_on(stream->device, stream->stream, copy);
 }
 
@@ -107,17 +107,17 @@ lap_status_t lap_cuda_copy(lap_stream_t *stream, const lap_copy_t *copy)
     return lap_cuda_leave(stream->device, copy_flushed(stream, copy));
 }
 
-static lap_status_t copy_ended(lap_cuda_device_t *device, const lap_copy_t *copy)
+static lap_status_t copy_and_synchronize(lap_cuda_device_t *device, const lap_copy_t *copy)
 {
     const lap_cuda_api_t *api = &device->api;
-    LAP_TRY(copy_on(device, device->side, copy));
-    return lap_cuda_check(api, api->cuStreamSynchronize(device->side), "a copy");
+    LAP_TRY(copy_on(device, device->internal, copy));
+    return lap_cuda_check(api, api->cuStreamSynchronize(device->internal), "a copy");
 }
 
 lap_status_t lap_cuda_copy_now(lap_cuda_device_t *device, const lap_copy_t *copy)
 {
     LAP_TRY(lap_cuda_enter(device));
-    return lap_cuda_leave(device, copy_ended(device, copy));
+    return lap_cuda_leave(device, copy_and_synchronize(device, copy));
 }
 
 /* Blocks for `pieces` threads, no more than keep the GPU busy: kernels walk over the rest. */
@@ -160,7 +160,7 @@ static bool is_aligned(const void *data, size_t stride, size_t rows, lap_dtype_t
     return lap_dtype_size(dtype) > 1 && ((uintptr_t)data | (rows > 1 ? stride : 0)) % 16 == 0;
 }
 
-/* Whether rows follow one another without a gap, so that they are as good as one. */
+/* Whether rows are contiguous, so that they can be reduced as one row. */
 static bool is_packed(const lap_reduce_t *reduce)
 {
     bool packed = reduce->dst_stride == reduce->cols * lap_dtype_size(reduce->to);
@@ -169,7 +169,7 @@ static bool is_packed(const lap_reduce_t *reduce)
     return packed;
 }
 
-/* Whether vectors of what a finish reads and writes other than d are as those of d, whose type is. */
+/* Whether bias and aux have the type of d and are aligned as it is. */
 static bool is_alike(const lap_cuda_reduce_t *args)
 {
     const lap_cuda_finish_t *f = &args->finish;
@@ -200,10 +200,10 @@ static uint32_t kind_of(const lap_cuda_reduce_t *args)
     }
 }
 
-/* Blocks that multiprocessors have at the same time, no more: each takes a like share. */
-static size_t reducers_for(const lap_cuda_device_t *device, size_t pieces)
+/* As many blocks as are resident at a time, so that each has an equal share of the work. */
+static size_t reduce_blocks_for(const lap_cuda_device_t *device, size_t pieces)
 {
-    const size_t most = (size_t)device->share.sms * LAP_CUDA_REDUCERS;
+    const size_t most = (size_t)device->share.sms * LAP_CUDA_REDUCE_BLOCKS;
     const size_t blocks = (pieces + LAP_CUDA_THREADS - 1) / LAP_CUDA_THREADS;
     return blocks < most ? blocks : most;
 }
@@ -239,11 +239,12 @@ lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce)
         args.cols *= args.rows;
         args.rows = 1;
     }
-    const size_t blocks = reducers_for(stream->device, reduce->rows * (reduce->cols / args.vector));
+    const size_t blocks =
+        reduce_blocks_for(stream->device, reduce->rows * (reduce->cols / args.vector));
     if (!reduce->together || blocks == 0)
         return launch(stream, LAP_CUDA_KERNEL_reduce, blocks, LAP_CUDA_THREADS, 1, &args);
     LAP_TRY(lap_cuda_enter(stream->device));
-    return lap_cuda_leave(stream->device, lap_cuda_hold_sum(stream, &args, blocks));
+    return lap_cuda_leave(stream->device, lap_cuda_defer_sum(stream, &args, blocks));
 }
 
 static size_t blocks_of_columns(const lap_cuda_column_sums_t *args, uint32_t across)
@@ -253,8 +254,8 @@ static size_t blocks_of_columns(const lap_cuda_column_sums_t *args, uint32_t acr
 }
 
 /*
- * As wide as leaves no multiprocessor, which has one block at a time, much more to do than others:
- * rows are read in long pieces then. A block costs about 2 vectors more than those of its rows.
+ * The widest blocks, which read rows in long pieces, that still balance multiprocessors, each of which
+ * runs one block at a time. A block costs about 2 vectors more than those of its rows.
  */
 static uint32_t width_of_blocks(const lap_cuda_device_t *device, const lap_cuda_column_sums_t *args)
 {
@@ -293,7 +294,7 @@ lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t 
         args.across = width_of_blocks(stream->device, &args);
     }
     return launch(stream, LAP_CUDA_KERNEL_column_sums, blocks_of_columns(&args, args.across),
-                  LAP_CUDA_SUMMERS, 1, &args);
+                  LAP_CUDA_SUMS_THREADS, 1, &args);
 }
 
 static lap_status_t set_flushed(lap_stream_t *stream, float *memory, float value)
@@ -301,7 +302,7 @@ static lap_status_t set_flushed(lap_stream_t *stream, float *memory, float value
     const lap_cuda_api_t *api = &stream->device->api;
     unsigned bits;
     memcpy(&bits, &value, sizeof(bits));
-    LAP_TRY(lap_cuda_settle(stream));
+    LAP_TRY(lap_cuda_flush_stream(stream));
     return lap_cuda_check(
         api, api->cuMemsetD32Async((CUdeviceptr)(uintptr_t)memory, bits, 1, stream->stream),
         "cuMemsetD32Async");
@@ -348,7 +349,7 @@ lap_status_t lap_cuda_transpose(lap_stream_t *stream, const lap_transpose_t *tra
 lap_status_t lap_cuda_transpose_padded(lap_stream_t *stream, const lap_transpose_t *t,
                                        size_t padded)
 {
-    const size_t turn = LAP_CUDA_TURN;
+    const size_t tile = LAP_CUDA_TRANSPOSE_TILE;
     const lap_cuda_transpose_t args = {
         .src = t->src,
         .dst = t->dst,
@@ -361,7 +362,7 @@ lap_status_t lap_cuda_transpose_padded(lap_stream_t *stream, const lap_transpose
                                 t->src_stride | t->dst_stride) == 16,
     };
     return launch(stream, LAP_CUDA_KERNEL_transpose,
-                  (padded + turn - 1) / turn * ((t->cols + turn - 1) / turn), LAP_CUDA_THREADS, 1,
+                  (padded + tile - 1) / tile * ((t->cols + tile - 1) / tile), LAP_CUDA_THREADS, 1,
                   &args);
 }
 

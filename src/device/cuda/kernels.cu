@@ -37,13 +37,13 @@ extern "C" __global__ void SMALL lap_clear(const lap_cuda_clear_t clear)
 
 /* ---- arithmetic ---- */
 
-/* Element [row, k] of op(x), stored [row, k] or turned; 0 outside. */
-__device__ static float operand(int dtype, const void *x, size_t stride, bool turned, size_t row,
-                                size_t k, size_t rows, size_t depth)
+/* Element [row, k] of op(x), stored [row, k] or transposed; 0 outside. */
+__device__ static float operand(int dtype, const void *x, size_t stride, bool transposed,
+                                size_t row, size_t k, size_t rows, size_t depth)
 {
     if (row >= rows || k >= depth)
         return 0;
-    const size_t first = turned ? k : row, second = turned ? row : k;
+    const size_t first = transposed ? k : row, second = transposed ? row : k;
     return load(dtype, static_cast<const char *>(x) + first * stride, second);
 }
 
@@ -117,7 +117,8 @@ __device__ void copy_piece(char *dst, const char *src, size_t bytes, unsigned la
 } // namespace
 
 /* A warp takes a piece of a row at a time. */
-extern "C" __global__ void __launch_bounds__(LAP_CUDA_MOVERS) lap_copy(const lap_cuda_copy_t c)
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_COPY_THREADS)
+    lap_copy(const lap_cuda_copy_t c)
 {
     const unsigned lane = threadIdx.x % 32, warps = blockDim.x / 32;
     const size_t pieces = (c.row_bytes + LAP_CUDA_PIECE - 1) / LAP_CUDA_PIECE;
@@ -155,7 +156,7 @@ namespace
  * A thread takes vectors as far apart as there are threads; several loads are on their way before
  * the first store.
  */
-template <typename vector> __device__ void spread(const lap_cuda_spread_t &s)
+template <typename vector> __device__ void multicast(const lap_cuda_multicast_t &s)
 {
     constexpr int depth = 4;
     const size_t across = s.row_bytes / sizeof(vector), all = across * s.rows;
@@ -185,17 +186,17 @@ template <typename vector> __device__ void spread(const lap_cuda_spread_t &s)
 
 } // namespace
 
-extern "C" __global__ void __launch_bounds__(LAP_CUDA_SPREADERS, 2)
-    lap_spread(const lap_cuda_spread_t s)
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_MULTICAST_THREADS, 2)
+    lap_multicast(const lap_cuda_multicast_t s)
 {
     clear_words(s.signals);
     signal_before(s.before);
     if (s.vector == 16)
-        spread<uint4>(s);
+        multicast<uint4>(s);
     else if (s.vector == 8)
-        spread<uint2>(s);
+        multicast<uint2>(s);
     else
-        spread<uint32_t>(s);
+        multicast<uint32_t>(s);
     signal_after(s.signals, has_any(s.before));
 }
 
@@ -315,10 +316,10 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS) lap_cast(const la
 namespace
 {
 
-constexpr unsigned turn = LAP_CUDA_TURN;
+constexpr unsigned side = LAP_CUDA_TRANSPOSE_TILE;
 
 /* Byte i of out[j] is byte j of in[i]. */
-__device__ void turn_words(const uint32_t *in, uint32_t *out)
+__device__ void transpose_words(const uint32_t *in, uint32_t *out)
 {
     const uint32_t low01 = __byte_perm(in[0], in[1], 0x5140);
     const uint32_t low23 = __byte_perm(in[2], in[3], 0x5140);
@@ -336,8 +337,8 @@ __device__ void turn_words(const uint32_t *in, uint32_t *out)
  * one 16 columns to the next, so that neither these stores nor the loads of whole columns meet in
  * a bank.
  */
-__device__ void turn_vectors(const lap_cuda_transpose_t &t, size_t row0, size_t col0,
-                             uint32_t *tile)
+__device__ void transpose_vectors(const lap_cuda_transpose_t &t, size_t row0, size_t col0,
+                                  uint32_t *tile)
 {
     const unsigned j = threadIdx.x % 8, g = threadIdx.x / 8;
     const char *src = static_cast<const char *>(t.src) + (row0 + 4 * g) * t.src_stride + col0;
@@ -353,32 +354,32 @@ __device__ void turn_vectors(const lap_cuda_transpose_t &t, size_t row0, size_t 
 #pragma unroll
     for (unsigned q = 0; q < 4; q++) {
         uint32_t out[4];
-        turn_words(quads[q], out);
+        transpose_words(quads[q], out);
 #pragma unroll
         for (unsigned c = 0; c < 4; c++)
-            tile[(16 * j + 4 * q + c) * (turn / 4) + ((g / 4) ^ j) * 4 + g % 4] = out[c];
+            tile[(16 * j + 4 * q + c) * (side / 4) + ((g / 4) ^ j) * 4 + g % 4] = out[c];
     }
     __syncthreads();
     const uint4 *vectors = reinterpret_cast<const uint4 *>(tile);
 #pragma unroll
-    for (unsigned c = g; c < turn; c += LAP_CUDA_THREADS / 8)
+    for (unsigned c = g; c < side; c += LAP_CUDA_THREADS / 8)
         if (col0 + c < t.cols && row0 + 16 * j < t.padded)
             *reinterpret_cast<uint4 *>(static_cast<char *>(t.dst) + (col0 + c) * t.dst_stride +
                                        row0 + 16 * j) = vectors[c * 8 + (j ^ (c / 16))];
 }
 
 /* Of any size and alignment. */
-__device__ void turn_bytes(const lap_cuda_transpose_t &t, size_t row0, size_t col0, char *tile)
+__device__ void transpose_bytes(const lap_cuda_transpose_t &t, size_t row0, size_t col0, char *tile)
 {
-    for (unsigned i = threadIdx.x; i < turn * turn; i += LAP_CUDA_THREADS) {
-        const unsigned r = i / turn, c = i % turn;
+    for (unsigned i = threadIdx.x; i < side * side; i += LAP_CUDA_THREADS) {
+        const unsigned r = i / side, c = i % side;
         const bool there = row0 + r < t.rows && col0 + c < t.cols;
-        tile[c * turn + r] =
+        tile[c * side + r] =
             there ? static_cast<const char *>(t.src)[(row0 + r) * t.src_stride + col0 + c] : 0;
     }
     __syncthreads();
-    for (unsigned i = threadIdx.x; i < turn * turn; i += LAP_CUDA_THREADS) {
-        const unsigned c = i / turn, r = i % turn;
+    for (unsigned i = threadIdx.x; i < side * side; i += LAP_CUDA_THREADS) {
+        const unsigned c = i / side, r = i % side;
         if (row0 + r < t.padded && col0 + c < t.cols)
             static_cast<char *>(t.dst)[(col0 + c) * t.dst_stride + row0 + r] = tile[i];
     }
@@ -390,11 +391,11 @@ __device__ void turn_bytes(const lap_cuda_transpose_t &t, size_t row0, size_t co
 extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS)
     lap_transpose(const lap_cuda_transpose_t t)
 {
-    __shared__ uint4 tile[turn * turn / 16];
-    const size_t across = (t.cols + turn - 1) / turn;
-    const size_t row0 = blockIdx.x / across * turn, col0 = blockIdx.x % across * turn;
+    __shared__ uint4 tile[side * side / 16];
+    const size_t across = (t.cols + side - 1) / side;
+    const size_t row0 = blockIdx.x / across * side, col0 = blockIdx.x % across * side;
     if (t.vectors)
-        turn_vectors(t, row0, col0, reinterpret_cast<uint32_t *>(tile));
+        transpose_vectors(t, row0, col0, reinterpret_cast<uint32_t *>(tile));
     else
-        turn_bytes(t, row0, col0, reinterpret_cast<char *>(tile));
+        transpose_bytes(t, row0, col0, reinterpret_cast<char *>(tile));
 }

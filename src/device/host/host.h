@@ -56,8 +56,8 @@ lap_status_t lap_host_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory
     .column_sums = lap_host_column_sums, .cast = lap_host_cast, .transpose = lap_host_transpose,   \
     .fill = lap_host_fill, .probe = lap_no_probe, .calls_begin = lap_no_calls_begin,               \
     .calls_end = lap_no_calls_end, .gemm_check = lap_no_gemm_check,                                \
-    .check_memory = lap_no_check_memory, .stall = lap_no_stall, .let_go = lap_no_let_go,           \
-    .gave_up = lap_no_gave_up, .release = lap_no_release, .gemm_prepare = lap_no_gemm_prepare,     \
+    .check_memory = lap_no_check_memory, .stall = lap_no_stall, .abort_waits = lap_no_abort_waits, \
+    .timed_out = lap_no_timed_out, .release = lap_no_release, .gemm_prepare = lap_no_gemm_prepare, \
     .gpu = lap_no_gpu, .is_capturing = lap_no_is_capturing
 
 /* What the other slots are made of. */

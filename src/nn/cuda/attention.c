@@ -18,7 +18,7 @@ enum {
         KERNELS
 };
 
-static const struct lap_cuda_entry entries[] = {
+static const struct lap_cuda_kernel_name named_kernels[] = {
 #define ENTRY(kernel, bytes) {.name = "lap_" #kernel, .shared = (bytes)},
     LAP_CUDA_ATTENTION_LIST(ENTRY)
 #undef ENTRY
@@ -26,7 +26,7 @@ static const struct lap_cuda_entry entries[] = {
 
 static const lap_cuda_code_t code = {
     .fatbin = lap_nn_cuda_attention_fatbin,
-    .entries = entries,
+    .kernels = named_kernels,
     .count = KERNELS,
 };
 
@@ -153,7 +153,7 @@ static lap_status_t launch_tiles(lap_stream_t *stream, const lap_attention_t *a,
                                 (lap_cuda_grid_t){.x = heads * a->batch,
                                                   .y = blocks_of(tokens, rows),
                                                   .threads = LAP_CUDA_ATTENTION_THREADS,
-                                                  .shared = entries[kernel].shared},
+                                                  .shared = named_kernels[kernel].shared},
                                 &args);
 }
 

@@ -19,7 +19,7 @@ enum {
         KERNELS
 };
 
-static const struct lap_cuda_entry entries[] = {
+static const struct lap_cuda_kernel_name named_kernels[] = {
 #define ENTRY(kernel) {.name = "lap_" #kernel},
     LAP_NN_CUDA_KERNEL_LIST(ENTRY)
 #undef ENTRY
@@ -27,7 +27,7 @@ static const struct lap_cuda_entry entries[] = {
 
 static const lap_cuda_code_t code = {
     .fatbin = lap_nn_cuda_fatbin,
-    .entries = entries,
+    .kernels = named_kernels,
     .count = KERNELS,
     .stream_bytes = sizeof(lap_nn_cuda_parts_t),
 };

@@ -71,7 +71,7 @@ lap_status_t lap_paced_note(lap_buffer_t *buffer, lap_stream_t *stream, int peer
         return LAP_OK;
     uint64_t *note = &paced->notes[paced->nnotes++ % NOTES];
     paced->begun[peer] = note;
-    return lap_cuda_note(stream, note);
+    return lap_cuda_write_time(stream, note);
 }
 
 /* What a rank sends to itself needs no link. */

@@ -337,7 +337,7 @@ void lap_part_share(lap_buffer_t *buffer, const lap_part_place_t *first, size_t 
 {
     const lap_group_t *group = buffer->group;
     struct lap_part *part = buffer->backend;
-    bool share = false, crowded = false;
+    bool share = false, shares_sms = false;
     for (int r = 0; r < group->size; r++) {
         const lap_part_place_t *a =
             (const lap_part_place_t *)(const void *)((const char *)first + (size_t)r * stride);
@@ -348,13 +348,13 @@ void lap_part_share(lap_buffer_t *buffer, const lap_part_place_t *first, size_t 
             const bool same =
                 a->gpu == b->gpu && is_on_this_host(buffer, r) && is_on_this_host(buffer, other);
             share = share || same;
-            crowded = crowded || (same && (a->parts != b->parts || a->part == b->part));
+            shares_sms = shares_sms || (same && (a->parts != b->parts || a->part == b->part));
         }
         /* Of ranks that are not in the group nobody knows, but that parts are made for one each. */
-        crowded = crowded || (a->parts == 1 && group->size < group->world->size);
+        shares_sms = shares_sms || (a->parts == 1 && group->size < group->world->size);
     }
     part->in_turn = buffer->no_graphs = share && is_threads(buffer);
-    part->device->share.crowded = part->device->share.crowded || crowded;
+    part->device->share.shares_sms = part->device->share.shares_sms || shares_sms;
 }
 
 /* ---- all together ---- */

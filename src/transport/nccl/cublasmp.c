@@ -201,7 +201,7 @@ static lap_status_t run(lap_foreign_t *foreign, lap_stream_t *stream,
 {
     multiplier_t *it = (multiplier_t *)foreign;
     lap_cuda_device_t *device = it->nccl->device;
-    LAP_TRY(lap_cuda_note(stream, (uint64_t *)(uintptr_t)&it->times[0]));
+    LAP_TRY(lap_cuda_write_time(stream, (uint64_t *)(uintptr_t)&it->times[0]));
     LAP_TRY(lap_cuda_event_record(it->begun, stream));
     LAP_TRY(lap_nccl_enter(it->nccl));
     LAP_TRY(lap_nccl_leave(it->nccl, run_inside(it, args)));
@@ -210,7 +210,7 @@ static lap_status_t run(lap_foreign_t *foreign, lap_stream_t *stream,
         device,
         lap_cuda_check(&device->api, device->api.cuStreamWaitEvent(stream->stream, it->done, 0),
                        "cuStreamWaitEvent")));
-    return lap_cuda_note(stream, (uint64_t *)(uintptr_t)&it->times[1]);
+    return lap_cuda_write_time(stream, (uint64_t *)(uintptr_t)&it->times[1]);
 }
 
 /* A call lasts longer than the GPU's clock ticks. */
@@ -453,7 +453,7 @@ static lap_status_t cannot_begin(lap_group_t *group, lap_status_t status)
     return status;
 }
 
-/* A thread that does not come back keeps what it works with, and the GPU is given up. */
+/* A thread that does not come back keeps what it works with, and the GPU is abandoned. */
 static lap_status_t run_task(task_t *task)
 {
     lap_group_t *group = task->it->nccl->group;
@@ -466,7 +466,7 @@ static lap_status_t run_task(task_t *task)
     lap_status_t status = await(task);
     if (status != LAP_OK) {
         task->it->abandoned = true;
-        lap_cuda_give_up(task->it->nccl->device);
+        lap_cuda_abandon(task->it->nccl->device);
         atomic_store(&task->abandoned, true);
         pthread_detach(thread);
         return status;

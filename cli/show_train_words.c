@@ -182,8 +182,11 @@ void lap_show_why(const lap_show_train_t *show, uint32_t fragment, const lap_lin
     accesses_t before, after;
     find_accesses(linked, link->fragment, link->dep, &before);
     find_accesses(linked, fragment, link->step, &after);
-    snprintf(text, LAP_SHOW_RANGE,
-             "which uses the symmetric buffer, or waits for a rank that does");
+    const bool serial =
+        linked->fragments[fragment].serial || linked->fragments[link->fragment].serial;
+    snprintf(text, LAP_SHOW_RANGE, "%s",
+             serial ? "which it is not to overlap"
+                    : "which uses the symmetric buffer, or waits for a rank that does");
     for (int found = 0, reads = 1; reads >= 0 && !found; reads--) /* what is read says most */
         for (size_t i = 0; i < before.count && !found; i++)
             for (size_t j = 0; j < after.count && !found; j++) {

@@ -300,14 +300,16 @@ lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, l
         return lap_nn_link_prefetch(list, seq, mode, source, linked);
     const bool gathers = part == LAP_NN_REFRESH && list->shards && mode.replicas;
     const size_t nbuckets = part == LAP_NN_SYNC || gathers ? mode.replicas->buckets->count : 0;
-    uint32_t first = list->parts[part];
+    uint32_t first = list->parts[part], serial;
     size_t bucket;
     if (gathers) /* FP8 weights are made with their scales, and then gathered */
         for (; first < list->scaled; first++)
             LAP_TRY(lap_nn_link_entry(list, first, seq, source, linked));
+    serial = linked->nfragments;
     for (size_t i = 0; i < nbuckets; i++)
         LAP_TRY(lap_nn_link_bucket(list, mode.replicas, gathers ? nbuckets - 1 - i : i, gathers,
                                    linked));
+    lap_link_set_serial(linked, serial);
     for (uint32_t i = first; i < list->parts[part + 1]; i++) {
         const lap_nn_entry_t *entry = &list->entries[i];
         if (mode.replicas &&

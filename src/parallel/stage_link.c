@@ -169,6 +169,7 @@ const lap_nn_list_t *lap_stage_list(const lap_stage_linking_t *linking, uint32_t
 static lap_status_t add_last_buckets(const lap_stage_linking_t *linking,
                                      lap_stage_program_t *program)
 {
+    const uint32_t first = program->linked.nfragments;
     for (uint32_t r = 0; r < linking->stages->ranks && (linking->sends || linking->late); r++) {
         if (!lap_stage_has(linking, r))
             continue;
@@ -177,6 +178,8 @@ static lap_status_t add_last_buckets(const lap_stage_linking_t *linking,
             if (linking->late || is_tied(lap_stage_list(linking, r), buckets, i))
                 LAP_TRY(lap_stage_add_bucket(linking, r, i, false, program));
     }
+    if (linking->late)
+        lap_link_set_serial(&program->linked, first);
     return LAP_OK;
 }
 

@@ -61,8 +61,10 @@ lap_status_t lap_stage_add_copies(const lap_stage_linking_t *linking, uint32_t r
         return LAP_OK; /* the next step gathers them */
     LAP_TRY(
         add_entries(linking, rank, first, scaled, program)); /* FP8 weights, with their scales */
+    const uint32_t serial = program->linked.nfragments;
     for (size_t i = gathers ? lap_stage_buckets(linking, rank)->count : 0; i-- > 0;)
         LAP_TRY(lap_stage_add_bucket(linking, rank, i, true, program));
+    lap_link_set_serial(&program->linked, serial);
     return add_entries(linking, rank, scaled, end, program);
 }
 

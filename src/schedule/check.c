@@ -121,6 +121,8 @@ static lap_status_t prove(lap_check_t *check)
         status = lap_check_access(check);
     if (status == LAP_OK)
         status = lap_check_signals(check);
+    if (status == LAP_OK && check->programs)
+        status = lap_check_serial(check);
     check_clear(check);
     return status;
 }

@@ -165,4 +165,7 @@ lap_status_t lap_check_signals(const lap_check_t *check);
  */
 lap_status_t lap_check_access(lap_check_t *check);
 
+/* check_serial.c: that nothing of a rank runs at the same time as a serial fragment. */
+lap_status_t lap_check_serial(const lap_check_t *check);
+
 #endif

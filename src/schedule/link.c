@@ -6,6 +6,7 @@
  * link_add.c; what their steps use is in link_uses.c.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/status.h"
 #include "schedule/extents.h"
@@ -39,11 +40,12 @@ typedef struct use {
 typedef struct linker {
     lap_linked_t *linked;
     point_t *points;
-    uint32_t npoints;           /* that have their links */
-    uint32_t first;             /* the first point of the fragment in work */
-    uint32_t last[LAP_STREAMS]; /* the latest point of each stream; LAP_NO_STEP: none */
-    uint32_t *lasts;            /* the same of steps that occupy a buffer, of fragments before */
-    uint32_t *consumes;         /* of each buffer: the latest CONSUME of fragments before */
+    uint32_t npoints;            /* that have their links */
+    uint32_t first;              /* the first point of the fragment in work */
+    uint32_t last[LAP_STREAMS];  /* the latest point of each stream; LAP_NO_STEP: none */
+    uint32_t fence[LAP_STREAMS]; /* where a serial fragment began or ended: all since follow it */
+    uint32_t *lasts;             /* the latest of steps that occupy a buffer, of fragments before */
+    uint32_t *consumes;          /* of each buffer: the latest CONSUME of fragments before */
     uint32_t nbuffers;
     use_t *uses; /* of all points, in their order */
     uint32_t nuses;
@@ -191,6 +193,9 @@ static void link_step(linker_t *linker, uint32_t f, uint32_t index)
         join_grant(linker, &fragment->schedule, index, step->peer, step->signal);
     for (int s = 0; s < LAP_STREAMS; s++)
         linker->needed[s] = LAP_NO_STEP;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (linker->fence[s] != LAP_NO_STEP)
+            need(linker, linker->fence[s]);
     for (uint32_t i = point->first_use; i < point[1].first_use; i++)
         look_back(linker, &linker->uses[i]);
     const uint32_t *lasts = &linker->lasts[(size_t)fragment->buffer * LAP_STREAMS];
@@ -211,8 +216,12 @@ static void link_fragment(linker_t *linker, uint32_t f)
     lap_linked_t *linked = linker->linked;
     const lap_fragment_t *fragment = &linked->fragments[f];
     linker->first = linker->npoints;
+    if (fragment->serial)
+        memcpy(linker->fence, linker->last, sizeof(linker->fence));
     for (uint32_t i = 0; i < fragment->schedule.nsteps; i++)
         link_step(linker, f, i);
+    if (fragment->serial)
+        memcpy(linker->fence, linker->last, sizeof(linker->fence));
     for (uint32_t i = 0; i < fragment->schedule.nsteps; i++)
         if (lap_link_occupies(linked, fragment, i))
             linker->lasts[(size_t)fragment->buffer * LAP_STREAMS +
@@ -311,7 +320,7 @@ lap_status_t lap_link(lap_linked_t *linked)
     if (linked->status == LAP_OK && (!linker.points || !linker.lasts || !linker.consumes))
         linked->status = lap_error(LAP_ERR_NO_MEMORY, "no memory to link %zu steps", count);
     for (int s = 0; s < LAP_STREAMS; s++)
-        linker.last[s] = LAP_NO_STEP;
+        linker.last[s] = linker.fence[s] = LAP_NO_STEP;
     for (size_t i = 0; linker.lasts && i < (size_t)linker.nbuffers * LAP_STREAMS; i++)
         linker.lasts[i] = LAP_NO_STEP;
     for (uint32_t i = 0; linker.consumes && i < linker.nbuffers; i++)

@@ -72,6 +72,7 @@ typedef struct lap_fragment {
      */
     uint32_t order, phase;
     uint32_t section; /* of that list, such as a stage of a pipeline */
+    bool serial;      /* not overlapped: nothing else of the program runs at the same time */
     /* Ranks of its group in the world: see lap_fragment_rank. */
     int base, stride;
     int neighbours; /* so many follow one another, and the next come `stride` on; 0: one */
@@ -123,6 +124,9 @@ uint32_t lap_link_add_region(lap_linked_t *linked, const char *name, uint32_t me
 
 /* A new fragment without steps, with no place bound. NULL after a failure. */
 lap_fragment_t *lap_link_fragment(lap_linked_t *linked);
+
+/* The fragments from `first` on are not overlapped. */
+void lap_link_set_serial(lap_linked_t *linked, uint32_t first);
 
 /* What a step of the latest fragment uses; `step` 0 of a kernel. */
 void lap_link_access(lap_linked_t *linked, uint32_t step, uint32_t block, bool write,

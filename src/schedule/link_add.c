@@ -47,6 +47,12 @@ lap_fragment_t *lap_link_fragment(lap_linked_t *linked)
     return fragment;
 }
 
+void lap_link_set_serial(lap_linked_t *linked, uint32_t first)
+{
+    for (uint32_t f = first; f < linked->nfragments; f++)
+        linked->fragments[f].serial = true;
+}
+
 void lap_link_access(lap_linked_t *linked, uint32_t step, uint32_t block, bool write,
                      lap_range_t range)
 {

@@ -235,6 +235,29 @@ ok 'so it is in a step of a pipeline' test "$(order '0F0 tokens')" -lt "$(order 
 lap show train ${small%% --global-batch*} --layers 2 --tp 1 --pp 2 --dp 2 --micro-batches 2 $shared --no-overlap-param-sync
 ok '... unless weights are gathered before it: after the update' test "$(order 'weights 0')" -gt "$(order 'update')"
 
+# Without overlap, on a GPU too, where a whole step is one graph: no step runs between two others that it needs not wait for.
+for more in '' '--pp 2 --micro-batches 2'; do
+    # shellcheck disable=SC2086
+    lap show train ${small%% --global-batch*} --layers 2 --tp 1 --dp 2 $more $shared --no-overlap-grad-sync --no-overlap-param-sync --target cuda --json
+    ok "gradients travel after backward, weights after the update, and nothing at the same time${more:+, $more}" python3 - "$work/out" <<'PY'
+import json, sys
+fragments = json.load(open(sys.argv[1]))["fragments"]
+over, last = {}, {}  # of each step of a fragment: the steps before it; of each stream: its latest
+for f, fragment in enumerate(fragments):
+    for step in fragment["steps"]:
+        key = f, step["step"]
+        needed = {(link["after_fragment"], link["after_step"]) for link in fragment["links"] if link["step"] == step["step"]}
+        needed |= {(f, i) for i in step["after"]} | {last[s] for s in [step["stream"]] if s in last}
+        over[key] = needed.union(*(over[e] for e in needed))
+        last[step["stream"]] = key
+serial = {f for f, it in enumerate(fragments) if it["name"].startswith(("bucket ", "weights "))}
+assert len(serial) > 4, serial
+for f, i in over:
+    missing = [e for e in over if e[0] < f and (f in serial or e[0] in serial) and e not in over[f, i]]
+    assert not missing, (f, i, missing[:3])
+PY
+done
+
 # shellcheck disable=SC2086
 lap show train ${small%% --global-batch*} --tp 1 --dp 2 $shared --overlap-param-gather-with-optimizer-step
 ok 'with the step: weights are gathered between its updates' awk '/ update / { n++ } / step .* weights [0-9]+ +external AG/ && n { between = n } END { exit !(between && between < n) }' "$work/out"

@@ -433,7 +433,7 @@ static void try_orders(void)
     replication = (lap_nn_replication_t){.replicas = 0};
 }
 
-/* Gradients go to replicas in the background of backward, in buckets of several sizes. */
+/* Gradients go to replicas in the background of backward, or after it, in buckets of several sizes. */
 static void try_replicas(const lap_target_t *target, tally_t *sums)
 {
     for (int way = 0; way < 4; way++) {
@@ -445,15 +445,15 @@ static void try_replicas(const lap_target_t *target, tally_t *sums)
                                              .late = way == 2};
         for (int nranks = 1; nranks <= 2; nranks++)
             (void)prove(&desc, nranks, PASS_MORE, target, "replicas");
-        if (way == 0)
-            mutate(&desc, 2, PASS_MORE, target, sums);
+        if (way % 2 == 0)
+            mutate(&desc, 2 - way / 2, PASS_MORE, target, sums);
         desc.shards = (size_t)replication.replicas;
         desc.shard_bucket = replication.bucket;
         desc.shard_by_layer = replication.by_layer;
         desc.dtype = way % 2 ? LAP_BFLOAT16 : LAP_FLOAT32;
         for (int nranks = 1; nranks <= 2; nranks++)
             (void)prove(&desc, nranks, PASS_MORE, target, "replicas that share the optimizer");
-        if (way == 0) { /* a norm of all ranks would imply that a peer's scratch memory is free */
+        if (way % 2 == 0) { /* a norm of all ranks would imply that a peer's memory is free */
             optimizer.clip_norm = 0;
             mutate(&desc, 1, PASS_MORE, target, sums);
             optimizer.clip_norm = 1;

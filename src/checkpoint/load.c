@@ -393,7 +393,7 @@ static lap_status_t read_weights(lap_checkpoint_t *checkpoint, const char *path)
 
 /* What rank 0 has chosen. */
 typedef struct choice {
-    enum { NOTHING, CHECKPOINT, FOREIGN } kind;
+    enum { NOTHING, CHECKPOINT, WEIGHTS_ONLY } kind;
     lap_ckpt_manifest_t manifest;
     char path[PATH_MAX];
 } choice_t;
@@ -434,14 +434,14 @@ static lap_status_t begin_search(search_t *search, choice_t *choice)
         return lap_error_errno("cannot open '%s'", search->dir);
     snprintf(choice->path, sizeof(choice->path), "%s/" LAP_CKPT_MANIFEST, search->dir);
     if (!S_ISDIR(about.st_mode)) {
-        choice->kind = FOREIGN;
+        choice->kind = WEIGHTS_ONLY;
     } else if (access(choice->path, F_OK) == 0) {
         LAP_TRY(lap_ckpt_manifest_read(search->dir, &choice->manifest));
         choice->kind = CHECKPOINT;
     } else {
         LAP_TRY(lap_ckpt_folder_list(search->dir, &search->names, &search->count));
         if (search->count == 0 && has_weights(search->dir))
-            choice->kind = FOREIGN;
+            choice->kind = WEIGHTS_ONLY;
     }
     if (choice->kind != NOTHING)
         snprintf(choice->path, sizeof(choice->path), "%s", search->dir);
@@ -505,7 +505,7 @@ static lap_status_t read_newest(lap_checkpoint_t *checkpoint, search_t *search, 
             lap_warn("checkpoint '%s' is of an older version, which does not tell heads, norms and "
                      "positions: expected to be those of these layers",
                      choice->path);
-        if (choice->kind == FOREIGN)
+        if (choice->kind == WEIGHTS_ONLY)
             return lap_group_agree(checkpoint->group, read_weights(checkpoint, choice->path));
         const lap_status_t status =
             read_checkpoint(checkpoint, choice->path, &choice->manifest, &damaged);

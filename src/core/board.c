@@ -17,7 +17,7 @@ enum { FAILURE_NONE, FAILURE_BEING_WRITTEN, FAILURE_SET };
 
 static size_t bank_offset(int size)
 {
-    return sizeof(lap_board_t) + (size_t)size * sizeof(lap_board_seat_t);
+    return sizeof(lap_board_t) + (size_t)size * sizeof(lap_board_rank_t);
 }
 
 static size_t blocked_offset(int size)
@@ -48,7 +48,7 @@ bool lap_group_has_come(const lap_group_t *group, int rank, uint32_t round)
 
 lap_board_slot_t *lap_board_slot(const lap_group_t *group, int rank)
 {
-    return &group->board->seats[rank].slots[group->round % 2];
+    return &group->board->ranks[rank].slots[group->round % 2];
 }
 
 const char *lap_group_name(const lap_group_t *group, int rank, char text[LAP_RANK_TEXT])
@@ -123,8 +123,8 @@ void lap_board_deliver(void *context, const lap_packet_t *packet, const char *bo
     lap_group_t *group = context;
     if (packet->from >= (uint32_t)group->size || packet->bytes > LAP_SLOT_BYTES)
         return;
-    lap_board_seat_t *seat = &group->board->seats[packet->from];
-    lap_board_slot_t *slot = &seat->slots[packet->words[0] % 2];
+    lap_board_rank_t *sender = &group->board->ranks[packet->from];
+    lap_board_slot_t *slot = &sender->slots[packet->words[0] % 2];
     lap_blocked_words_t words;
     switch (packet->kind) {
     case LAP_PACKET_ROUND:
@@ -141,7 +141,7 @@ void lap_board_deliver(void *context, const lap_packet_t *packet, const char *bo
         lap_bank_ring(lap_board_bank(group));
         break;
     case LAP_PACKET_LEFT:
-        atomic_store_explicit(&seat->left, 1, memory_order_release);
+        atomic_store_explicit(&sender->left, 1, memory_order_release);
         lap_bank_ring(lap_board_bank(group));
         break;
     case LAP_PACKET_BLOCKED:
@@ -193,7 +193,7 @@ void lap_group_fail_here(lap_group_t *group, lap_status_t status, const char *se
 
 static bool has_left(const lap_group_t *group, int rank)
 {
-    return atomic_load_explicit(&group->board->seats[rank].left, memory_order_acquire) != 0;
+    return atomic_load_explicit(&group->board->ranks[rank].left, memory_order_acquire) != 0;
 }
 
 /* Whether all that a rank whose process has ended has written or sent is there. */
@@ -304,7 +304,7 @@ void lap_board_leave(lap_group_t *group)
         return;
     group->has_left = true;
     /* Releases all that this rank has done here to who finds that it has left. */
-    atomic_store_explicit(&group->board->seats[group->rank].left, 1, memory_order_release);
+    atomic_store_explicit(&group->board->ranks[group->rank].left, 1, memory_order_release);
     lap_bank_ring(lap_board_bank(group));
     (void)lap_board_publish(group, &packet, NULL);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The board of a group: a region of shared memory that the group's rank 0 made, with one seat with two
- * slots per rank, a signal word per rank that counts its arrivals, and the failure that broke the
- * group. In a world with a wire every rank has a board of its own, and whatever a rank writes on its
- * own it also writes, by a packet, on those of the others. It is made for small messages; the data of
- * operators never comes here.
+ * The board of a group: a region of shared memory that the group's rank 0 allocates. It has two slots
+ * per rank, a signal word per rank that counts its arrivals, and the failure that broke the group. In
+ * a world with a wire every rank has a board of its own. Whatever a rank writes on its board it also
+ * sends, in a packet, to the boards of the others. The board is for small messages of set-up; the data
+ * of operators never goes through it.
  */
 #ifndef LAP_CORE_BOARD_H
 #define LAP_CORE_BOARD_H
@@ -18,9 +18,9 @@
 #define LAP_DOING_BYTES 24
 
 typedef struct lap_board_slot {
-    uint32_t call;               /* what the sender is doing */
+    uint32_t call;               /* the collective that the sender is in */
     uint64_t bytes;              /* of the whole call, which may take several rounds */
-    char doing[LAP_DOING_BYTES]; /* as part of which call of its caller's; "": of none */
+    char doing[LAP_DOING_BYTES]; /* the call of the API that it is part of; "": none */
     char data[LAP_SLOT_BYTES];
 } lap_board_slot_t;
 
@@ -30,17 +30,17 @@ typedef struct lap_board_slot {
  * after all have arrived in round n + 1. A rank arrives there only when it has read what it
  * wanted of round n.
  */
-typedef struct lap_board_seat {
-    _Alignas(64) _Atomic uint32_t left; /* 1: gone on purpose */
+typedef struct lap_board_rank {
+    _Alignas(64) _Atomic uint32_t left; /* 1: it has left the group properly */
     lap_board_slot_t slots[2];
-} lap_board_seat_t;
+} lap_board_rank_t;
 
 struct lap_board {
     _Alignas(64) _Atomic uint32_t failure; /* FAILURE_SET, stored last, releases the two below */
     int32_t status;
     char sentence[LAP_ERROR_TEXT];
     /* One per rank; the bank with one word per rank follows, and a lap_blocked_note_t for each. */
-    lap_board_seat_t seats[];
+    lap_board_rank_t ranks[];
 };
 
 /* What a packet writes on the board: see lap_board_deliver. */

@@ -95,43 +95,43 @@ lap_status_t lap_op_runnable(lap_op_t *op, size_t m, lap_runnable_t **runnable_p
 }
 
 /* Of those that can go, the one used longest ago; NULL: all must stay. */
-static lap_op_entry_t *find_room(lap_op_t *op)
+static lap_op_cached_t *find_room(lap_op_t *op)
 {
-    lap_op_entry_t *oldest = NULL;
+    lap_op_cached_t *oldest = NULL;
     for (int i = 0; i < LAP_OP_PROGRAMS; i++)
         if (!op->cache[i].captured && (!oldest || op->cache[i].used < oldest->used))
             oldest = &op->cache[i];
     return oldest;
 }
 
-static lap_status_t make_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p)
+static lap_status_t make_cached(lap_op_t *op, size_t m, lap_op_cached_t **cached_p)
 {
     lap_runnable_t *runnable;
-    lap_op_entry_t *entry = find_room(op);
-    if (!entry)
+    lap_op_cached_t *cached = find_room(op);
+    if (!cached)
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "captured graphs hold calls of this operator with %d different values of "
                          "m, which is the maximum",
                          LAP_OP_PROGRAMS);
-    if (entry->runnable && op->stays_in_flight) /* it may still run */
+    if (cached->runnable && op->stays_in_flight) /* it may still run */
         LAP_TRY(lap_engine_settle(op->engine));
     LAP_TRY(lap_op_runnable(op, m, &runnable));
-    lap_runnable_destroy(entry->runnable);
-    *entry = (lap_op_entry_t){.runnable = runnable, .m = m};
-    *entry_p = entry;
+    lap_runnable_destroy(cached->runnable);
+    *cached = (lap_op_cached_t){.runnable = runnable, .m = m};
+    *cached_p = cached;
     return LAP_OK;
 }
 
-lap_status_t lap_op_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p)
+lap_status_t lap_op_cached(lap_op_t *op, size_t m, lap_op_cached_t **cached_p)
 {
-    lap_op_entry_t *entry = NULL;
-    for (int i = 0; i < LAP_OP_PROGRAMS && !entry; i++)
+    lap_op_cached_t *cached = NULL;
+    for (int i = 0; i < LAP_OP_PROGRAMS && !cached; i++)
         if (op->cache[i].runnable && op->cache[i].m == m)
-            entry = &op->cache[i];
-    if (!entry)
-        LAP_TRY(make_entry(op, m, &entry));
-    entry->used = ++op->calls;
-    *entry_p = entry;
+            cached = &op->cache[i];
+    if (!cached)
+        LAP_TRY(make_cached(op, m, &cached));
+    cached->used = ++op->calls;
+    *cached_p = cached;
     return LAP_OK;
 }
 
@@ -196,11 +196,11 @@ lap_binding_t lap_op_bind(lap_op_t *op, const lap_op_args_t *args)
     return binding;
 }
 
-lap_status_t lap_op_ready(lap_op_t *op, const lap_op_args_t *args, lap_op_entry_t **entry_p,
+lap_status_t lap_op_ready(lap_op_t *op, const lap_op_args_t *args, lap_op_cached_t **cached_p,
                           lap_binding_t *binding_p)
 {
-    LAP_TRY(lap_op_entry(op, args->m, entry_p));
-    LAP_TRY(lap_op_check_fits(op, lap_runnable_schedule((*entry_p)->runnable)));
+    LAP_TRY(lap_op_cached(op, args->m, cached_p));
+    LAP_TRY(lap_op_check_fits(op, lap_runnable_schedule((*cached_p)->runnable)));
     *binding_p = lap_op_bind(op, args);
     return LAP_OK;
 }
@@ -255,10 +255,10 @@ lap_status_t lap_op_begin_trace(const lap_op_t *op, const lap_runnable_t *runnab
 /* Gets ready and issues; whatever fails here leaves the peers without this rank's part. */
 static lap_status_t issue(lap_op_t *op, const lap_op_args_t *args)
 {
-    lap_op_entry_t *entry;
+    lap_op_cached_t *cached;
     lap_binding_t binding;
-    LAP_TRY(lap_op_ready(op, args, &entry, &binding));
-    lap_runnable_t *runnable = entry->runnable;
+    LAP_TRY(lap_op_ready(op, args, &cached, &binding));
+    lap_runnable_t *runnable = cached->runnable;
     if (args->trace)
         LAP_TRY(lap_op_begin_trace(op, runnable, args->trace));
     op->failures_before = op->engine->failures;

@@ -15,12 +15,13 @@
 #define LAP_OP_PROGRAMS 16 /* that an operator keeps */
 #define LAP_OP_ARGS 12     /* arguments that are memory */
 
-typedef struct lap_op_entry {
+/* A runnable that an operator keeps for calls with m active rows. */
+typedef struct lap_op_cached {
     lap_runnable_t *runnable; /* NULL: free */
     size_t m;
     uint64_t used; /* when, in calls of this operator */
     bool captured; /* a graph of the caller's has calls of it: it stays */
-} lap_op_entry_t;
+} lap_op_cached_t;
 
 /* Memory of calls that do not run at the same time: as much as the most of them need. */
 typedef struct lap_scratch {
@@ -45,7 +46,7 @@ struct lap_op {
     lap_scratch_t own_scratch;
     size_t scratch_bytes; /* that it needs */
     float *own_scale;     /* of what this rank sends; memory of the device */
-    lap_op_entry_t cache[LAP_OP_PROGRAMS];
+    lap_op_cached_t cache[LAP_OP_PROGRAMS];
     uint64_t calls;
     uint64_t chaos;
     const void *known[LAP_OP_ARGS]; /* addresses in the latest args that were looked at */
@@ -86,8 +87,8 @@ lap_status_t lap_op_schedule(const lap_op_t *op, size_t m, int rank, lap_schedul
 /* The same of this rank, as it was built. */
 lap_status_t lap_op_build(const lap_op_t *op, size_t m, lap_schedule_t *schedule);
 
-/* The entry of the cache for m active rows, made if need be. */
-lap_status_t lap_op_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p);
+/* The cached runnable for m active rows, made if need be. */
+lap_status_t lap_op_cached(lap_op_t *op, size_t m, lap_op_cached_t **cached_p);
 
 /* The description of calls with m active rows, with the method and knobs that were chosen. */
 lap_op_desc_t lap_op_chosen(const lap_op_t *op, size_t m);
@@ -105,7 +106,7 @@ lap_status_t lap_op_begin_trace(const lap_op_t *op, const lap_runnable_t *runnab
 void lap_op_end_trace(const lap_runnable_t *runnable, lap_trace_t *trace);
 
 /* The runnable of a call, made if need be, and the memory and numbers of the call. */
-lap_status_t lap_op_ready(lap_op_t *op, const lap_op_args_t *args, lap_op_entry_t **entry_p,
+lap_status_t lap_op_ready(lap_op_t *op, const lap_op_args_t *args, lap_op_cached_t **cached_p,
                           lap_binding_t *binding_p);
 
 /*

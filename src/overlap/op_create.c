@@ -152,26 +152,26 @@ static lap_status_t prepare_gemms(lap_op_t *op, lap_runnable_t *runnable, const 
 static lap_status_t prepare(lap_op_t *op)
 {
     op->target.device.graphs = op->target.device.graphs && !op->buffer->no_graphs;
-    lap_op_entry_t *entry;
+    lap_op_cached_t *cached;
     lap_device_t *device = op->engine->device;
     void *scale;
     LAP_TRY(device->ops->alloc(device, sizeof(*op->own_scale), &scale));
     op->own_scale = scale;
-    LAP_TRY(lap_op_entry(op, op->problem.capacity, &entry));
-    op->scratch_bytes = lap_runnable_schedule(entry->runnable)->scratch_bytes;
+    LAP_TRY(lap_op_cached(op, op->problem.capacity, &cached));
+    op->scratch_bytes = lap_runnable_schedule(cached->runnable)->scratch_bytes;
     for (size_t b = 1; op->choice && b < op->choice->nbands; b++)
         LAP_TRY(count_scratch(op, op->problem.capacity >> b));
     if (op->choice && op->foreign) /* what does all rows but one is another method */
         LAP_TRY(count_scratch(op, op->problem.capacity - 1));
     LAP_TRY(scratch_grow(op->scratch, device, op->scratch_bytes));
     lap_op_args_t usual = lap_args_usual(&op->problem);
-    LAP_TRY(prepare_gemms(op, entry->runnable, &usual));
+    LAP_TRY(prepare_gemms(op, cached->runnable, &usual));
     /* GEMMs that take their scales from memory are other ones to a device. */
     const float *somewhere = op->own_scale;
     usual.a_scale_ptr = lap_dtype_is_fp8(op->problem.types.a) ? somewhere : NULL;
     usual.b_scale_ptr = lap_dtype_is_fp8(op->problem.types.b) ? somewhere : NULL;
     const bool scaled = usual.a_scale_ptr || usual.b_scale_ptr;
-    return scaled ? prepare_gemms(op, entry->runnable, &usual) : LAP_OK;
+    return scaled ? prepare_gemms(op, cached->runnable, &usual) : LAP_OK;
 }
 
 /* Collective. */

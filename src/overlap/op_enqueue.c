@@ -36,11 +36,11 @@ lap_status_t lap_world_gpu(lap_world_t *world, int *gpu_p)
 /* A failure of a call that runs leaves the peers without this rank's part. */
 static lap_status_t run(lap_op_t *op, const lap_op_args_t *args, void *stream)
 {
-    lap_op_entry_t *entry;
+    lap_op_cached_t *cached;
     lap_binding_t binding;
-    lap_status_t status = lap_op_ready(op, args, &entry, &binding);
+    lap_status_t status = lap_op_ready(op, args, &cached, &binding);
     if (status == LAP_OK)
-        status = lap_runnable_enqueue(entry->runnable, &binding, stream);
+        status = lap_runnable_enqueue(cached->runnable, &binding, stream);
     if (status == LAP_OK || status == LAP_ERR_BUSY)
         return status;
     status = lap_op_find_cause(op, status);
@@ -55,12 +55,12 @@ static lap_status_t run(lap_op_t *op, const lap_op_args_t *args, void *stream)
 /* A failure of a call that is captured concerns the caller only. */
 static lap_status_t capture(lap_op_t *op, const lap_op_args_t *args, void *stream)
 {
-    lap_op_entry_t *entry;
+    lap_op_cached_t *cached;
     lap_binding_t binding;
-    LAP_TRY(lap_op_ready(op, args, &entry, &binding));
-    entry->captured = true;
+    LAP_TRY(lap_op_ready(op, args, &cached, &binding));
+    cached->captured = true;
     binding.chaos = 0; /* functions on a stream are called once */
-    return lap_runnable_enqueue_captured(entry->runnable, &binding, stream);
+    return lap_runnable_enqueue_captured(cached->runnable, &binding, stream);
 }
 
 lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *given, struct CUstream_st *stream)

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lowering: passes that turn the schedules that builders made into what a target is given, step by
- * step. Each pass is a pure function in a file of its own (lower_NAME.c), and a caller can stop
- * after any of them to look at what it did. What comes out of the last one is proved, simulated,
- * drawn and run.
+ * Lowering: passes that turn the schedules of builders into the steps that a target runs. Each pass is
+ * a pure function in a file of its own (lower_NAME.c), and a caller can stop after any of them to look
+ * at its result. The result of the last pass is proved, simulated, drawn and run.
  */
 #ifndef LAP_SCHEDULE_LOWER_H
 #define LAP_SCHEDULE_LOWER_H
@@ -22,19 +21,18 @@ typedef struct lap_pass {
 const lap_pass_t *lap_pass_at(size_t index);
 
 /*
- * Lowers schedules in place, of any ranks. `after` names the pass to stop after; NULL: all run. Passes that the target
- * does not need change nothing. LAP_ERR_INVALID names the passes there are; LAP_ERR_UNSUPPORTED
- * says what of a method the target cannot do; LAP_ERR_NO_MEMORY. After a failure the schedules can
- * only be cleared.
+ * Lowers schedules of any ranks in place. `after` names the pass to stop after; NULL: all run. Passes
+ * that the target does not need change nothing. LAP_ERR_INVALID names the passes there are;
+ * LAP_ERR_NO_MEMORY. After a failure the schedules can only be cleared.
  */
 lap_status_t lap_lower(lap_schedule_t *schedules, size_t count, const lap_target_t *target,
                        const char *after);
 
 /*
  * Proves schedules that were lowered for a target, schedules[call * size + rank], as
- * lap_schedule_check does. Where streams may share queues also as lap_schedule_check_in_line, and that
- * each wait depends on all that is sent before it in the list. Then the steps of a rank can run one
- * at a time in any order that their dependencies allow.
+ * lap_schedule_check does. Where streams may share queues, it also proves what
+ * lap_schedule_check_in_line does, and that each wait depends on all sends listed before it. Then the
+ * steps of a rank can run one at a time in any order that their dependencies allow.
  */
 lap_status_t lap_lowered_check(const lap_schedule_t *const *schedules, uint32_t ncalls, int size,
                                const lap_target_t *target);
@@ -45,10 +43,10 @@ lap_status_t lap_lower_lanes(lap_schedule_t *schedule, const lap_target_t *targe
 lap_status_t lap_lower_waits(lap_schedule_t *schedule, const lap_target_t *target);
 lap_status_t lap_lower_signals(lap_schedule_t *schedule, const lap_target_t *target);
 
-/* LAP_ERR_CHECK when a wait does not come after something that is sent before it in the list. */
+/* LAP_ERR_CHECK when a wait does not come after a send that is listed before it. */
 lap_status_t lap_check_waits(const lap_schedule_t *schedule);
 
-/* LAP_ERR_CHECK when there is not one CONSUME that comes after all signals. */
+/* LAP_ERR_CHECK unless there is exactly one CONSUME, and it comes after all signals. */
 lap_status_t lap_check_consume(const lap_schedule_t *schedule);
 
 #endif

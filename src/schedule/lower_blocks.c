@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pass "blocks": where GEMMs have no signals of their own, each block becomes a GEMM by itself,
- * with a WAIT before it and a RAISE after it if it has such signals. Blocks then run in the order
- * of the list.
+ * The pass "blocks": where a device's GEMMs cannot wait for signals or raise them, each block becomes
+ * a GEMM step of its own, with a WAIT before it and a RAISE after it if it has such signals. Blocks
+ * then run in the order of the list.
  */
 #include "core/status.h"
 #include "schedule/lower.h"
@@ -44,7 +44,7 @@ static void add_block(lap_schedule_t *schedule, const lap_step_t *whole, uint32_
     block->wait_signal = block->raise_signal = LAP_NO_SIGNAL;
 }
 
-/* Adds what a step becomes. Its dependencies are those of the first part. */
+/* Adds the steps that a step becomes. The first of them has its dependencies. */
 static void add_parts(lap_schedule_t *schedule, const lap_step_t *step, const uint32_t *lasts)
 {
     const uint32_t first = schedule->nsteps;
@@ -65,7 +65,7 @@ lap_status_t lap_lower_blocks(lap_schedule_t *schedule, const lap_target_t *targ
     (void)target;
     lap_step_t *steps = schedule->steps;
     const uint32_t count = schedule->nsteps;
-    uint32_t *lasts = lap_alloc(count, sizeof(*lasts)); /* of what each step has become */
+    uint32_t *lasts = lap_alloc(count, sizeof(*lasts)); /* of the steps that each step has become */
     if (!lasts)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the blocks of %u steps", count);
     schedule->steps = NULL;

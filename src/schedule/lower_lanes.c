@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pass "lanes": of blocks that a builder listed as one GEMM and that need nothing of each other,
- * every other one goes to the second lane, with its wait. All of them come after what the GEMM came
- * after, and what came after the GEMM comes after all of them. Blocks that raise signals stay in
- * one lane: a wait in the other would have to wait for what they raise.
+ * The pass "lanes": of independent blocks that a builder listed as one GEMM, every other one goes to
+ * the second lane, with its wait. Each block depends on whatever the GEMM depended on, and steps that
+ * depended on the GEMM depend on all of its blocks. Blocks that raise signals stay in one lane: a wait
+ * in the other would have to come after these raises.
  */
 #include "core/status.h"
 #include "schedule/lower.h"
-#include "schedule/past.h"
+#include "schedule/vclock.h"
 #include "util/alloc.h"
 
-/* The steps that were made from the same GEMM as `first`: one past the last of them. */
+/* One past the last step that was made from the same GEMM as `first`. */
 static uint32_t group_end(const lap_schedule_t *schedule, uint32_t first)
 {
     uint32_t end = first + 1;
@@ -31,7 +31,7 @@ static bool splits(const lap_schedule_t *schedule, uint32_t first, uint32_t end)
     return gemms > 1;
 }
 
-/* The streams of a group; a wait is in the lane of the GEMM that follows it. */
+/* Sets the streams of a group; a wait is in the lane of the GEMM that follows it. */
 static void choose_lanes(lap_schedule_t *schedule, uint32_t first, uint32_t end)
 {
     bool second = false;
@@ -43,35 +43,36 @@ static void choose_lanes(lap_schedule_t *schedule, uint32_t first, uint32_t end)
 }
 
 /*
- * Which steps a step, or a stream, came after before steps moved to the second lane, in terms of where
- * they are now.
+ * The order that the builder asked for, when all blocks of a GEMM were in one stream, as vector clocks
+ * over the streams that steps are in now.
  */
-typedef struct meant {
-    lap_past_t streams[LAP_STREAMS];
-    lap_past_t *ends; /* per step */
-} meant_t;
+typedef struct order {
+    lap_vclock_t streams[LAP_STREAMS];
+    lap_vclock_t *ends; /* per step */
+} order_t;
 
-/* Takes a group, which was a single GEMM on its stream; or a single step. */
-static void take(lap_pasts_t *pasts, meant_t *meant, uint32_t first, uint32_t end, uint16_t stream)
+/* Orders a group, which was a single GEMM on `stream`, or a single step. */
+static void visit(lap_vclocks_t *clocks, order_t *order, uint32_t first, uint32_t end,
+                  uint16_t stream)
 {
-    lap_schedule_t *schedule = pasts->schedule;
+    lap_schedule_t *schedule = clocks->schedule;
     lap_step_t *step = &schedule->steps[first];
-    lap_past_t needs = meant->streams[stream];
+    lap_vclock_t needs = order->streams[stream];
     for (uint16_t d = 0; d < step->ndeps; d++)
-        lap_past_join(&needs, &meant->ends[step->deps[d]]);
-    lap_past_t done = needs;
+        lap_vclock_join(&needs, &order->ends[step->deps[d]]);
+    lap_vclock_t done = needs;
     step->ndeps = 0;
     for (uint32_t i = first; i < end; i++) {
-        lap_pasts_take(pasts, i, &needs);
+        lap_vclocks_visit(clocks, i, &needs);
         done.end[schedule->steps[i].stream] = i + 1;
     }
-    meant->ends[end - 1] = meant->streams[stream] = done;
+    order->ends[end - 1] = order->streams[stream] = done;
 }
 
-static lap_status_t move(lap_schedule_t *schedule, lap_pasts_t *pasts)
+static lap_status_t move(lap_schedule_t *schedule, lap_vclocks_t *clocks)
 {
-    meant_t meant = {.ends = lap_alloc(schedule->nsteps, sizeof(lap_past_t))};
-    if (!meant.ends)
+    order_t order = {.ends = lap_alloc(schedule->nsteps, sizeof(lap_vclock_t))};
+    if (!order.ends)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the lanes of %u steps",
                          schedule->nsteps);
     for (uint32_t first = 0, end; first < schedule->nsteps; first = end) {
@@ -81,24 +82,24 @@ static lap_status_t move(lap_schedule_t *schedule, lap_pasts_t *pasts)
             choose_lanes(schedule, first, end);
         else
             end = first + 1;
-        take(pasts, &meant, first, end, stream);
+        visit(clocks, &order, first, end, stream);
     }
-    lap_free(meant.ends);
+    lap_free(order.ends);
     return schedule->status;
 }
 
 lap_status_t lap_lower_lanes(lap_schedule_t *schedule, const lap_target_t *target)
 {
     (void)target;
-    lap_pasts_t pasts;
+    lap_vclocks_t clocks;
     bool any = false;
     for (uint32_t first = 0; first < schedule->nsteps; first = group_end(schedule, first))
         any = any || splits(schedule, first, group_end(schedule, first));
     if (!any)
         return LAP_OK;
-    lap_status_t status = lap_pasts_init(&pasts, schedule);
+    lap_status_t status = lap_vclocks_init(&clocks, schedule);
     if (status == LAP_OK)
-        status = move(schedule, &pasts);
-    lap_pasts_clear(&pasts);
+        status = move(schedule, &clocks);
+    lap_vclocks_clear(&clocks);
     return status;
 }

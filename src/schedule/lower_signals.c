@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pass "signals": where streams count the signals of a call, a CONSUME step counts them when the
- * last one is over, on a stream that has nothing left to do, if there is one. And signals learn
- * whether a GEMM of the call can be in flight, so that a device may give them more of itself.
+ * The pass "signals": where streams count the signals of a call, a CONSUME step does so after the last
+ * of them, on a stream that has no later steps, if there is one. The pass also marks signals during
+ * which no GEMM of the call can be in flight: a device may use more of its cores for these.
  */
 #include "core/status.h"
 #include "schedule/lower.h"
-#include "schedule/past.h"
+#include "schedule/vclock.h"
 
 static bool is_signal(const lap_schedule_t *schedule, uint32_t step)
 {
     return lap_step_waits(schedule, step) || lap_step_sends(schedule, step);
 }
 
-/* ---- where signals are over ---- */
+/* ---- where CONSUME goes ---- */
 
-/* Where CONSUME goes: after step `last`, on a stream; LAP_NO_STEP: there is no signal. */
-typedef struct spot {
+/* After step `last`, on a stream; LAP_NO_STEP: there is no signal. */
+typedef struct insert_point {
     uint32_t last;
     uint16_t stream;
-} spot_t;
+} insert_point_t;
 
-static spot_t find_spot(const lap_schedule_t *schedule)
+static insert_point_t find_insert_point(const lap_schedule_t *schedule)
 {
     uint32_t last_steps[LAP_STREAMS], last_signals[LAP_STREAMS];
-    spot_t spot = {LAP_NO_STEP, LAP_STREAM_COMPUTE};
+    insert_point_t point = {LAP_NO_STEP, LAP_STREAM_COMPUTE};
     for (int s = 0; s < LAP_STREAMS; s++)
         last_steps[s] = last_signals[s] = LAP_NO_STEP;
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
@@ -32,63 +32,63 @@ static spot_t find_spot(const lap_schedule_t *schedule)
         last_steps[stream] = i;
         if (is_signal(schedule, i)) {
             last_signals[stream] = i;
-            spot = (spot_t){i, stream};
+            point = (insert_point_t){i, stream};
         }
     }
     for (int s = 0; s < LAP_STREAMS; s++)
         if (last_signals[s] != LAP_NO_STEP && last_steps[s] == last_signals[s] &&
-            last_steps[spot.stream] != last_signals[spot.stream])
-            spot.stream = (uint16_t)s;
-    return spot;
+            last_steps[point.stream] != last_signals[point.stream])
+            point.stream = (uint16_t)s;
+    return point;
 }
 
 /*
- * Inserts CONSUME. What depends on the last signal depends on CONSUME if that is on the same stream,
- * and need not wait for two streams in the end.
+ * Inserts CONSUME. If it is on the stream of the last signal, steps that depend on that signal depend on
+ * CONSUME instead, so that the end of the call need not wait for both.
  */
-static void insert(lap_schedule_t *schedule, spot_t spot)
+static void insert(lap_schedule_t *schedule, insert_point_t point)
 {
-    const uint32_t at = spot.last + 1;
+    const uint32_t at = point.last + 1;
     lap_step_t *steps = schedule->steps;
     const lap_step_t consume = {.kind = LAP_STEP_CONSUME,
-                                .stream = spot.stream,
-                                .origin = steps[spot.last].origin,
+                                .stream = point.stream,
+                                .origin = steps[point.last].origin,
                                 .peer = -1,
                                 .signal = LAP_NO_SIGNAL};
-    const bool here = steps[spot.last].stream == spot.stream;
+    const bool here = steps[point.last].stream == point.stream;
     for (uint32_t i = schedule->nsteps - 1; i > at; i--)
         steps[i] = steps[i - 1];
     steps[at] = consume;
     for (uint32_t i = at + 1; i < schedule->nsteps; i++)
         for (uint16_t d = 0; d < steps[i].ndeps; d++)
-            if (steps[i].deps[d] > spot.last || (steps[i].deps[d] == spot.last && here))
+            if (steps[i].deps[d] > point.last || (steps[i].deps[d] == point.last && here))
                 steps[i].deps[d]++;
 }
 
 static void add_consume(lap_schedule_t *schedule)
 {
     uint16_t first = LAP_STREAM_COMPUTE;
-    const spot_t spot = find_spot(schedule);
+    const insert_point_t point = find_insert_point(schedule);
     for (uint32_t i = 0; i < schedule->nsteps; i++)
         first = i == 0 || schedule->steps[i].stream < first ? schedule->steps[i].stream : first;
     const lap_step_t consume = {
         .kind = LAP_STEP_CONSUME, .stream = first, .peer = -1, .signal = LAP_NO_SIGNAL};
     lap_add_step(schedule, &consume);
-    if (spot.last != LAP_NO_STEP && schedule->status == LAP_OK)
-        insert(schedule, spot);
+    if (point.last != LAP_NO_STEP && schedule->status == LAP_OK)
+        insert(schedule, point);
 }
 
-/* ---- which GEMMs are in flight ---- */
+/* ---- during which signals no GEMM is in flight ---- */
 
 /* Whether a step may run while a GEMM does: neither comes after the other. */
-static bool may_overlap(const lap_pasts_t *pasts, uint32_t step, uint32_t gemm)
+static bool may_overlap(const lap_vclocks_t *clocks, uint32_t step, uint32_t gemm)
 {
     const uint32_t first = step < gemm ? step : gemm, second = step < gemm ? gemm : step;
-    return pasts->begins[second].end[pasts->schedule->steps[first].stream] <= first;
+    return clocks->begins[second].end[clocks->schedule->steps[first].stream] <= first;
 }
 
-/* A call without a GEMM is made to run at the same time as those of others. */
-static void note_gemms(lap_schedule_t *schedule, const lap_pasts_t *pasts)
+/* In a call without a GEMM, those of other operators may be in flight. */
+static void mark_no_gemm_in_flight(lap_schedule_t *schedule, const lap_vclocks_t *clocks)
 {
     uint32_t first = 0; /* the first GEMM */
     while (first < schedule->nsteps && schedule->steps[first].kind != LAP_STEP_GEMM)
@@ -96,27 +96,27 @@ static void note_gemms(lap_schedule_t *schedule, const lap_pasts_t *pasts)
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
         bool overlaps = first == schedule->nsteps || !is_signal(schedule, i);
         for (uint32_t j = first; j < schedule->nsteps && !overlaps; j++)
-            overlaps = schedule->steps[j].kind == LAP_STEP_GEMM && may_overlap(pasts, i, j);
+            overlaps = schedule->steps[j].kind == LAP_STEP_GEMM && may_overlap(clocks, i, j);
         schedule->steps[i].no_gemm_in_flight = !overlaps;
     }
 }
 
 lap_status_t lap_lower_signals(lap_schedule_t *schedule, const lap_target_t *target)
 {
-    lap_pasts_t pasts;
-    lap_past_t signals = {{0}};
+    lap_vclocks_t clocks;
+    lap_vclock_t signals = {{0}};
     (void)target;
     add_consume(schedule);
-    const lap_status_t status = lap_pasts_init(&pasts, schedule);
+    const lap_status_t status = lap_vclocks_init(&clocks, schedule);
     for (uint32_t i = 0; i < schedule->nsteps && status == LAP_OK; i++) {
         const bool ends = schedule->steps[i].kind == LAP_STEP_CONSUME;
-        lap_pasts_take(&pasts, i, ends ? &signals : NULL);
+        lap_vclocks_visit(&clocks, i, ends ? &signals : NULL);
         if (is_signal(schedule, i))
             signals.end[schedule->steps[i].stream] = i + 1;
     }
     if (status == LAP_OK)
-        note_gemms(schedule, &pasts);
-    lap_pasts_clear(&pasts);
+        mark_no_gemm_in_flight(schedule, &clocks);
+    lap_vclocks_clear(&clocks);
     return status != LAP_OK ? status : schedule->status;
 }
 
@@ -124,13 +124,13 @@ lap_status_t lap_lower_signals(lap_schedule_t *schedule, const lap_target_t *tar
 
 lap_status_t lap_check_consume(const lap_schedule_t *schedule)
 {
-    lap_pasts_t pasts;
-    lap_past_t signals = {{0}};
+    lap_vclocks_t clocks;
+    lap_vclock_t signals = {{0}};
     lap_schedule_t walked = *schedule; /* nothing is added to it */
     uint32_t consume = LAP_NO_STEP, last = LAP_NO_STEP, count = 0;
-    lap_status_t status = lap_pasts_init(&pasts, &walked);
+    lap_status_t status = lap_vclocks_init(&clocks, &walked);
     for (uint32_t i = 0; i < schedule->nsteps && status == LAP_OK; i++) {
-        lap_pasts_take(&pasts, i, NULL);
+        lap_vclocks_visit(&clocks, i, NULL);
         if (schedule->steps[i].kind == LAP_STEP_CONSUME) {
             consume = i;
             count++;
@@ -141,12 +141,12 @@ lap_status_t lap_check_consume(const lap_schedule_t *schedule)
     }
     bool right = count == 1 && (last == LAP_NO_STEP || last < consume);
     for (int s = 0; s < LAP_STREAMS && right; s++)
-        right = signals.end[s] <= pasts.begins[consume].end[s];
+        right = signals.end[s] <= clocks.begins[consume].end[s];
     if (status == LAP_OK && !right)
         status = lap_error(LAP_ERR_CHECK,
                            "rank %d %s consumes its signals in %u steps, expected one that comes "
                            "after all signals of the call",
                            schedule->rank, schedule->method, (unsigned)count);
-    lap_pasts_clear(&pasts);
+    lap_vclocks_clear(&clocks);
     return status;
 }

@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pass "waits": the order of the list as dependencies, as far as it matters. A wait comes after
- * all that is sent before it. Then a rank whose steps run one by one, in any order that the
- * dependencies allow, has sent whatever it sends in line when it gets to a wait, and
- * lap_schedule_check_in_line speaks for it too. Everything else keeps its freedom.
+ * The pass "waits": makes each wait depend on all sends that are listed before it. Then a rank whose
+ * steps run one by one, in any order that the dependencies allow, has sent at each wait all that it
+ * would have sent in the order of the list. So what lap_schedule_check_in_line proves holds for it,
+ * too. The pass adds no other dependencies.
  */
 #include "core/status.h"
 #include "schedule/lower.h"
-#include "schedule/past.h"
+#include "schedule/vclock.h"
 
-/* The first stream of which a step has something to send before a wait, and does not come after it. */
-static int missing_stream(const lap_past_t *past, const lap_past_t *sent)
+/* The first stream with a send that the clock does not have; LAP_STREAMS: it has all of them. */
+static int missing_stream(const lap_vclock_t *clock, const lap_vclock_t *sent)
 {
     int s = 0;
-    while (s < LAP_STREAMS && sent->end[s] <= past->end[s])
+    while (s < LAP_STREAMS && sent->end[s] <= clock->end[s])
         s++;
     return s;
 }
 
 lap_status_t lap_check_waits(const lap_schedule_t *schedule)
 {
-    lap_pasts_t pasts;
-    lap_past_t sent = {{0}};
+    lap_vclocks_t clocks;
+    lap_vclock_t sent = {{0}};
     lap_schedule_t walked = *schedule; /* nothing is added to it */
-    lap_status_t status = lap_pasts_init(&pasts, &walked);
+    lap_status_t status = lap_vclocks_init(&clocks, &walked);
     for (uint32_t i = 0; i < schedule->nsteps && status == LAP_OK; i++) {
-        lap_pasts_take(&pasts, i, NULL);
-        const int s = missing_stream(&pasts.begins[i], &sent);
+        lap_vclocks_visit(&clocks, i, NULL);
+        const int s = missing_stream(&clocks.begins[i], &sent);
         if (lap_step_waits(schedule, i) && s < LAP_STREAMS) {
             char wait[160], send[160];
             lap_step_describe(schedule, i, wait, sizeof(wait));
@@ -39,21 +39,21 @@ lap_status_t lap_check_waits(const lap_schedule_t *schedule)
         if (lap_step_sends(schedule, i))
             sent.end[schedule->steps[i].stream] = i + 1;
     }
-    lap_pasts_clear(&pasts);
+    lap_vclocks_clear(&clocks);
     return status;
 }
 
 lap_status_t lap_lower_waits(lap_schedule_t *schedule, const lap_target_t *target)
 {
     (void)target;
-    lap_pasts_t pasts;
-    lap_past_t sent = {{0}};
-    const lap_status_t status = lap_pasts_init(&pasts, schedule);
+    lap_vclocks_t clocks;
+    lap_vclock_t sent = {{0}};
+    const lap_status_t status = lap_vclocks_init(&clocks, schedule);
     for (uint32_t i = 0; i < schedule->nsteps && status == LAP_OK; i++) {
-        lap_pasts_take(&pasts, i, lap_step_waits(schedule, i) ? &sent : NULL);
+        lap_vclocks_visit(&clocks, i, lap_step_waits(schedule, i) ? &sent : NULL);
         if (lap_step_sends(schedule, i))
             sent.end[schedule->steps[i].stream] = i + 1;
     }
-    lap_pasts_clear(&pasts);
+    lap_vclocks_clear(&clocks);
     return status != LAP_OK ? status : schedule->status;
 }

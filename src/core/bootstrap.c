@@ -10,6 +10,7 @@
 #include "core/bootstrap.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -29,14 +30,52 @@ lap_status_t lap_meet_check_peer(int fd, const char *doing, const char *dir, str
     return LAP_OK;
 }
 
-double lap_meet_seconds(const lap_world_t *world)
+void lap_limit_shorten(lap_limit_t *limit, lap_deadline_t *deadline, uint64_t left_ns,
+                       lap_limit_t other)
 {
-    return (double)world->timeout_ns * 1e-9;
+    if (left_ns < lap_deadline_left(deadline) && other.timeout_ns != limit->timeout_ns)
+        *limit = other;
+    lap_deadline_shorten(deadline, left_ns);
+}
+
+const char *lap_limit_within(const lap_limit_t *limit, uint64_t own_ns, char text[LAP_LIMIT_TEXT])
+{
+    const double seconds = (double)limit->timeout_ns * 1e-9;
+    if (limit->timeout_ns == own_ns)
+        snprintf(text, LAP_LIMIT_TEXT, "within %g s", seconds);
+    else
+        snprintf(text, LAP_LIMIT_TEXT, "within %g s (the timeout of rank %d)", seconds,
+                 (int)limit->rank);
+    return text;
+}
+
+const char *lap_limit_in_time(const lap_limit_t *limit, char text[LAP_LIMIT_TEXT])
+{
+    snprintf(text, LAP_LIMIT_TEXT, "in time (the timeout of rank %d is %g s)", (int)limit->rank,
+             (double)limit->timeout_ns * 1e-9);
+    return text;
 }
 
 int lap_meet_known(const lap_rendezvous_t *place, int rank)
 {
     return place->ranks ? place->ranks[rank] : rank;
+}
+
+lap_limit_t lap_meet_limit(const lap_world_t *world, const lap_rendezvous_t *place)
+{
+    return place->ranks ? place->limit : (lap_limit_t){world->timeout_ns, world->rank};
+}
+
+lap_deadline_t lap_meet_deadline(const lap_world_t *world, const lap_rendezvous_t *place)
+{
+    return lap_deadline_after(place->ranks ? place->most_ns : world->timeout_ns);
+}
+
+const char *lap_meet_within(const lap_world_t *world, const lap_rendezvous_t *place,
+                            const lap_limit_t *limit, char text[LAP_LIMIT_TEXT])
+{
+    return place->ranks ? lap_limit_in_time(limit, text)
+                        : lap_limit_within(limit, world->timeout_ns, text);
 }
 
 lap_status_t lap_meet_look(const lap_rendezvous_t *place, int self, int rank)

@@ -7,6 +7,7 @@
 #define LAP_CORE_BOOTSTRAP_H
 
 #include "core/world.h"
+#include "util/deadline.h"
 
 /*
  * Only rank 0 knows which ranks have not come. Each rank tells it how long it can wait, and then waits
@@ -17,11 +18,33 @@
 /* After a failure rank 0 waits this long for ranks that have not come yet, so that they hear of it. */
 #define LAP_BOOTSTRAP_LINGER_NS 2000000000u
 
+/* The timeout that ends a meeting, of all those the one that is over first, and the rank that has it. */
+typedef struct lap_limit {
+    uint64_t timeout_ns;
+    int64_t rank;
+} lap_limit_t;
+
+/* As lap_deadline_shorten, by what a rank has left of another limit. An equal one may keep its rank. */
+void lap_limit_shorten(lap_limit_t *limit, lap_deadline_t *deadline, uint64_t left_ns,
+                       lap_limit_t other);
+
+/*
+ * What was waited for in vain has not come "within 2 s", or "within 2 s (the timeout of rank 3)" where
+ * this rank's own is another; or, where only a part of that time was left for it, "in time (the
+ * timeout of rank 3 is 2 s)". Both return the text.
+ */
+#define LAP_LIMIT_TEXT 64
+const char *lap_limit_within(const lap_limit_t *limit, uint64_t own_ns, char text[LAP_LIMIT_TEXT]);
+const char *lap_limit_in_time(const lap_limit_t *limit, char text[LAP_LIMIT_TEXT]);
+
 /* Where ranks meet. */
 typedef struct lap_rendezvous {
     const char *dir;
     /* NULL, but for those of one host among several: the numbers by which all ranks know them, */
     const int *ranks;
+    /* how long they wait, which is less than the timeout, and that timeout, */
+    uint64_t most_ns;
+    lap_limit_t limit;
     /* and what is called now and then while somebody has not come: a failure ends the rendezvous. */
     lap_status_t (*look)(void *context);
     void *context;

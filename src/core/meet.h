@@ -19,11 +19,14 @@ lap_status_t lap_meet_client(lap_world_t *world, const lap_rendezvous_t *place,
  */
 lap_status_t lap_meet_check_peer(int fd, const char *doing, const char *dir, struct ucred *who_p);
 
-/* The timeout, for sentences. */
-double lap_meet_seconds(const lap_world_t *world);
-
 /* The number by which all ranks know one of this rendezvous. */
 int lap_meet_known(const lap_rendezvous_t *place, int rank);
+
+/* How long this rank waits there at most, by which timeout, and the words for it. */
+lap_deadline_t lap_meet_deadline(const lap_world_t *world, const lap_rendezvous_t *place);
+lap_limit_t lap_meet_limit(const lap_world_t *world, const lap_rendezvous_t *place);
+const char *lap_meet_within(const lap_world_t *world, const lap_rendezvous_t *place,
+                            const lap_limit_t *limit, char text[LAP_LIMIT_TEXT]);
 
 /* Whether `rank`, for which `self` waits, is known not to come. */
 lap_status_t lap_meet_look(const lap_rendezvous_t *place, int self, int rank);

@@ -42,6 +42,8 @@ static lap_status_t client_try(const char *dir, int *fd_p)
 static lap_status_t client_connect(const lap_world_t *world, const lap_rendezvous_t *place,
                                    lap_deadline_t *deadline, int *fd_p)
 {
+    const lap_limit_t limit = lap_meet_limit(world, place);
+    char within[LAP_LIMIT_TEXT];
     int fd = -1;
     for (uint64_t pause = 1000000u;; pause = pause < 20000000u ? pause * 2 : pause) {
         LAP_TRY(client_try(place->dir, &fd));
@@ -50,8 +52,9 @@ static lap_status_t client_connect(const lap_world_t *world, const lap_rendezvou
         LAP_TRY(lap_meet_look(place, world->rank, 0));
         const uint64_t left = lap_deadline_left(deadline);
         if (left == 0)
-            return lap_error(LAP_ERR_TIMEOUT, "rank %d has not come to '%s' within %g s",
-                             lap_meet_known(place, 0), place->dir, lap_meet_seconds(world));
+            return lap_error(LAP_ERR_TIMEOUT, "rank %d has not come to '%s' %s",
+                             lap_meet_known(place, 0), place->dir,
+                             lap_meet_within(world, place, &limit, within));
         lap_sleep_until_ns(lap_now_ns() + (pause < left ? pause : left));
     }
     *fd_p = fd;
@@ -63,13 +66,15 @@ static lap_status_t client_hear(const lap_world_t *world, const lap_rendezvous_t
                                 lap_deadline_t *deadline, lap_message_kind_t kind,
                                 lap_message_t *message_p, int *fds, int *nfds_p)
 {
+    const lap_limit_t limit = lap_meet_limit(world, place);
+    char within[LAP_LIMIT_TEXT];
     lap_status_t status = lap_message_receive(fd, message_p, fds, nfds_p, deadline);
     if (status == LAP_ERR_PEER_LOST)
         return lap_error(status, "rank %d went away while the ranks were meeting",
                          lap_meet_known(place, 0));
     if (status == LAP_ERR_TIMEOUT)
-        return lap_error(status, "rank %d has not gathered the ranks within %g s",
-                         lap_meet_known(place, 0), lap_meet_seconds(world));
+        return lap_error(status, "rank %d has not gathered the ranks %s", lap_meet_known(place, 0),
+                         lap_meet_within(world, place, &limit, within));
     if (status != LAP_OK)
         return status;
     if (message_p->kind == (uint32_t)kind)
@@ -92,9 +97,9 @@ static lap_status_t client_hear_table(lap_world_t *world, const lap_rendezvous_t
         if (table.first != known || table.count != nfds || nfds > world->size - known) {
             lap_close_fds(fds, nfds);
             return lap_error(LAP_ERR_INTERNAL,
-                             "rank 0 sent the descriptors of %d heaps beginning with rank %d, "
-                             "expected rank %d first",
-                             nfds, table.first, known);
+                             "rank %d sent the descriptors of %d heaps beginning with number %d, "
+                             "expected number %d first",
+                             lap_meet_known(place, 0), nfds, table.first, known);
         }
         for (int i = 0; i < nfds; i++, known++) {
             if (known == world->rank) {
@@ -120,12 +125,15 @@ static lap_status_t client_prepare(lap_world_t *world, const lap_rendezvous_t *p
 static lap_status_t client_talk(lap_world_t *world, const lap_rendezvous_t *place, int fd,
                                 lap_deadline_t *deadline, lap_region_t *region)
 {
+    const lap_limit_t limit = lap_meet_limit(world, place);
     lap_message_t message = lap_message_make(LAP_MESSAGE_HELLO);
     int fds[LAP_MESSAGE_FDS], nfds;
     message.rank = world->rank;
     message.size = world->size;
     message.pid = world->peers[world->rank].pid;
     message.left_ns = lap_deadline_left(deadline);
+    message.timeout_ns = limit.timeout_ns;
+    message.timeout_of = limit.rank;
     deadline->at += LAP_BOOTSTRAP_GRACE_NS;
     /*
      * What cannot be sent because the host is gone is no failure yet: it may have left its sentence.
@@ -151,7 +159,7 @@ static lap_status_t client_talk(lap_world_t *world, const lap_rendezvous_t *plac
 lap_status_t lap_meet_client(lap_world_t *world, const lap_rendezvous_t *place,
                              lap_region_t *board_p)
 {
-    lap_deadline_t deadline = lap_deadline_after(world->timeout_ns);
+    lap_deadline_t deadline = lap_meet_deadline(world, place);
     lap_region_t region = {0};
     int fd = -1;
     LAP_TRY(client_connect(world, place, &deadline, &fd));

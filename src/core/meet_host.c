@@ -31,9 +31,9 @@ typedef struct host {
     const lap_rendezvous_t *place;
     const char *dir;
     lap_deadline_t deadline;
-    int hasty;     /* the rank whose deadline it is, if that is well before this one's; else 0 */
-    bool owns_dir; /* to be removed at the end: this host made it, or one that has died did */
-    int dir_fd;    /* holds a lock, so that a second host does not take the place of a living one */
+    lap_limit_t limit; /* whose timeout the deadline is */
+    bool owns_dir;     /* to be removed at the end: this host made it, or one that has died did */
+    int dir_fd; /* holds a lock, so that a second host does not take the place of a living one */
     int listener;
     bool bound;           /* the socket of the listener is in the directory */
     int *clients;         /* socket to each rank; -1: has not come, or has gone */
@@ -134,19 +134,15 @@ static void list_missing(const host_t *host, char *text, size_t bytes)
 
 static lap_status_t host_timeout(const host_t *host)
 {
-    char missing[512], silent[64] = "";
+    char missing[512], silent[64] = "", within[LAP_LIMIT_TEXT];
     list_missing(host, missing, sizeof(missing));
     if (host->nstrangers > 0)
         snprintf(silent, sizeof(silent), "; %d connection%s sent nothing", host->nstrangers,
                  host->nstrangers == 1 ? " has" : "s have");
-    if (host->hasty)
-        return lap_error(LAP_ERR_TIMEOUT,
-                         "of %d ranks these have not come to '%s' within the timeout of rank %d, "
-                         "which is shorter than the %g s of rank 0: %s%s",
-                         host->world->size, host->dir, host->hasty, lap_meet_seconds(host->world),
-                         missing, silent);
-    return lap_error(LAP_ERR_TIMEOUT, "of %d ranks these have not come to '%s' within %g s: %s%s",
-                     host->world->size, host->dir, lap_meet_seconds(host->world), missing, silent);
+    return lap_error(LAP_ERR_TIMEOUT, "of %d ranks%s these have not come to '%s' %s: %s%s",
+                     host->world->size, host->place->ranks ? " of one host" : "", host->dir,
+                     lap_meet_within(host->world, host->place, &host->limit, within), missing,
+                     silent);
 }
 
 static lap_status_t client_lost(const host_t *host, int rank)
@@ -157,12 +153,13 @@ static lap_status_t client_lost(const host_t *host, int rank)
 
 static lap_status_t client_failed(const host_t *host, int rank, lap_status_t status)
 {
+    char within[LAP_LIMIT_TEXT];
     if (status == LAP_ERR_PEER_LOST)
         return client_lost(host, rank);
     if (status == LAP_ERR_TIMEOUT)
-        return lap_error(status, "rank %d (pid %d) came to '%s' but has not answered within %g s",
+        return lap_error(status, "rank %d (pid %d) came to '%s' but has not answered %s",
                          lap_meet_known(host->place, rank), host->world->peers[rank].pid, host->dir,
-                         lap_meet_seconds(host->world));
+                         lap_meet_within(host->world, host->place, &host->limit, within));
     return status;
 }
 
@@ -252,9 +249,8 @@ static lap_status_t host_greet(host_t *host, int fd, int *came_p)
     host->world->peers[hello.rank].heap_fd = fds[0];
     host->world->peers[hello.rank].pid = hello.pid;
     /* No rank waits longer than its hello says: the first timeout ends the rendezvous for all. */
-    if (hello.left_ns < lap_deadline_left(&host->deadline) / 2)
-        host->hasty = hello.rank;
-    lap_deadline_shorten(&host->deadline, hello.left_ns);
+    lap_limit_shorten(&host->limit, &host->deadline, hello.left_ns,
+                      (lap_limit_t){hello.timeout_ns, hello.timeout_of});
     return LAP_OK;
 }
 
@@ -326,13 +322,20 @@ static lap_status_t host_look(const host_t *host)
     return LAP_OK;
 }
 
-/* As host_watch, and looks in between. */
+/*
+ * As host_watch, and looks in between. What that finds is noted at once: it may be a timeout, of
+ * another rank, and this one's is none.
+ */
 static lap_status_t host_watch_and_look(host_t *host)
 {
     lap_deadline_t look = lap_deadline_after(LOOK_NS);
     lap_deadline_t *next = lap_deadline_left(&host->deadline) < LOOK_NS ? &host->deadline : &look;
     const lap_status_t status = host_watch(host, next);
-    return status == LAP_ERR_TIMEOUT && host->failure == LAP_OK ? host_look(host) : status;
+    const bool looks = status == LAP_ERR_TIMEOUT && host->failure == LAP_OK;
+    const lap_status_t found = looks ? host_look(host) : LAP_OK;
+    if (found != LAP_OK)
+        host_note_failure(host, found);
+    return status;
 }
 
 static lap_status_t host_gather(host_t *host)
@@ -440,7 +443,8 @@ lap_status_t lap_meet_host(lap_world_t *world, const lap_rendezvous_t *place, la
     host_t host = {.world = world,
                    .place = place,
                    .dir = place->dir,
-                   .deadline = lap_deadline_after(world->timeout_ns),
+                   .deadline = lap_meet_deadline(world, place),
+                   .limit = lap_meet_limit(world, place),
                    .dir_fd = -1,
                    .listener = -1,
                    .clients = lap_alloc((size_t)world->size, sizeof(int)),

@@ -9,7 +9,7 @@
 #include "core/status.h"
 #include "util/deadline.h"
 
-#define LAP_MESSAGE_PROTOCOL 3
+#define LAP_MESSAGE_PROTOCOL 4
 #define LAP_MESSAGE_VERSION 24
 #define LAP_MESSAGE_FDS 64 /* descriptors in one message; the kernel takes up to 253 */
 
@@ -27,7 +27,9 @@ typedef struct lap_message {
     char version[LAP_MESSAGE_VERSION]; /* of the library; up to here it is always the same */
     uint32_t kind;
     int32_t rank, size, pid; /* HELLO: who */
-    uint64_t left_ns;        /* HELLO: how long it can still wait */
+    uint64_t left_ns;        /* HELLO: how long it can still wait, */
+    uint64_t timeout_ns;     /* by which timeout, */
+    int64_t timeout_of;      /* and whose that is */
     uint64_t board;          /* TABLE: handle of the board, a region of rank 0 */
     int32_t first, count;    /* TABLE: which ranks; the heap of each comes along */
     int32_t pids[LAP_MESSAGE_FDS];

@@ -16,6 +16,7 @@
 #include "core/group.h"
 #include "core/private_dir.h"
 #include "util/alloc.h"
+#include "util/clock.h"
 
 /* What each rank tells the others. */
 struct lap_wired_card {
@@ -86,18 +87,23 @@ lap_status_t lap_wired_no_look(lap_wired_t *maker)
 
 /*
  * The ranks of this host meet as if they were a world by themselves; what they learn of each other
- * goes into the real one.
+ * goes into the real one. All others wait for them: who waits here gives up first, since it alone
+ * knows which rank has not come.
  */
 static lap_status_t meet_locals(lap_wired_t *maker)
 {
     lap_world_t *world = maker->world, *host = maker->host;
     lap_region_t board = {0};
+    const uint64_t left = lap_deadline_left(&maker->deadline), grace = maker->grace_ns;
     host->peers[maker->local_rank] = world->peers[maker->rank];
     const lap_rendezvous_t place = {.dir = maker->cards[maker->locals[0]].dir,
                                     .ranks = maker->locals,
+                                    .most_ns = left > grace ? (left - grace) / 2 : 0,
+                                    .limit = maker->limit,
                                     .look = look,
                                     .context = maker};
     lap_status_t status = lap_bootstrap_meet(host, &place, &board);
+    maker->deadline.seen = lap_now_ns(); /* that was no stop */
     if (status == LAP_OK)
         lap_region_unmap(host, &board);
     for (int i = 0; i < maker->local_size; i++) {

@@ -6,6 +6,7 @@
 #ifndef LAP_CORE_WIRED_H
 #define LAP_CORE_WIRED_H
 
+#include "core/bootstrap.h"
 #include "core/make.h"
 #include "core/status.h"
 #include "util/deadline.h"
@@ -34,6 +35,8 @@ struct lap_wired {
     const lap_wired_ops_t *ops;
     const lap_settings_t *settings;
     lap_deadline_t deadline;
+    uint64_t grace_ns; /* so much more of it than rank 0 has, which is the first to give up */
+    lap_limit_t limit; /* whose timeout it is */
     int rank, size;
     int local_rank, local_size;
     int *locals; /* the ranks of this host, in order */

@@ -66,14 +66,17 @@ typedef struct result {
 /* In memory that all ranks of a case have in common. */
 static struct {
     _Atomic bool gone; /* the victim has died */
-    _Atomic int ended; /* ranks that have ended their world */
+    _Atomic int ended; /* ranks that have ended their world, or have none */
     result_t results[RANKS];
 } * shared;
 
 /* What goes wrong: the victim is killed at a step, or its connection to a rank leads nowhere. */
 static step_t fatal;
 static int victim, refused = -1, silent = -1;
-static bool alone;               /* the victim has a host for itself */
+static bool alone;     /* the victim has a host for itself */
+static bool still;     /* it stands still there, until the others have ended */
+static bool later;     /* rank 1 comes to rank 0 of its host when another host has failed */
+static int hasty = -1; /* this rank has a timeout of its own, of 2 s */
 static lap_tcp_address_t nobody; /* who listens there does not accept, or nobody does */
 
 static int rank, gathers;
@@ -82,6 +85,8 @@ static void reach(step_t step)
 {
     if (rank != victim || step != fatal)
         return;
+    while (still && atomic_load(&shared->ended) < RANKS - 1)
+        lap_sleep_until_ns(lap_now_ns() + SECOND / 1000);
     atomic_store(&shared->gone, true);
     raise(SIGKILL);
 }
@@ -124,8 +129,13 @@ lap_status_t __wrap_lap_tcp_gather(lap_tcp_rendezvous_t *rendezvous, const void 
 lap_status_t __wrap_lap_bootstrap_meet(lap_world_t *world, const lap_rendezvous_t *place,
                                        lap_region_t *board)
 {
+    lap_rendezvous_t mine = *place;
     reach(LOCAL_MEETING);
-    return __real_lap_bootstrap_meet(world, place, board);
+    if (later && rank < 2)
+        mine.most_ns *= 3;
+    if (later && rank == 1)
+        lap_sleep_until_ns(lap_now_ns() + 2 * SECOND);
+    return __real_lap_bootstrap_meet(world, &mine, board);
 }
 
 static bool in_mesh;
@@ -179,7 +189,6 @@ static lap_status_t live(void)
             status = lap_group_barrier(all);
     }
     lap_world_destroy(world);
-    atomic_fetch_add(&shared->ended, 1);
     return status;
 }
 
@@ -188,7 +197,7 @@ static void rank_main(int port, const char *timeout_s)
     char text[32];
     result_t *result = &shared->results[rank];
     alarm(55); /* a rank that hangs is a failure, not a hanging test */
-    set_rank_environment(rank, RANKS, timeout_s);
+    set_rank_environment(rank, RANKS, rank == hasty ? "2" : timeout_s);
     snprintf(text, sizeof(text), "%d", alone ? rank == victim : rank / 2);
     setenv("LAP_NODE", text, 1);
     snprintf(text, sizeof(text), "127.0.0.1:%d", port);
@@ -198,6 +207,7 @@ static void rank_main(int port, const char *timeout_s)
     result->took_ns = lap_now_ns() - began;
     snprintf(result->sentence, sizeof(result->sentence), "%s",
              result->status == LAP_OK ? "" : lap_last_error());
+    atomic_fetch_add(&shared->ended, 1);
     _exit(0);
 }
 
@@ -298,6 +308,53 @@ static void test_absent(void)
     fatal = NOWHERE;
 }
 
+/*
+ * A rank that stands still is named, and not the one that waits for it; which timeout has counted, and whose
+ * it is, is told by all.
+ */
+static void test_still(void)
+{
+    static const struct {
+        step_t step;
+        int hasty, victim;
+        const char *words, *time;
+    } cases[] = {
+        {BEFORE_MEETING, 1, 2,
+         "these have not come to 127.0.0.1:", "within 2 s (the timeout of rank 1): 2"},
+        {GATHER_CARDS, 2, 1, "rank 1 came to the others but has not answered",
+         "within 2 s (the timeout of rank 2)"},
+        {LOCAL_MEETING, 0, 3, "of 2 ranks of one host these have not come to",
+         "in time (the timeout of rank 0 is 2 s): 3"},
+        {LOCAL_MEETING, 1, 2, "rank 2 has not come to", "in time (the timeout of rank 1 is 2 s)"},
+        {LOCAL_MEETING, 2, 1, "of 2 ranks of one host these have not come to",
+         "in time (the timeout of rank 2 is 2 s): 1"},
+        {LOCAL_MEETING, 3, 0, "rank 0 ", ""}, /* who could tell the others what its host knows */
+        {BEFORE_MESH, 1, 3, "rank 3 has not connected to rank",
+         "in time (the timeout of rank 1 is 2 s)"},
+    };
+    still = true;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        fatal = cases[i].step;
+        hasty = cases[i].hasty;
+        victim = cases[i].victim;
+        tap_doing("rank %d stands still %s", victim, step_names[fatal]);
+        tap_note("rank %d stands still %s, rank %d has a timeout of 2 s", victim, step_names[fatal],
+                 hasty);
+        run("40");
+        check(LAP_ERR_TIMEOUT, cases[i].words);
+        check(LAP_ERR_TIMEOUT, cases[i].time);
+    }
+    hasty = -1;
+    fatal = LOCAL_MEETING;
+    tap_note("rank 3 stands still %s, while rank 0 waits for rank 1 there", step_names[fatal]);
+    victim = 3;
+    later = true;
+    run("2");
+    check(LAP_ERR_TIMEOUT, "in time (the timeout of rank 0 is 2 s): 3");
+    still = later = false;
+    fatal = NOWHERE;
+}
+
 /* A goodbye is no death, and what comes after it is not missed. */
 static void test_goodbye(void)
 {
@@ -367,6 +424,7 @@ int main(void)
     test_kills();
     test_kill_alone();
     test_absent();
+    test_still();
     test_goodbye();
     test_unreachable();
     remove_folder(folder);

@@ -137,6 +137,7 @@ static lap_status_t create_over(MPI_Comm comm, lap_status_t status, const lap_se
     maker->owns_mpi = owns_mpi;
     maker->comm = lap_mpi.comm_null;
     lap_status_t found = find_ranks(maker, comm);
+    wired->limit = (lap_limit_t){settings->timeout_ns, wired->rank};
     status = found == LAP_OK ? lap_wired_make(wired, status, world_p) : found;
     if (status != LAP_OK && wired->gathered && !lap_wired_any(wired))
         lap_mpi.MPI_Comm_free(&maker->comm);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
+#include "core/bootstrap.h"
 #include "core/environment.h"
 #include "core/status.h"
 #include "core/wire.h"
@@ -65,7 +66,8 @@ typedef struct lap_tcp_hello {
     char version[24];
     int32_t rank, size;
     uint64_t left_ns; /* how long it can still wait */
-    lap_key_t nonce;  /* random: no answer to it has been heard before */
+    uint64_t timeout_ns;
+    lap_key_t nonce; /* random: no answer to it has been heard before */
 } lap_tcp_hello_t;
 
 /* What rank 0 answers. */
@@ -94,7 +96,8 @@ uint64_t lap_tcp_proof(const lap_key_t *key, lap_tcp_side_t side, const lap_tcp_
 typedef struct lap_tcp_rendezvous {
     int rank, size;
     const lap_master_t *master;
-    uint64_t timeout_ns;
+    uint64_t timeout_ns;    /* of this rank, */
+    lap_limit_t limit;      /* and the one that counts, as far as this rank knows */
     int *fds;               /* of rank 0: to each rank; else the first is to rank 0; -1: none */
     lap_tcp_address_t seen; /* this rank, as rank 0 sees it, */
     lap_tcp_address_t master_address; /* and rank 0, as this rank does; neither in rank 0 */
@@ -110,6 +113,9 @@ typedef struct lap_tcp_rendezvous {
 lap_status_t lap_tcp_meet(lap_tcp_rendezvous_t *rendezvous, lap_status_t ready,
                           lap_deadline_t *deadline);
 void lap_tcp_part(lap_tcp_rendezvous_t *rendezvous);
+
+/* The words for the timeout that counts, as lap_limit_within. */
+const char *lap_tcp_within(const lap_tcp_rendezvous_t *rendezvous, char text[LAP_LIMIT_TEXT]);
 
 /* ---- what they say there: tcp_gather.c ---- */
 

@@ -96,11 +96,12 @@ void lap_tcp_tell_all(lap_tcp_rendezvous_t *rendezvous, lap_status_t status)
 static lap_status_t frame_failed(const lap_tcp_rendezvous_t *rendezvous, int rank,
                                  lap_status_t status)
 {
+    char within[LAP_LIMIT_TEXT];
     if (status == LAP_ERR_PEER_LOST)
         return lap_error(status, "rank %d went away while the ranks were meeting", rank);
     if (status == LAP_ERR_TIMEOUT)
-        return lap_error(status, "rank %d came to the others but has not answered within %g s",
-                         rank, (double)rendezvous->timeout_ns * 1e-9);
+        return lap_error(status, "rank %d came to the others but has not answered %s", rank,
+                         lap_tcp_within(rendezvous, within));
     return status;
 }
 

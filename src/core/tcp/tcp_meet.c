@@ -28,11 +28,6 @@
 #define WELCOME_NS 5000000000u /* the same, for an answer of who may be somebody else */
 #define PAUSE_MOST_NS 100000000u
 
-static double seconds(uint64_t ns)
-{
-    return (double)ns * 1e-9;
-}
-
 /* "gpu1:29501", "gpu1, ports 29501 to 29516", or "port 29501 of 10.0.0.1 fd00::1" */
 #define PLACE_TEXT 320
 static const char *place_of(const lap_tcp_rendezvous_t *rendezvous, char text[PLACE_TEXT])
@@ -67,7 +62,6 @@ typedef struct host {
     lap_deadline_t *deadline;
     int listener, port;
     int came;
-    int hasty; /* the rank whose deadline it is, if that is well before this one's; else 0 */
     lap_tcp_address_t *from; /* of each rank that has come */
     stranger_t *strangers;   /* who has connected and not yet proved it, the eldest first */
     int nstrangers, most;    /* of them, and how many there may be */
@@ -156,10 +150,9 @@ static lap_status_t admit(host_t *host, const stranger_t *stranger)
     host->from[hello->rank] = stranger->from;
     host->came++;
     lap_tcp_prepare(stranger->fd, host->rendezvous->timeout_ns);
-    if (hello->left_ns < lap_deadline_left(host->deadline) / 2)
-        host->hasty = hello->rank;
     /* No rank waits longer than its hello says: the first timeout ends the rendezvous for all. */
-    lap_deadline_shorten(host->deadline, hello->left_ns);
+    lap_limit_shorten(&host->rendezvous->limit, host->deadline, hello->left_ns,
+                      (lap_limit_t){hello->timeout_ns, hello->rank});
     (void)lap_tcp_send_frame(stranger->fd, LAP_OK, &stranger->from, sizeof(stranger->from),
                              host->deadline);
     return LAP_OK;
@@ -258,24 +251,22 @@ static lap_status_t host_step(host_t *host)
 static lap_status_t host_timeout(const host_t *host)
 {
     const lap_tcp_rendezvous_t *rendezvous = host->rendezvous;
-    char missing[256] = "", place[PLACE_TEXT], silent[96] = "", others[96] = "", hasty[64] = "";
+    char missing[256] = "", place[PLACE_TEXT], silent[96] = "", others[96] = "";
+    char within[LAP_LIMIT_TEXT];
     size_t used = 0;
     for (int rank = 1; rank < rendezvous->size && used + 16 < sizeof(missing); rank++)
         if (rendezvous->fds[rank] < 0)
             used += (size_t)snprintf(missing + used, sizeof(missing) - used, "%s%d",
                                      used ? ", " : "", rank);
-    if (host->hasty)
-        snprintf(hasty, sizeof(hasty), " (the timeout of rank %d)", host->hasty);
     if (host->nstrangers > 0)
         snprintf(silent, sizeof(silent), "; %d connection%s sent nothing", host->nstrangers,
                  host->nstrangers == 1 ? " has" : "s have");
     if (host->others > 0)
         snprintf(others, sizeof(others), "; %d connection%s of no rank of this job", host->others,
                  host->others == 1 ? " was" : "s were");
-    const uint64_t waited = rendezvous->timeout_ns;
-    return lap_error(LAP_ERR_TIMEOUT, "of %d ranks these have not come to %s within %g s%s: %s%s%s",
-                     rendezvous->size, place_of(rendezvous, place), seconds(waited), hasty, missing,
-                     silent, others);
+    return lap_error(LAP_ERR_TIMEOUT, "of %d ranks these have not come to %s %s: %s%s%s",
+                     rendezvous->size, place_of(rendezvous, place),
+                     lap_tcp_within(rendezvous, within), missing, silent, others);
 }
 
 /* Keeps the first failure, and leaves only a moment for ranks that are still to come and hear of it. */
@@ -375,7 +366,8 @@ static lap_status_t greet(attempt_t *attempt, int fd, const lap_tcp_address_t *a
     lap_tcp_hello_t hello = {.magic = HELLO_MAGIC,
                              .rank = rendezvous->rank,
                              .size = rendezvous->size,
-                             .left_ns = lap_deadline_left(attempt->deadline)};
+                             .left_ns = lap_deadline_left(attempt->deadline),
+                             .timeout_ns = rendezvous->timeout_ns};
     char name[LAP_TCP_TEXT];
     bool verdict = false;
     snprintf(hello.version, sizeof(hello.version), "%s", lap_version_string());
@@ -458,7 +450,7 @@ static lap_status_t try_hosts(attempt_t *attempt)
 static lap_status_t client_meet(lap_tcp_rendezvous_t *rendezvous, lap_deadline_t *deadline)
 {
     attempt_t attempt = {.rendezvous = rendezvous, .deadline = deadline};
-    char place[PLACE_TEXT];
+    char place[PLACE_TEXT], within[LAP_LIMIT_TEXT];
     for (uint64_t pause = 2000000u;; pause = pause < PAUSE_MOST_NS ? pause * 2 : pause) {
         LAP_TRY(try_hosts(&attempt));
         if (attempt.reached)
@@ -467,9 +459,9 @@ static lap_status_t client_meet(lap_tcp_rendezvous_t *rendezvous, lap_deadline_t
         if (left == 0)
             return lap_error(
                 LAP_ERR_TIMEOUT,
-                "rank %d has not found rank 0 at %s within %g s (%s); expected %s to "
+                "rank %d has not found rank 0 at %s %s (%s); expected %s to "
                 "name the host of rank 0, and a port of it that is open",
-                rendezvous->rank, place_of(rendezvous, place), seconds(rendezvous->timeout_ns),
+                rendezvous->rank, place_of(rendezvous, place), lap_tcp_within(rendezvous, within),
                 attempt.other[0] ? attempt.other : attempt.last, rendezvous->master->source);
         lap_sleep_until_ns(lap_now_ns() + (pause < left ? pause : left));
     }
@@ -479,11 +471,17 @@ static lap_status_t client_meet(lap_tcp_rendezvous_t *rendezvous, lap_deadline_t
 
 /* ---- all ---- */
 
+const char *lap_tcp_within(const lap_tcp_rendezvous_t *rendezvous, char text[LAP_LIMIT_TEXT])
+{
+    return lap_limit_within(&rendezvous->limit, rendezvous->timeout_ns, text);
+}
+
 lap_status_t lap_tcp_meet(lap_tcp_rendezvous_t *rendezvous, lap_status_t ready,
                           lap_deadline_t *deadline)
 {
     if (rendezvous->rank != 0)
         LAP_TRY(ready);
+    rendezvous->limit = (lap_limit_t){rendezvous->timeout_ns, rendezvous->rank};
     rendezvous->fds = lap_alloc((size_t)rendezvous->size, sizeof(int));
     if (!rendezvous->fds)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to meet %d ranks", rendezvous->size);

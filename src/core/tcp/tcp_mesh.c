@@ -165,15 +165,16 @@ static lap_status_t let_in(mesh_t *mesh)
 static lap_status_t late(const mesh_t *mesh)
 {
     const lap_world_t *world = mesh->world;
+    char within[LAP_LIMIT_TEXT];
     int rank = 0;
     while (rank == world->rank || mesh->fds[rank] >= 0)
         rank++;
     if (rank < world->rank)
         return call_failed(mesh, rank, LAP_ERR_TIMEOUT, strerror(ETIMEDOUT));
     return lap_error(LAP_ERR_TIMEOUT,
-                     "rank %d has not connected to rank %d within %g s: expected hosts whose ranks "
+                     "rank %d has not connected to rank %d %s: expected hosts whose ranks "
                      "can connect to each other at any port",
-                     rank, world->rank, (double)world->timeout_ns * 1e-9);
+                     rank, world->rank, lap_limit_in_time(&mesh->rendezvous->limit, within));
 }
 
 /* Waits for events and handles them, those of the rendezvous first. */

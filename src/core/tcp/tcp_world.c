@@ -25,7 +25,8 @@ typedef struct place {
     lap_key_t key;          /* a random one; that of rank 0 is the world's */
     lap_tcp_address_t seen; /* as rank 0 sees it; not of rank 0 */
     int32_t port;           /* where it listens */
-    uint64_t left_ns;       /* how long it can still wait: nobody waits longer than rank 0 does */
+    uint64_t left_ns;       /* how long it can still wait: nobody waits longer than rank 0 does, */
+    lap_limit_t limit;      /* by which timeout */
 } place_t;
 
 /* A world being made. */
@@ -108,7 +109,8 @@ static lap_status_t find_ranks(maker_t *maker, const char *host)
     place_t mine = {.key = maker->door.key,
                     .seen = maker->rendezvous.seen,
                     .port = maker->port,
-                    .left_ns = lap_deadline_left(&wired->deadline)};
+                    .left_ns = lap_deadline_left(&wired->deadline),
+                    .limit = maker->rendezvous.limit};
     snprintf(mine.host, sizeof(mine.host), "%s", host);
     place_t *places = lap_alloc(size, sizeof(*places));
     wired->locals = lap_alloc(size, sizeof(int));
@@ -123,6 +125,7 @@ static lap_status_t find_ranks(maker_t *maker, const char *host)
         find_addresses(maker, places);
         if (wired->rank != 0 && places[0].left_ns < UINT64_MAX - LAP_BOOTSTRAP_GRACE_NS)
             lap_deadline_shorten(&wired->deadline, places[0].left_ns + LAP_BOOTSTRAP_GRACE_NS);
+        wired->limit = maker->rendezvous.limit = places[0].limit;
     }
     lap_free(places);
     return status;
@@ -179,6 +182,7 @@ lap_status_t lap_tcp_world_create(const lap_environment_t *environment,
     maker_t maker = {.wired = {.ops = &wired_ops,
                                .settings = settings,
                                .deadline = lap_deadline_after(settings->timeout_ns),
+                               .grace_ns = environment->rank ? LAP_BOOTSTRAP_GRACE_NS : 0,
                                .rank = environment->rank,
                                .size = environment->size},
                      .rendezvous = {.rank = environment->rank,

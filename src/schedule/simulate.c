@@ -49,8 +49,9 @@ typedef struct simulation {
     uint32_t *raised; /* so far, of each word of each call */
     /* Where those of a fragment of a rank begin: [rank][fragment]. */
     size_t *first_step, *first_block, *first_word;
-    size_t *first_arrival;      /* of each word */
-    double *link_free;          /* of each rank */
+    size_t *first_arrival; /* of each word */
+    double *link_free;     /* [rank][buffer]: each buffer has a link of its own */
+    uint32_t nbuffers;
     lap_fragment_span_t *spans; /* of the fragments of `spans_rank`; NULL: not asked for */
     int spans_rank;
     double sent, came; /* of what the task that ends has raised; 0: nothing with bytes */
@@ -129,14 +130,26 @@ static size_t count_arrivals(simulation_t *sim, size_t nwords)
     return narrivals;
 }
 
+static uint32_t count_buffers(const simulation_t *sim)
+{
+    uint32_t count = 1;
+    for (int r = 0; r < sim->size; r++)
+        for (uint32_t f = 0; f < sim->nfragments; f++) {
+            const uint32_t buffer = sim->programs[r]->fragments[f].buffer;
+            count = buffer >= count ? buffer + 1 : count;
+        }
+    return count;
+}
+
 static lap_status_t simulation_init(simulation_t *sim)
 {
     const size_t size = (size_t)sim->size, count = size * sim->nfragments;
     size_t nsteps = 0, nblocks = 0;
+    sim->nbuffers = count_buffers(sim);
     sim->first_step = lap_alloc(count, sizeof(size_t));
     sim->first_block = lap_alloc(count, sizeof(size_t));
     sim->first_word = lap_alloc(count, sizeof(size_t));
-    sim->link_free = lap_alloc(size, sizeof(double));
+    sim->link_free = lap_alloc(size * sim->nbuffers, sizeof(double));
     sim->wanted = lap_alloc(size, sizeof(double));
     sim->lanes = lap_alloc(size * LAP_STREAMS, sizeof(lane_t));
     if (!sim->first_step || !sim->first_block || !sim->first_word || !sim->link_free ||
@@ -165,8 +178,8 @@ static lap_status_t simulation_init(simulation_t *sim)
 /* ---- signals ---- */
 
 /*
- * Raises a word of `peer`: as src/transport/link books it, one transfer at a time out of a rank and
- * signals without data past them. `begin` is when the transfer was issued; now is when its bytes
+ * Raises a word of `peer`: as src/transport/link books it, one transfer of a buffer at a time out of a
+ * rank and signals without data past them. `begin` is when the transfer was issued; now is when its bytes
  * have been copied.
  */
 static lap_status_t raise_word(simulation_t *sim, int rank, uint32_t f, int peer, uint32_t signal,
@@ -175,14 +188,15 @@ static lap_status_t raise_word(simulation_t *sim, int rank, uint32_t f, int peer
     const lap_fragment_t *fragment = &sim->programs[rank]->fragments[f];
     const lap_cost_t *cost = sim->costs[f].cost;
     const lap_link_t *link = &cost->link;
+    double *link_free = &sim->link_free[(size_t)rank * sim->nbuffers + fragment->buffer];
     const int to = lap_fragment_rank(fragment, peer);
     double due = sim->now;
     if (to != rank && (link->bytes_per_s > 0 || link->latency_s > 0)) {
         double end = begin;
         if (bytes > 0) {
-            end = fmax(begin, sim->link_free[rank]);
+            end = fmax(begin, *link_free);
             end += link->bytes_per_s > 0 ? (double)bytes / link->bytes_per_s : 0;
-            sim->link_free[rank] = end;
+            *link_free = end;
         }
         due = fmax(due, end + link->latency_s);
     }

@@ -330,6 +330,43 @@ static void test_programs(void)
     copy_cost = NULL;
 }
 
+/* Two fragments, each of which sends 10 bytes on a stream of its own, by a link of 2 B/s and a latency of 3 s. */
+static double send_two(uint32_t second_buffer)
+{
+    static const uint16_t streams[] = {LAP_STREAM_SEND, LAP_STREAM_RECEIVE};
+    lap_cost_t cost = unit_cost();
+    cost.copy = flat(1e12);
+    cost.link = (lap_link_t){2, 3};
+    const lap_fragment_cost_t costs[] = {{.cost = &cost}, {.cost = &cost}};
+    lap_linked_t programs[RANKS] = {{.rank = 0}, {.rank = 1}};
+    const lap_linked_t *list[RANKS] = {&programs[0], &programs[1]};
+    for (int f = 0; f < 2; f++) {
+        pair_init();
+        add_put(0, streams[f], 10);
+        add_wait(1, streams[f], 1);
+        for (int r = 0; r < RANKS; r++) {
+            lap_fragment_t *fragment = lap_link_fragment(&programs[r]);
+            fragment->schedule = pair[r];
+            fragment->stride = 1;
+            fragment->buffer = f == 0 ? 0 : second_buffer;
+        }
+    }
+    simulated.seconds = -1;
+    if (lap_linked_simulate(list, RANKS, costs, &simulated, 0, NULL) != LAP_OK)
+        tap_note("%s", lap_last_error());
+    for (int r = 0; r < RANKS; r++)
+        lap_linked_clear(&programs[r]);
+    return simulated.seconds;
+}
+
+/* As the emulated link does it: see src/transport/link. */
+static void test_links_of_buffers(void)
+{
+    const double same = send_two(0), apart = send_two(3);
+    tap_ok(fabs(same - 13) < 1e-9, "calls in one buffer share a link: %g s, expected 13", same);
+    tap_ok(fabs(apart - 8) < 1e-9, "those in two have one each: %g s, expected 8", apart);
+}
+
 static void test_link(void)
 {
     lap_cost_t cost = unit_cost();
@@ -558,6 +595,7 @@ int main(void)
     test_spin();
     test_programs();
     test_two_links();
+    test_links_of_buffers();
     test_blocks(true, 10);
     test_blocks(false, 20);
     test_curve();

@@ -19,14 +19,19 @@ static const lap_nn_kernels_t *const tables[] = {
 #endif
 };
 
+static const lap_nn_kernels_t *table_of(const char *device)
+{
+    for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++)
+        if (strcmp(tables[i]->device, device) == 0)
+            return tables[i];
+    return NULL;
+}
+
 lap_status_t lap_nn_kernels_find(const char *device, const lap_nn_kernels_t **kernels_p)
 {
-    for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
-        if (strcmp(tables[i]->device, device) == 0) {
-            *kernels_p = tables[i];
-            return LAP_OK;
-        }
-    }
+    *kernels_p = table_of(device);
+    if (*kernels_p)
+        return LAP_OK;
     return lap_error(LAP_ERR_UNSUPPORTED, "device %s has no kernels for transformer layers",
                      device);
 }
@@ -47,6 +52,12 @@ static lap_status_t check_slots(const lap_nn_kernels_t *kernels)
             return lap_error(LAP_ERR_UNSUPPORTED, "device %s has no kernel %s", kernels->device,
                              slots[i].name);
     return LAP_OK;
+}
+
+lap_status_t lap_nn_kernels_for(const lap_target_t *target, const lap_nn_kernels_t **kernels_p)
+{
+    *kernels_p = target->device.graphs ? table_of("cuda") : NULL;
+    return *kernels_p ? check_slots(*kernels_p) : LAP_OK;
 }
 
 lap_status_t lap_nn_kernels_of(lap_device_t *device, const lap_nn_kernels_t **kernels_p)

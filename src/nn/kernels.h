@@ -10,6 +10,7 @@
 
 #include "device/device.h"
 #include "nn/kernel_args.h"
+#include "schedule/target.h"
 
 /* The kernels that need no more than their arguments, a row each: the slot and its arguments. */
 #define LAP_NN_SLOT_LIST(X)                                                                        \
@@ -48,6 +49,13 @@ typedef struct lap_nn_kernels {
 
 /* The table of the device of this name: to ask it for sizes. */
 lap_status_t lap_nn_kernels_find(const char *device, const lap_nn_kernels_t **kernels_p);
+
+/*
+ * The table of the device of a target; NULL where this build has none, so that those of the device cpu
+ * serve for sizes. LAP_ERR_UNSUPPORTED names a kernel that the device does not have: a program for the
+ * target could be proved and not be run.
+ */
+lap_status_t lap_nn_kernels_for(const lap_target_t *target, const lap_nn_kernels_t **kernels_p);
 
 /*
  * The table of a device, which is prepared. LAP_ERR_UNSUPPORTED names the device that has none, or the

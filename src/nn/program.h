@@ -212,9 +212,6 @@ void lap_nn_programs_clear(lap_nn_programs_t *programs);
 /* Proves them: each call by itself, and all ranks together. */
 lap_status_t lap_nn_programs_prove(const lap_nn_programs_t *programs, const lap_target_t *target);
 
-/* The kernels of the device of a target, or NULL: those of the device cpu, where this build has none. */
-const lap_nn_kernels_t *lap_nn_kernels_for(const lap_target_t *target);
-
 /* What was proved: of the rank that has most. */
 typedef struct lap_nn_proof {
     size_t fragments, kernels, steps, links;

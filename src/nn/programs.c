@@ -12,14 +12,6 @@
 #include "schedule/lower.h"
 #include "util/alloc.h"
 
-const lap_nn_kernels_t *lap_nn_kernels_for(const lap_target_t *target)
-{
-    const lap_nn_kernels_t *kernels = NULL;
-    if (target->device.graphs && lap_nn_kernels_find("cuda", &kernels) != LAP_OK)
-        kernels = NULL;
-    return kernels;
-}
-
 /* From the descriptions of operators; the context is how they are linked. */
 static lap_status_t build_described(void *context, const lap_nn_list_t *list, uint32_t step,
                                     size_t m, lap_schedule_t *schedule_p)
@@ -116,6 +108,7 @@ static lap_status_t link_rank(const lap_nn_list_t *list, const lap_nn_linking_t 
 lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan_t *plan,
                                   const lap_nn_linking_t *linking)
 {
+    const lap_nn_kernels_t *kernels;
     lap_nn_linking_t known = *linking;
     const lap_nn_source_t described = {build_described, &known};
     const lap_nn_source_t *source = linking->source ? linking->source : &described;
@@ -132,13 +125,13 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
     programs->list = lap_alloc(size, sizeof(*programs->list));
     if (!programs->lists || !programs->programs || !programs->list)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the programs of %zu ranks", size);
+    LAP_TRY(lap_nn_kernels_for(linking->target, &kernels));
     for (int rank = 0; rank < programs->size; rank++) {
         lap_nn_list_t *list = &programs->lists[rank];
         lap_linked_t *linked = &programs->programs[rank];
         linked->rank = rank;
         programs->list[rank] = linked;
-        LAP_TRY(lap_nn_list_init(list, plan, plan->desc.shards > 1 ? rank : rank % place,
-                                 lap_nn_kernels_for(linking->target)));
+        LAP_TRY(lap_nn_list_init(list, plan, plan->desc.shards > 1 ? rank : rank % place, kernels));
         if (linking->optimizer)
             LAP_TRY(lap_nn_list_step(list, linking->optimizer, plan->nranks));
         LAP_TRY(link_rank(list, linking, source, linked));

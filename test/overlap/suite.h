@@ -11,19 +11,7 @@
 #define LAP_TEST_OVERLAP_SUITE_H
 
 #include "data.h"
-
-/* A method with its knobs. */
-typedef struct test_method {
-    lap_op_kind_t kind;
-    const char *method;
-    int aggregate;
-    size_t num_splits;
-    size_t block_rows;
-    int gather;
-} test_method_t;
-
-enum { TEST_METHODS = 59 };
-extern const test_method_t test_methods[TEST_METHODS];
+#include "methods.h"
 
 /* What else there is to say about an operator. Types that a kind has not are left out. */
 typedef struct test_flavour {

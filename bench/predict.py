@@ -45,7 +45,8 @@ def run(given, tp, hidden, seq, more):
     shape += ["--device", "cuda", "--no-trace"] if given.gpu else ["--head-dim", "32"]
     command = [*shlex.split(given.prefix), given.lap, "train", "--json", "--iters", str(given.iters), "--tp", str(tp),
                *shape, *more.split()]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = json.loads(printed.splitlines()[-1])  # models have a line for each step before it
     return [iteration["passes_ms"] for iteration in found["iterations"][1:]], found["predicted_ms"]
 
 

@@ -40,22 +40,29 @@ def part_streams(count):
     return [torch.cuda.ExternalStream(int(stream)) for stream in made], groups[PART].sm.smCount
 
 
-def median_ms(call, rounds=7, calls=10, warmup=3):
-    """The median over the rounds of the time of a call, on the slowest rank."""
-    for _ in range(warmup):
+def round_ms(call, calls):
+    """The time of a call in a row of them, on the slowest rank: the same on all."""
+    torch.cuda.synchronize()
+    dist.barrier()
+    begin = time.perf_counter()
+    for _ in range(calls):
         call()
-    times = []
-    for _ in range(rounds):
-        torch.cuda.synchronize()
-        dist.barrier()
-        begin = time.perf_counter()
-        for _ in range(calls):
-            call()
-        torch.cuda.synchronize()
-        elapsed = torch.tensor([(time.perf_counter() - begin) / calls * 1e3])
-        dist.all_reduce(elapsed, op=dist.ReduceOp.MAX)
-        times.append(elapsed.item())
-    return sorted(times)[rounds // 2]
+    torch.cuda.synchronize()
+    elapsed = torch.tensor([(time.perf_counter() - begin) / calls * 1e3])
+    dist.all_reduce(elapsed, op=dist.ReduceOp.MAX)
+    return elapsed.item()
+
+
+def median_ms(call, rounds=7, calls=10, warmup_ms=500):
+    """The median over the rounds of the time of a call, on the slowest rank.
+
+    After a pause the clock of a GPU is a third higher for a tenth of a second: what is timed comes after work.
+    """
+    for _ in range(3):
+        call()
+    for _ in range(int(warmup_ms / (calls * round_ms(call, calls))) + 1):
+        round_ms(call, calls)
+    return sorted(round_ms(call, calls) for _ in range(rounds))[rounds // 2]
 
 
 def rand(*shape):

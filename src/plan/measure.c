@@ -202,18 +202,14 @@ static lap_status_t measure_tokens(const measuring_t *measuring, attending_t *at
     return status;
 }
 
-/* Rates of 1: `made`, which is not 0 by that, says that there is a step to be made. */
+/* Rates of 1; `made` says that there is a step to be made. */
 static lap_status_t set_rates(const measuring_t *measuring, const attending_t *attending,
                               float *rates)
 {
-    const lap_device_ops_t *ops = measuring->engine->device->ops;
-    for (size_t i = 0; i < sizeof(lap_rates_t) / sizeof(float); i++) {
-        if (ops->set)
-            LAP_TRY(ops->set(attending->stream, &rates[i], 1));
-        else
-            rates[i] = 1;
-    }
-    return LAP_OK;
+    static const lap_rates_t ones = {
+        .scale = 1, .lr = 1, .correction1 = 1, .correction2 = 1, .norm = 1, .made = 1};
+    const lap_copy_t copy = {.dst = rates, .src = &ones, .rows = 1, .row_bytes = sizeof(ones)};
+    return measuring->engine->device->ops->copy(attending->stream, &copy);
 }
 
 /* A step of Adam. The first makes squares of what is in the second moments: roots follow. */

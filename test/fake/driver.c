@@ -423,8 +423,8 @@ static const fake_call_t calls[] = {
 FAKE_EXPORT CUresult cuGetProcAddress(const char *name, void **function_p, int version,
                                       cuuint64_t flags, CUdriverProcAddressQueryResult *result)
 {
-    const fake_call_t *const tables[] = {calls, fake_memory_calls, fake_stream_calls,
-                                         fake_node_calls, fake_vmm_calls};
+    const fake_call_t *const tables[] = {calls,           fake_memory_calls, fake_stream_calls,
+                                         fake_exec_calls, fake_node_calls,   fake_vmm_calls};
     const int fails = fake_failure(name);
     fake_function_t function = (fake_function_t)not_supported;
     (void)version, (void)flags, (void)result;

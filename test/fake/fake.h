@@ -71,7 +71,7 @@ FAKE_EXPORT CUresult fake_issue(CUstream stream, fake_work_t work, const void *a
 /* What is recorded from now on was so much later. */
 FAKE_EXPORT void fake_pass(int seconds);
 /* Returns when all that was issued to all streams has run, where they share a queue. */
-void fake_settle(void);
+void fake_drain(void);
 /* Whether a capture forbids this thread calls that might wait for streams, or make them wait. */
 bool fake_forbids(void);
 
@@ -138,6 +138,7 @@ typedef struct fake_call {
 
 extern const fake_call_t fake_memory_calls[]; /* these end with a name that is NULL */
 extern const fake_call_t fake_stream_calls[];
+extern const fake_call_t fake_exec_calls[];
 extern const fake_call_t fake_node_calls[];
 extern const fake_call_t fake_vmm_calls[];
 

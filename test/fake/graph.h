@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What streams of the fake driver were given, and graphs of it: for stream.c and nodes.c. */
+/* What streams of the fake driver were given, and graphs of it: for stream.c, exec.c and nodes.c. */
 #ifndef LAP_TEST_FAKE_GRAPH_H
 #define LAP_TEST_FAKE_GRAPH_H
 
@@ -48,6 +48,13 @@ void fake_check_added(const graph_t *graph);
 /* Adds a line about a graph to the file FAKE_GRAPHS, if there is one. */
 void fake_tell_graph(const graph_t *graph);
 void fake_tell_launch(void);
+
+/* Drops a use of a record, or of a graph; the last one frees it. NULL is fine. */
+void fake_drop_record(record_t *record);
+void fake_drop_graph(graph_t *graph);
+
+/* Issues a launch of a graph. */
+CUresult fake_issue_graph(CUstream of, graph_t *graph);
 
 /* Frees what was added. */
 void fake_drop_added(graph_t *graph);

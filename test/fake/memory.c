@@ -148,7 +148,7 @@ static CUresult release(CUdeviceptr address)
         return fake_fate();
     if (fake_forbids())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    fake_settle();
+    fake_drain();
     const size_t bytes = take(&memories, address);
     fake_give(bytes);
     return bytes > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -305,7 +305,7 @@ static CUresult close_handle(CUdeviceptr address)
 {
     if (fake_fate() != CUDA_SUCCESS)
         return fake_fate();
-    fake_settle();
+    fake_drain();
     return take(&mapped, address) > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

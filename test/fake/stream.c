@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams, events and graphs of the fake driver: see fake.h. */
+/* Streams, events and captures of the fake driver: see fake.h. Graphs are in exec.c and nodes.c. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,31 +53,11 @@ void fake_pass(int seconds)
     atomic_fetch_add(&passed, seconds);
 }
 
-static void drop_record(record_t *record)
-{
-    if (record && atomic_fetch_sub(&record->users, 1) == 1)
-        free(record);
-}
-
 static record_t *use_record(record_t *record)
 {
     if (record)
         atomic_fetch_add(&record->users, 1);
     return record;
-}
-
-static void drop_graph(graph_t *graph)
-{
-    if (!graph || atomic_fetch_sub(&graph->users, 1) != 1)
-        return;
-    while (graph->first) {
-        op_t *op = graph->first;
-        graph->first = op->next;
-        drop_record(op->record);
-        free(op);
-    }
-    fake_drop_added(graph);
-    free(graph);
 }
 
 /* ---- running ---- */
@@ -211,10 +191,10 @@ static void *run_queue(void *arg)
         pthread_mutex_unlock(&queue->mutex);
         if (op->kind == GRAPH) {
             run_graph(op->graph);
-            drop_graph(op->graph);
+            fake_drop_graph(op->graph);
         }
         run_op(op, NULL);
-        drop_record(op->record);
+        fake_drop_record(op->record);
         free(op);
         pthread_mutex_lock(&queue->mutex);
         queue->done++;
@@ -265,7 +245,7 @@ static queue_t *new_queue(void)
     return queue;
 }
 
-static void settle(queue_t *queue)
+static void drain(queue_t *queue)
 {
     pthread_mutex_lock(&queue->mutex);
     const uint64_t issued = queue->issued;
@@ -274,13 +254,13 @@ static void settle(queue_t *queue)
     pthread_mutex_unlock(&queue->mutex);
 }
 
-void fake_settle(void)
+void fake_drain(void)
 {
     pthread_mutex_lock(&lock);
     queue_t *queue = shared;
     pthread_mutex_unlock(&lock);
     if (queue)
-        settle(queue);
+        drain(queue);
 }
 
 /* With the lock. */
@@ -378,7 +358,7 @@ static CUresult cu_stream_synchronize(CUstream handle)
     if (stream->capture || fake_forbids())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (fake_fate() == CUDA_SUCCESS)
-        settle(stream->queue);
+        drain(stream->queue);
     return fake_fate();
 }
 
@@ -407,7 +387,7 @@ static CUresult cu_stream_destroy(CUstream handle)
     queue_t *queue = stream->queue;
     if (fake_fate() != CUDA_SUCCESS)
         return fake_fate();
-    settle(queue);
+    drain(queue);
     pthread_mutex_lock(&lock);
     stream_t **link = &streams;
     while (*link != stream)
@@ -445,8 +425,8 @@ static CUresult cu_event_create(CUevent *event_p, unsigned flags)
 static CUresult cu_event_destroy(CUevent handle)
 {
     event_t *event = (event_t *)handle;
-    drop_record(event->latest);
-    drop_graph(event->graph);
+    fake_drop_record(event->latest);
+    fake_drop_graph(event->graph);
     free(event);
     return CUDA_SUCCESS;
 }
@@ -458,13 +438,13 @@ static CUresult cu_event_record(CUevent handle, CUstream to)
     if (!stream || stream->context != event->context)
         return CUDA_ERROR_INVALID_HANDLE;
     op_t *op = new_op(RECORD, 0);
-    drop_graph(event->graph);
+    fake_drop_graph(event->graph);
     event->graph = stream->capture;
     if (stream->capture) {
         atomic_fetch_add(&stream->capture->users, 1);
         op->mark = event->mark = stream->capture->marks++;
     } else {
-        drop_record(event->latest);
+        fake_drop_record(event->latest);
         event->latest = calloc(1, sizeof(record_t));
         atomic_store(&event->latest->users, 2);
         op->record = event->latest;
@@ -517,7 +497,7 @@ static CUresult cu_event_elapsed(float *ms_p, CUevent from, CUevent to)
     return CUDA_SUCCESS;
 }
 
-/* ---- graphs ---- */
+/* ---- captures ---- */
 
 static CUresult cu_begin_capture(CUstream handle, CUstreamCaptureMode mode)
 {
@@ -564,7 +544,7 @@ static CUresult cu_end_capture(CUstream handle, CUgraph *graph_p)
     }
     pthread_mutex_unlock(&lock);
     if (result != CUDA_SUCCESS) {
-        drop_graph(graph);
+        fake_drop_graph(graph);
         graph = NULL;
     }
     *graph_p = (CUgraph)graph;
@@ -580,47 +560,7 @@ static CUresult cu_is_capturing(CUstream handle, CUstreamCaptureStatus *status_p
     return CUDA_SUCCESS;
 }
 
-static CUresult cu_graph_destroy(CUgraph graph)
-{
-    drop_graph((graph_t *)graph);
-    return CUDA_SUCCESS;
-}
-
-typedef struct exec {
-    graph_t *graph;
-} exec_t;
-
-static CUresult cu_graph_update(CUgraphExec handle, CUgraph graph,
-                                CUgraphExecUpdateResultInfo *info)
-{
-    exec_t *exec = (exec_t *)handle;
-    memset(info, 0, sizeof(*info));
-    drop_graph(exec->graph);
-    exec->graph = (graph_t *)graph;
-    atomic_fetch_add(&exec->graph->users, 1);
-    if (exec->graph->added)
-        fake_check_added(exec->graph);
-    fake_tell_graph(exec->graph);
-    return CUDA_SUCCESS;
-}
-
-static CUresult cu_graph_instantiate(CUgraphExec *exec_p, CUgraph graph, unsigned long long flags)
-{
-    (void)flags;
-    CUgraphExecUpdateResultInfo info;
-    exec_t *exec = calloc(1, sizeof(*exec));
-    *exec_p = (CUgraphExec)exec;
-    return cu_graph_update(*exec_p, graph, &info);
-}
-
-static CUresult cu_graph_exec_destroy(CUgraphExec handle)
-{
-    drop_graph(((exec_t *)handle)->graph);
-    free(handle);
-    return CUDA_SUCCESS;
-}
-
-static CUresult cu_graph_launch(CUgraphExec handle, CUstream of)
+CUresult fake_issue_graph(CUstream of, graph_t *graph)
 {
     stream_t *stream = stream_of(of);
     if (!stream || stream->capture) /* a graph within a graph is not known here */
@@ -629,7 +569,7 @@ static CUresult cu_graph_launch(CUgraphExec handle, CUstream of)
         return fake_fate();
     op_t *op = new_op(GRAPH, 0);
     fake_tell_launch();
-    op->graph = ((exec_t *)handle)->graph;
+    op->graph = graph;
     atomic_fetch_add(&op->graph->users, 1);
     return issue(stream, op);
 }
@@ -651,10 +591,5 @@ const fake_call_t fake_stream_calls[] = {
     FAKE_CALL("cuEventRecord", cu_event_record),
     FAKE_CALL("cuEventQuery", cu_event_query),
     FAKE_CALL("cuEventElapsedTime", cu_event_elapsed),
-    FAKE_CALL("cuGraphDestroy", cu_graph_destroy),
-    FAKE_CALL("cuGraphInstantiateWithFlags", cu_graph_instantiate),
-    FAKE_CALL("cuGraphExecUpdate", cu_graph_update),
-    FAKE_CALL("cuGraphExecDestroy", cu_graph_exec_destroy),
-    FAKE_CALL("cuGraphLaunch", cu_graph_launch),
     {NULL, NULL},
 };

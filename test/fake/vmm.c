@@ -215,7 +215,7 @@ static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
 
 static CUresult unmap(CUdeviceptr address, size_t bytes)
 {
-    fake_settle();
+    fake_drain();
     pthread_mutex_lock(&lock);
     range_t *range = find_exactly(address, bytes);
     const bool right = range && range->memory &&

@@ -3,9 +3,7 @@
  * FP8. With numbers that FP8 holds exactly, linear layers must give the very bits that they give
  * without it: every scale is where it belongs, and follows when they change. With others the
  * results are off by what FP8 rounds, on average. Activations that are recomputed change nothing, and
- * no rank waits for another while it issues passes.
- * And 200 steps of training end where those of bfloat16 do. The device is the one that LAP_DEVICE
- * names.
+ * no rank waits for another while it issues passes. The device is the one that LAP_DEVICE names.
  */
 #include <math.h>
 #include <stdio.h>
@@ -14,51 +12,9 @@
 #include <unistd.h>
 
 #include "core/convert.h"
-#include "memory.h"
+#include "fp8_state.h"
 #include "tap.h"
 #include "util/random.h"
-
-#define SEQ 8
-#define BATCH 2
-
-typedef struct state {
-    lap_nn_t *nn;
-    lap_nn_part_t in, out;
-    lap_tensor_t x, y, target, dy, dx;
-} state_t;
-
-static lap_tensor_t alloc(lap_nn_t *nn, lap_dtype_t dtype, const lap_nn_part_t *part)
-{
-    return lap_tensor(nn_new(nn, part->rows * part->cols * sizeof(float)), dtype, part->rows,
-                      part->cols);
-}
-
-static bool open_state(lap_group_t *group, const lap_nn_desc_t *desc, state_t *state)
-{
-    *state = (state_t){.nn = NULL};
-    if (!tap_success(lap_nn_create(group, desc, &state->nn), "%s", lap_nn_kind_name(desc->kind)))
-        return false;
-    state->in = lap_nn_input(state->nn, 0);
-    state->out = lap_nn_output(state->nn, 0);
-    state->x = alloc(state->nn, desc->dtype, &state->in);
-    state->dx = alloc(state->nn, desc->dtype, &state->in);
-    state->y = alloc(state->nn, desc->dtype, &state->out);
-    state->dy = alloc(state->nn, desc->dtype, &state->out);
-    state->target = alloc(state->nn, desc->dtype, &state->out);
-    return true;
-}
-
-static void close_state(state_t *state)
-{
-    if (!state->nn)
-        return;
-    nn_free(state->nn, state->x.data);
-    nn_free(state->nn, state->y.data);
-    nn_free(state->nn, state->target.data);
-    nn_free(state->nn, state->dy.data);
-    nn_free(state->nn, state->dx.data);
-    lap_nn_destroy(state->nn);
-}
 
 /* ---- exact numbers ---- */
 
@@ -98,13 +54,6 @@ static bool run_whole(state_t *state)
            tap_success(lap_nn_forward(state->nn, SEQ, &state->x, &state->y), "forward") &&
            tap_success(lap_nn_backward(state->nn, &state->dy, &state->dx), "backward") &&
            tap_success(lap_nn_wait(state->nn), "both end");
-}
-
-/* A copy of all gradients, which the caller frees. */
-static float *gradients(const state_t *state, size_t *count_p)
-{
-    const float *grads = lap_nn_gradients(state->nn, count_p);
-    return nn_fetch(state->nn, grads, *count_p);
 }
 
 static bool same_bits(state_t *one, state_t *other)
@@ -473,83 +422,6 @@ static void check_rounded(lap_world_t *world, void *arg)
     close_state(&full);
 }
 
-/* ---- training ---- */
-
-#define STEPS 200
-
-/* Every token is to become the one before it; those before the first cannot be known. */
-static lap_status_t fill_batch(state_t *state, uint64_t step)
-{
-    const uint64_t data = ((uint64_t)1 << 32) + step;
-    lap_nn_part_t before = state->out;
-    before.first_row -= BATCH;
-    lap_status_t status = lap_nn_fill(state->nn, &state->x, &state->in, 1, data, 1);
-    return status == LAP_OK ? lap_nn_fill(state->nn, &state->target, &before, 1, data, 1) : status;
-}
-
-/* Against the gradient. */
-static lap_status_t descend(state_t *state)
-{
-    size_t count;
-    float *masters = lap_nn_masters(state->nn, &count);
-    float *values = nn_fetch(state->nn, masters, count), *grads = gradients(state, &count);
-    for (size_t i = 0; i < count; i++)
-        values[i] -= 2.0f * grads[i];
-    const bool set = nn_copy(state->nn, masters, values, count * sizeof(float));
-    free(values);
-    free(grads);
-    return set ? lap_nn_refresh(state->nn) : LAP_ERR_INTERNAL;
-}
-
-/* Plain gradient descent; returns the mean of the last ten losses. */
-static double train(lap_world_t *world, const lap_nn_desc_t *desc)
-{
-    state_t state;
-    double mean = 0, first = 0, loss = NAN;
-    if (!open_state(lap_world_group(world), desc, &state))
-        return NAN;
-    for (int i = 0; i < STEPS; i++) {
-        lap_nn_zero_gradients(state.nn);
-        lap_status_t status = fill_batch(&state, (uint64_t)i);
-        if (status == LAP_OK)
-            status = lap_nn_forward(state.nn, SEQ, &state.x, &state.y);
-        if (status == LAP_OK)
-            status = lap_nn_loss(state.nn, &state.y, &state.target, &state.dy);
-        if (status == LAP_OK)
-            status = lap_nn_backward(state.nn, &state.dy, &state.dx);
-        if (status == LAP_OK)
-            status = lap_nn_wait(state.nn);
-        if (status == LAP_OK)
-            status = lap_nn_loss_value(state.nn, &loss);
-        if (status == LAP_OK)
-            status = descend(&state);
-        if (status != LAP_OK) {
-            tap_success(status, "step %d", i);
-            mean = NAN;
-            break;
-        }
-        first = i == 0 ? loss : first;
-        mean += i >= STEPS - 10 ? loss / 10 : 0;
-    }
-    tap_ok(mean < 0.7 * first, "%d steps bring the loss from %.4f to %.4f", STEPS, first, mean);
-    close_state(&state);
-    return mean;
-}
-
-static void check_training(lap_world_t *world, void *arg)
-{
-    lap_nn_desc_t desc = *(const lap_nn_desc_t *)arg;
-    desc.dtype = LAP_BFLOAT16;
-    desc.fp8 = LAP_FP8_NONE;
-    const double bf16 = train(world, &desc);
-    for (int recipe = LAP_FP8_DELAYED; recipe <= LAP_FP8_CURRENT; recipe++) {
-        desc.fp8 = (lap_fp8_recipe_t)recipe;
-        const double fp8 = train(world, &desc);
-        tap_ok(fabs(fp8 - bf16) <= 0.02 * bf16, "FP8 ends with %.4f, bfloat16 with %.4f", fp8,
-               bf16);
-    }
-}
-
 int main(void)
 {
     const char *device = getenv("LAP_DEVICE");
@@ -596,8 +468,5 @@ int main(void)
                 tap_launched_ranks(ranks + 1, NULL, check_issued, &other);
         }
     }
-    layers.sequence_parallel = 1;
-    layers.activation = LAP_GELU;
-    tap_launched_ranks(2, NULL, check_training, &layers);
     return tap_done();
 }

@@ -14,6 +14,7 @@
 
 #include "../schedule/drop.h"
 #include "core/status.h"
+#include "describe.h"
 #include "nn/program.h"
 #include "order.h"
 #include "schedule/lower.h"
@@ -249,23 +250,6 @@ static void try_all(lap_nn_programs_t *programs, const lap_target_t *target, tal
                                    &tallies[mutation]);
 }
 
-static lap_nn_desc_t describe(lap_nn_kind_t kind)
-{
-    lap_nn_desc_t desc = LAP_NN_DESC_INIT;
-    desc.kind = kind;
-    desc.seq = 12;
-    desc.batch = 2;
-    desc.hidden = 48;
-    desc.heads = 12;
-    desc.dtype = LAP_BFLOAT16;
-    if (kind == LAP_NN_MODEL) {
-        desc.vocab = 50;
-        desc.tied = 1;
-        desc.positions = LAP_POSITIONS_ROPE;
-    }
-    return desc;
-}
-
 static lap_nn_replication_t replication; /* of what follows */
 static lap_optimizer_desc_t optimizer = LAP_OPTIMIZER_DESC_INIT;
 static bool has_step = true;
@@ -475,154 +459,9 @@ static void try_replicas(const lap_target_t *target, tally_t *sums)
     replication = (lap_nn_replication_t){.replicas = 0};
 }
 
-/* No bucket has weights of two layers, and by default there are no more of them than that asks for. */
-static void cut_by_layer(int way)
-{
-    lap_nn_desc_t desc = describe(LAP_NN_MODEL);
-    lap_nn_plan_t plan;
-    lap_nn_list_t list = {.nentries = 0};
-    lap_nn_buckets_t buckets = {.count = 0};
-    desc.layers = 3;
-    desc.dtype = way % 2 ? LAP_BFLOAT16 : LAP_FLOAT32;
-    desc.shards = way / 2 ? 2 : 1;
-    tap_success(lap_nn_plan_init(&desc, 2, &plan), "a plan");
-    tap_success(lap_nn_list_init(&list, &plan, 0, NULL), "its list");
-    tap_success(lap_nn_buckets_init(&buckets, &list, 0, true, LAP_FLOAT32, 2, 0), "its buckets");
-    size_t spans = 0, cut = 0, weights = 0;
-    for (size_t i = 0; i < buckets.count; i++) {
-        const lap_nn_bucket_t *bucket = &buckets.list[i];
-        const lap_nn_weight_t *first = &list.weights[list.order[bucket->first]];
-        for (uint32_t place = bucket->first; place <= bucket->last; place++, weights++)
-            spans += list.weights[list.order[place]].layer != first->layer;
-        const lap_nn_weight_t *before =
-            bucket->first > 0 ? &list.weights[list.order[bucket->first - 1]] : NULL;
-        cut += before && before->layer == first->layer &&
-               lap_nn_is_late(&list, before) == lap_nn_is_late(&list, first) &&
-               lap_nn_gathered_type(&list, before) == lap_nn_gathered_type(&list, first);
-    }
-    tap_ok(spans == 0 && cut == 0 && weights == list.nweights && buckets.count > 4,
-           "%s, %zu shards: %zu buckets of 3 layers, %zu weights of another, %zu cut",
-           lap_dtype_name(desc.dtype), desc.shards, buckets.count, spans, cut);
-    lap_nn_buckets_clear(&buckets);
-    lap_nn_list_clear(&list);
-}
-
-/* What is gathered of a bucket is its weights: with fp8_params a byte for each that GEMMs take in FP8. */
-static void gather_bytes(bool fp8_params)
-{
-    lap_nn_desc_t desc = describe(LAP_NN_MODEL);
-    lap_nn_plan_t plan;
-    lap_nn_list_t list = {.nentries = 0};
-    size_t wrong = 0, fp8 = 0;
-    desc.fp8 = LAP_FP8_CURRENT;
-    desc.dtype = LAP_BFLOAT16;
-    desc.shards = 2;
-    desc.shard_bucket = 3000;
-    desc.fp8_params = fp8_params;
-    tap_success(lap_nn_plan_init(&desc, 1, &plan), "a plan");
-    tap_success(lap_nn_list_init(&list, &plan, 0, NULL), "its list");
-    for (size_t i = 0; i < list.shards->count; i++) {
-        const lap_nn_bucket_t *bucket = &list.shards->list[i];
-        const lap_op_desc_t gather = lap_nn_bucket_desc(list.shards, i, LAP_NN_BUCKET_GATHER);
-        const bool is_fp8 =
-            list.regions[list.weights[list.order[bucket->first]].copy].dtype == LAP_FLOAT8_E4M3;
-        const size_t element = is_fp8 && fp8_params ? 1 : lap_dtype_size(bucket->weights);
-        wrong += gather.m * gather.cols * lap_dtype_size(gather.dtype) != bucket->count * element;
-        fp8 += is_fp8;
-    }
-    tap_ok(wrong == 0 && fp8 > 1, "fp8_params %d: %zu of %zu buckets have other bytes", fp8_params,
-           wrong, list.shards->count);
-    lap_nn_list_clear(&list);
-}
-
-/* Takes a place of fragment f of all ranks to another region, and expects a sentence. */
-static void misplace(uint32_t region, size_t offset, const char *expected)
-{
-    const lap_target_t *target = lap_target_at(0);
-    const lap_nn_linking_t linking = linking_of(target, PASS);
-    const lap_nn_desc_t desc = describe(LAP_NN_LAYERNORM_MLP);
-    lap_nn_plan_t plan;
-    lap_nn_programs_t programs = {.size = 0};
-    tap_success(lap_nn_plan_init(&desc, 2, &plan), "a plan");
-    tap_success(lap_nn_programs_init(&programs, &plan, &linking), "its programs");
-    for (int place = 0; place < LAP_PLACES; place++) {
-        uint32_t f = 0; /* the first that has that place */
-        while (f < programs.programs[0].nfragments &&
-               programs.programs[0].fragments[f].places[place].region == LAP_NO_REGION)
-            f++;
-        if (f == programs.programs[0].nfragments || place == LAP_SCRATCH)
-            continue;
-        lap_link_place_t *own = &programs.programs[0].fragments[f].places[place];
-        const lap_link_place_t before = *own;
-        own->region = region == LAP_PLACES ? own->region : region;
-        own->offset += offset;
-        tap_failure(lap_linked_check(programs.list, programs.size, false), LAP_ERR_CHECK, expected,
-                    "rank 0", NULL);
-        *own = before;
-    }
-    tap_success(lap_linked_check(programs.list, programs.size, false), "as it was, it is proved");
-    lap_nn_programs_clear(&programs);
-}
-
-/* What fragments say of their groups and steps is wrong in one place: no index leads astray, and a sentence comes. */
-static void misdescribe(void)
-{
-    const lap_target_t *target = lap_target_at(0);
-    const lap_nn_linking_t linking = linking_of(target, PASS);
-    const lap_nn_desc_t desc = describe(LAP_NN_LAYERNORM_MLP);
-    lap_nn_plan_t plan;
-    lap_nn_programs_t programs = {.size = 0};
-    size_t tried = 0, found = 0;
-    tap_success(lap_nn_plan_init(&desc, 3, &plan), "a plan");
-    tap_success(lap_nn_programs_init(&programs, &plan, &linking), "its programs");
-    for (uint32_t f = 0; f < programs.programs[0].nfragments; f++)
-        for (int way = 0; way < 12; way++) {
-            const int rank = way % 2 ? 2 : 0;
-            lap_fragment_t *fragment = &programs.programs[rank].fragments[f];
-            lap_link_dep_t none = {0}, *link = fragment->nlinks ? &fragment->links[0] : &none;
-            lap_access_t nothing = {0},
-                         *access = fragment->naccesses ? &fragment->accesses[0] : &nothing;
-            const lap_fragment_t before = *fragment;
-            const lap_link_dep_t link_before = *link;
-            const lap_access_t access_before = *access;
-            const bool has[] = {true, true, true, link != &none, link != &none, access != &nothing};
-            const char *const words[] = {"fragment", "fragment", "fragment",
-                                         "a link",   "a link",   "an access"};
-            if (!has[way / 2])
-                continue;
-            fragment->base += way / 2 == 0;
-            fragment->schedule.rank = way / 2 == 1 ? 1 : fragment->schedule.rank;
-            fragment->buffer += way / 2 == 2 && fragment->schedule.steps[0].kind != LAP_STEP_KERNEL;
-            link->fragment = way / 2 == 3 ? f : link->fragment;
-            link->dep = way / 2 == 4 ? 1u << 20 : link->dep;
-            access->step = way / 2 == 5 ? 1u << 20 : access->step;
-            if (fragment->buffer != before.buffer || way / 2 != 2) {
-                tried++;
-                found += lap_linked_check(programs.list, programs.size, false) == LAP_ERR_CHECK &&
-                         strstr(lap_last_error(), words[way / 2]) != NULL;
-            }
-            *fragment = before;
-            *link = link_before;
-            *access = access_before;
-        }
-    tap_ok(tried > 100 && found == tried,
-           "%zu of %zu fragments that are described wrongly are found", found, tried);
-    tap_success(lap_linked_check(programs.list, programs.size, false),
-                "as they were, they are proved");
-    lap_nn_programs_clear(&programs);
-}
-
 int main(void)
 {
     const lap_target_t *target;
-    misdescribe();
-    misplace(LAP_NO_REGION, 0, "a place without a region");
-    misplace(1u << 20, 0, "a place without a region");
-    misplace(LAP_PLACES, (size_t)1 << 30, "an access outside a region");
-    for (int way = 0; way < 4; way++)
-        cut_by_layer(way);
-    gather_bytes(false);
-    gather_bytes(true);
     tally_t sums[MUTATIONS] = {{0, 0, 0}};
     prove_all();
     optimizer = (lap_optimizer_desc_t)LAP_OPTIMIZER_DESC_INIT;

@@ -12,17 +12,23 @@
 
 #include "core/job.h"
 #include "util/clock.h"
+#include "util/digest.h"
 
 #define GATHER_NS 3000000000u /* in which ranks that tell the same may tell it */
 #define OWN '\1'              /* in the place of a rank's own name */
 #define TEXT (sizeof(((lap_told_t *)0)->text) + 64) /* with the name of a rank */
 
 /* What of a text is looked at, or is still to be printed. */
-typedef enum part { NOTHING, REST, CAUSE, WHOLE } part_t;
+typedef enum part { NOTHING, REST, CAUSE, WHOLE, PARTS } part_t;
+
+/* Ways in which ranks say the same: word by word, but for their own names, or one for all the others. */
+typedef enum way { WORDS, OWN_NAMES, ORIGIN, WAYS } way_t;
 
 struct lap_told_in {
     lap_told_t told;
     part_t left;
+    uint64_t digests[PARTS]
+                    [WAYS]; /* of who says the same they are the same: texts are seldom compared */
 };
 typedef struct lap_told_in told_in_t;
 
@@ -68,6 +74,8 @@ static int by_rank(const void *left, const void *right)
     return ((const told_in_t *)left)->told.rank - ((const told_in_t *)right)->told.rank;
 }
 
+static void find_digests(told_in_t *in);
+
 bool lap_told_read(lap_told_box_t *box)
 {
     while (box->fd >= 0 && box->count < box->room) {
@@ -79,6 +87,7 @@ bool lap_told_read(lap_told_box_t *box)
             continue;
         told->name[sizeof(told->name) - 1] = told->text[sizeof(told->text) - 1] = '\0';
         box->list[box->count].left = WHOLE;
+        find_digests(&box->list[box->count]);
         if (box->count++ == 0)
             box->since_ns = lap_now_ns();
     }
@@ -170,9 +179,6 @@ static void add_origin(const char *from, int rank, char text[TEXT])
              told ? rest + 2 : sentence);
 }
 
-/* Ways in which ranks say the same: word by word, but for their own names, or one for all the others. */
-typedef enum way { WORDS, OWN_NAMES, ORIGIN, WAYS } way_t;
-
 /* A part of what a rank tells, so that it can be compared, and printed for all who say so. */
 static void take(const told_in_t *in, part_t part, way_t way, char text[TEXT])
 {
@@ -192,6 +198,16 @@ static void take(const told_in_t *in, part_t part, way_t way, char text[TEXT])
         memcpy(text, words, strlen(words) + 1);
 }
 
+static void find_digests(told_in_t *in)
+{
+    char text[TEXT];
+    for (int part = REST; part < PARTS; part++)
+        for (int way = WORDS; way < WAYS; way++) {
+            take(in, (part_t)part, (way_t)way, text);
+            in->digests[part][way] = lap_digest(LAP_DIGEST_INIT, text, strlen(text));
+        }
+}
+
 /* Who says the same, in the way in which most do. */
 typedef struct group {
     const told_in_t *first;
@@ -204,6 +220,7 @@ static bool is_in(const group_t *group, const told_in_t *first, const told_in_t 
 {
     char one[TEXT], two[TEXT];
     if (other->left != (group->part == REST ? REST : WHOLE) ||
+        first->digests[group->part][group->way] != other->digests[group->part][group->way] ||
         strcmp(first->told.name, other->told.name) != 0)
         return false;
     take(first, group->part, group->way, one);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/job.h"
@@ -188,6 +189,37 @@ static void check_many(void)
     lap_told_close(&small);
 }
 
+/*
+ * As many ranks as a job may have, and each says something else, at length. The bound is far from what this
+ * takes, and from what it takes to compare each with each.
+ */
+static void check_all_differ(void)
+{
+    enum { MANY = 1024 };
+    static char line[LAP_TOLD_LINE], expected[LAP_TOLD_LINE];
+    lap_told_box_t large;
+    int told = 0, right = 0;
+    lap_told_open(&large, dir, MANY);
+    for (int rank = 0; rank < MANY; rank++) {
+        lap_told_t one = {.rank = rank, .name = "lap test"};
+        snprintf(one.text, sizeof(one.text), "timeout: rank %d is late; %01900d", rank ^ 1, rank);
+        told += lap_told_send(dir, &one);
+        (void)lap_told_read(&large);
+    }
+    tap_ok(told == MANY && large.count == MANY, "%d ranks tell", MANY);
+    const clock_t begin = clock();
+    for (int rank = 0; rank < MANY && lap_told_next(&large, line); rank++) {
+        snprintf(expected, sizeof(expected), "lap test: rank %d: timeout: rank %d is late; %01900d",
+                 rank, rank ^ 1, rank);
+        right += strcmp(line, expected) == 0;
+    }
+    const double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+    tap_ok(right == MANY && !lap_told_next(&large, line), "each has its line");
+    tap_ok(seconds < 4, "... without comparing each with each");
+    tap_note("%.2f s of processor time", seconds);
+    lap_told_close(&large);
+}
+
 int main(void)
 {
     if (!mkdtemp(dir)) /* of this user, as that of a launcher is */
@@ -210,6 +242,7 @@ int main(void)
     check_origin();
     check_others();
     check_many();
+    check_all_differ();
     rmdir(dir);
     return tap_done();
 }

@@ -33,9 +33,11 @@ static const lap_subcommand_t *find(const char *name)
     const char *nearest = lap_nearest(name, names);
     const char *what = name[0] == '-' ? "option" : "command";
     if (nearest)
-        fprintf(stderr, "lap: unknown %s '%s'; did you mean '%s'?\n", what, name, nearest);
+        (void)lap_args_wrong(&lap_command, "unknown %s '%s'; did you mean '%s'?", what, name,
+                             nearest);
     else
-        fprintf(stderr, "lap: unknown %s '%s'; 'lap --help' lists the commands\n", what, name);
+        (void)lap_args_wrong(&lap_command, "unknown %s '%s'; 'lap --help' lists the commands", what,
+                             name);
     return NULL;
 }
 

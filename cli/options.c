@@ -17,12 +17,34 @@
 #include "core/environment.h"
 #include "core/status.h"
 #include "help.h"
+#include "told.h"
+
+/* What the launcher prints, which says who tells it, or this rank itself. */
+static void tell(const lap_command_t *command, const char *who, const char *sentence)
+{
+    if (!lap_told_launcher(command->name, sentence))
+        lap_tell(command->name, "%s%s", who, sentence);
+}
+
+static void vtell(const lap_command_t *command, const char *format, va_list args)
+{
+    char *sentence = NULL;
+    va_list again;
+    va_copy(again, args);
+    if (vasprintf(&sentence, format, args) >= 0) {
+        tell(command, "", sentence);
+        free(sentence);
+    } else {
+        lap_vtell(command->name, format, again);
+    }
+    va_end(again);
+}
 
 int lap_args_fail(const lap_command_t *command, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    lap_vtell(command->name, format, args);
+    vtell(command, format, args);
     va_end(args);
     return LAP_CLI_USAGE;
 }
@@ -31,7 +53,7 @@ bool lap_args_wrong(const lap_command_t *command, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    lap_vtell(command->name, format, args);
+    vtell(command, format, args);
     va_end(args);
     return false;
 }
@@ -40,14 +62,15 @@ int lap_args_refused(const lap_command_t *command, lap_status_t status, const ch
 {
     const bool requested = status != LAP_ERR_NO_MEMORY && status != LAP_ERR_SYSTEM;
     lap_environment_t environment;
-    char who[32] = "";
+    char who[32] = "", sentence[LAP_ERROR_TEXT + 256];
     lap_saved_error_t saved;
     lap_error_save(&saved);
     /* Bad luck is that of one rank. */
     if (!requested && lap_environment_launched() && lap_environment_read(&environment) == LAP_OK)
         snprintf(who, sizeof(who), "rank %d: ", environment.rank);
     lap_error_restore(&saved);
-    lap_args_fail(command, "%s%s%s%s", who, what, *what ? ": " : "", lap_last_error());
+    snprintf(sentence, sizeof(sentence), "%s%s%s", what, *what ? ": " : "", lap_last_error());
+    tell(command, who, sentence);
     return requested ? LAP_CLI_USAGE : LAP_CLI_FAILED;
 }
 

@@ -30,31 +30,11 @@ void lap_ranks_tell(const char *name, int rank, lap_status_t status)
     lap_tell(name, "%s%s: %s", who, lap_status_string(status), lap_last_error());
 }
 
-/* False: there is no launcher of ours, or it does not hear, or its reader reads something else. */
-static bool tell_launcher(const char *name, int rank, lap_status_t status)
-{
-    lap_environment_t environment;
-    lap_told_t told = {.rank = rank};
-    char sentence[LAP_ERROR_TEXT + 64];
-    snprintf(sentence, sizeof(sentence), "%s: %s", lap_status_string(status), lap_last_error());
-    if (rank < 0 || !lap_told_is_marked() || !lap_environment_launched() ||
-        lap_environment_read(&environment) != LAP_OK)
-        return false;
-    snprintf(told.name, sizeof(told.name), "%s", name);
-    FILE *text = fmemopen(told.text, sizeof(told.text), "w");
-    if (!text)
-        return false;
-    lap_spelling_print(text, sentence);
-    return fclose(text) == 0 && lap_told_send(environment.dir, &told);
-}
-
 int lap_ranks_fail(const char *name, int rank, lap_status_t status)
 {
-    lap_saved_error_t saved;
-    lap_error_save(&saved); /* of which the environment knows nothing */
-    const bool told = tell_launcher(name, rank, status);
-    lap_error_restore(&saved);
-    if (!told)
+    char sentence[LAP_ERROR_TEXT + 64];
+    snprintf(sentence, sizeof(sentence), "%s: %s", lap_status_string(status), lap_last_error());
+    if (rank < 0 || !lap_told_launcher(name, sentence))
         lap_ranks_tell(name, rank, status);
     return LAP_CLI_FAILED;
 }

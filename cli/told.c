@@ -10,7 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli.h"
+#include "core/environment.h"
 #include "core/job.h"
+#include "core/status.h"
 #include "util/clock.h"
 #include "util/digest.h"
 
@@ -51,6 +54,25 @@ bool lap_told_is_marked(void)
 bool lap_told_send(const char *dir, const lap_told_t *told)
 {
     return lap_job_tell(dir, told, sizeof(*told));
+}
+
+bool lap_told_launcher(const char *name, const char *sentence)
+{
+    lap_environment_t environment;
+    lap_told_t told = {.rank = 0};
+    lap_saved_error_t saved;
+    if (!lap_told_is_marked() || !lap_environment_launched())
+        return false;
+    lap_error_save(&saved); /* the environment knows nothing of it */
+    const lap_status_t status = lap_environment_read(&environment);
+    lap_error_restore(&saved);
+    FILE *text = status == LAP_OK ? fmemopen(told.text, sizeof(told.text), "w") : NULL;
+    if (!text)
+        return false;
+    told.rank = environment.rank;
+    snprintf(told.name, sizeof(told.name), "%s", name);
+    lap_spelling_print(text, sentence);
+    return fclose(text) == 0 && lap_told_send(environment.dir, &told);
 }
 
 void lap_told_open(lap_told_box_t *box, const char *dir, int nranks)

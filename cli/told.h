@@ -30,6 +30,12 @@ bool lap_told_is_marked(void);
 /* Tells it to the launcher of the ranks that meet in `dir`. False: nobody hears it. */
 bool lap_told_send(const char *dir, const lap_told_t *told);
 
+/*
+ * Tells the launcher of this rank, with options as they were typed. False: there is no launcher of ours, or it does not
+ * hear, or its reader reads something else.
+ */
+bool lap_told_launcher(const char *name, const char *sentence);
+
 /* What ranks have told. */
 typedef struct lap_told_box {
     int fd;                   /* where it comes; -1: nowhere, and ranks print by themselves */

@@ -152,6 +152,20 @@ has 'and a sentence' "$(cat "$work/err")" 'cannot write standard output'
 "$LAP" run -n 2 true >&- 2>&- <&-
 is 'no descriptors at all: fine while nobody uses them' "$?" 0
 
+# What is wrong with the arguments of all ranks is told once. A rank whose standard error is elsewhere says it there.
+once() {
+    local words=$1
+    shift
+    lap run -n 3 "$LAP" "$@"
+    is "once, by the launcher: $words" "$status $(grep -v '^lap run: rank . (pid [0-9]*) exited with status 2$' <<<"$err")" "2 $words"
+}
+once "lap bench: ranks 0-2: unknown option '--bogus'; 'lap bench --help' lists the options" bench ag 8 8 8 --bogus
+once "lap train: ranks 0-2: --steps is 'x'; expected a whole number from 1 to 1000000" train --steps x
+once "lap: ranks 0-2: unknown command 'bogus'; 'lap --help' lists the commands" bogus
+# shellcheck disable=SC2016
+lap run -n 2 sh -c 'exec "$1" bench bogus 2>"$2.$LAP_RANK"' - "$LAP" "$work/usage"
+is 'each rank writes into its own file' "$status $(cat "$work"/usage.* | grep -c "^lap bench: .*bogus")" '2 2'
+
 # The launcher knows that a rank has ended well before it met the others, who would wait for it in vain.
 for gone in 0 1; do
     start=$SECONDS

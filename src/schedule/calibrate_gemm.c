@@ -15,45 +15,43 @@
 #define FEW_COLUMNS 8u   /* the part of n that is measured, too */
 #define LEAST_WIDTH 32   /* of n and k, where there is no memory for more */
 #define FEW_PRODUCTS 256 /* to a sum: then many rows are measured, too */
+#define LIKED 64u        /* a multiple that GEMMs of devices are fast with; FP8 needs one of 16 */
 
-typedef struct shape {
-    size_t rows, n, k;
-} shape_t;
+static size_t round_down(size_t count)
+{
+    return count < LIKED ? count : count / LIKED * LIKED;
+}
 
-/*
- * A GEMM of so many rows with no more than `volume` multiply-adds: n and k are cut to what that
- * allows, evenly as far as they go.
- */
-static shape_t cut_shape(const lap_calibrate_extent_t *extent, double rows, size_t n, size_t k,
-                         double volume)
+lap_calibrate_shape_t lap_calibrate_cut(const lap_calibrate_extent_t *extent, double rows, size_t n,
+                                        size_t k, double volume)
 {
     const double weight = fmax(1, fmin(extent->weight, volume / rows));
     const size_t side = (size_t)fmax(1, sqrt(weight));
     n = n < extent->width ? n : extent->width;
     k = k < extent->width ? k : extent->width;
-    size_t cut_n = n < side ? n : side;
+    size_t cut_n = n < side ? n : round_down(side);
     size_t cut_k = (size_t)(weight / (double)cut_n);
-    cut_k = cut_k < k ? cut_k : k;
+    cut_k = cut_k < k ? round_down(cut_k) : k;
     cut_n = (size_t)(weight / (double)cut_k);
-    return (shape_t){(size_t)rows, cut_n < n ? cut_n : n, cut_k};
+    return (lap_calibrate_shape_t){(size_t)rows, cut_n < n ? round_down(cut_n) : n, cut_k};
 }
 
 /* a, b and the result are in the memory, one after the other: where the result is. */
-static size_t result_offset(const shape_t *shape, lap_dtype_t dtype)
+static size_t result_offset(const lap_calibrate_shape_t *shape, lap_dtype_t dtype)
 {
     const size_t before = (shape->rows + shape->n) * shape->k * lap_dtype_size(dtype);
     return (before + RESULT_ALIGN - 1) / RESULT_ALIGN * RESULT_ALIGN;
 }
 
-static size_t shape_bytes(const shape_t *shape, lap_dtype_t dtype)
+static size_t shape_bytes(const lap_calibrate_shape_t *shape, lap_dtype_t dtype)
 {
     return result_offset(shape, dtype) +
            shape->rows * shape->n * lap_dtype_size(lap_dtype_unscaled(dtype));
 }
 
 /* One GEMM; a better rate than the one known replaces it. */
-static lap_status_t time_gemm(lap_calibration_t *bench, lap_dtype_t dtype, shape_t shape,
-                              double *rate)
+static lap_status_t time_gemm(lap_calibration_t *bench, lap_dtype_t dtype,
+                              lap_calibrate_shape_t shape, double *rate)
 {
     const lap_dtype_t result = lap_dtype_unscaled(dtype); /* as that of an operator */
     const size_t k_bytes = shape.k * lap_dtype_size(dtype);
@@ -84,10 +82,10 @@ static lap_status_t time_gemm(lap_calibration_t *bench, lap_dtype_t dtype, shape
 }
 
 /* Twice as large as the others, so that its result is not in a cache. */
-static shape_t many_rows(const lap_calibrate_extent_t *extent, const lap_gemm_rates_t *entry,
-                         double volume)
+static lap_calibrate_shape_t many_rows(const lap_calibrate_extent_t *extent,
+                                       const lap_gemm_rates_t *entry, double volume)
 {
-    return cut_shape(extent, extent->rows[LAP_MANY_ROWS], entry->n, entry->k, 2 * volume);
+    return lap_calibrate_cut(extent, extent->rows[LAP_MANY_ROWS], entry->n, entry->k, 2 * volume);
 }
 
 /*
@@ -99,16 +97,17 @@ static lap_status_t measure_rates(lap_calibration_t *bench, lap_gemm_rates_t *en
     const size_t n = entry->n, k = entry->k;
     lap_calibrate_rates_t *rates = &entry->rates;
     const lap_calibrate_extent_t *extent = &bench->extent;
-    const shape_t first = cut_shape(extent, extent->first_rows, n, k, extent->first_volume);
+    const lap_calibrate_shape_t first =
+        lap_calibrate_cut(extent, extent->first_rows, n, k, extent->first_volume);
     double rate = 0;
     lap_status_t status = time_gemm(bench, entry->dtype, first, &rate);
     if (status == LAP_OK && extent->repeats > 1) /* what was loaded the first time is there now */
         status = time_gemm(bench, entry->dtype, first, &rate);
     const double volume = fmin(extent->volume, rate * GEMM_POINT_S);
     for (int round = 0; round < GEMM_ROUNDS; round++) {
-        shape_t shape;
+        lap_calibrate_shape_t shape;
         for (int i = 0; i < LAP_MANY_ROWS; i++) {
-            shape = cut_shape(extent, extent->rows[i], n, k, volume);
+            shape = lap_calibrate_cut(extent, extent->rows[i], n, k, volume);
             LAP_TRY(lap_group_barrier(bench->group));
             if (status == LAP_OK)
                 status = time_gemm(bench, entry->dtype, shape, &rates->rows[i]);
@@ -132,13 +131,14 @@ static lap_status_t measure_rates(lap_calibration_t *bench, lap_gemm_rates_t *en
 /* What the largest of them needs. */
 static size_t most_bytes(const lap_calibrate_extent_t *extent, const lap_gemm_rates_t *entry)
 {
-    const shape_t first =
-        cut_shape(extent, extent->first_rows, entry->n, entry->k, extent->first_volume);
+    const lap_calibrate_shape_t first =
+        lap_calibrate_cut(extent, extent->first_rows, entry->n, entry->k, extent->first_volume);
     size_t most = shape_bytes(&first, entry->dtype);
     for (int i = 0; i < LAP_COST_POINTS; i++) {
-        const shape_t shape = i == LAP_MANY_ROWS ? many_rows(extent, entry, extent->volume)
-                                                 : cut_shape(extent, extent->rows[i], entry->n,
-                                                             entry->k, extent->volume);
+        const lap_calibrate_shape_t shape =
+            i == LAP_MANY_ROWS
+                ? many_rows(extent, entry, extent->volume)
+                : lap_calibrate_cut(extent, extent->rows[i], entry->n, entry->k, extent->volume);
         const size_t bytes = shape_bytes(&shape, entry->dtype);
         most = bytes > most ? bytes : most;
     }

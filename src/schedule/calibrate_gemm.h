@@ -21,6 +21,17 @@ typedef struct lap_calibrate_extent {
     int repeats;                     /* of anything, issued at once */
 } lap_calibrate_extent_t;
 
+typedef struct lap_calibrate_shape {
+    size_t rows, n, k;
+} lap_calibrate_shape_t;
+
+/*
+ * A GEMM of so many rows with no more than `volume` multiply-adds: n and k are cut to what that
+ * allows, evenly as far as they go, and to multiples that devices are fast with.
+ */
+lap_calibrate_shape_t lap_calibrate_cut(const lap_calibrate_extent_t *extent, double rows, size_t n,
+                                        size_t k, double volume);
+
 /* Multiply-adds per second: at each number of rows, and with few columns. */
 typedef struct lap_calibrate_rates {
     double rows[LAP_COST_POINTS];

@@ -13,9 +13,24 @@
 #include "cli.h"
 #include "core/status.h"
 #include "shared_options.h"
+#include "util/alloc.h"
 
-enum { METHOD, RANKS, RANK, TARGET, AFTER, EACH, DTYPE, WIRE_DTYPE, EPILOGUE, SVG, JSON, NOPTIONS };
-enum { MAX_RANKS = 64, MAX_NAMES = 16 };
+enum {
+    METHOD,
+    RANKS,
+    RANK,
+    TARGET,
+    AFTER,
+    EACH,
+    PREDICT,
+    DTYPE,
+    WIRE_DTYPE,
+    EPILOGUE,
+    SVG,
+    JSON,
+    NOPTIONS
+};
+enum { MAX_NAMES = 16 };
 
 static const lap_option_t options[NOPTIONS] = {
     [METHOD] =
@@ -27,6 +42,10 @@ static const lap_option_t options[NOPTIONS] = {
     [TARGET] = {0, "target", "NAME", "lower for cpu, cuda or nccl", "cpu"},
     [AFTER] = LAP_OPTION_AFTER,
     [EACH] = LAP_OPTION_EACH,
+    [PREDICT] = {0, "predict", "GPU",
+                 "print when each step would run on such GPUs: a machine of lap plan --gpu, or "
+                 "FILE.yaml; needs --target cuda or nccl",
+                 NULL},
     [DTYPE] = {0, "dtype", "TYPE", "type of the matrices", "float32"},
     [WIRE_DTYPE] = {0, "wire-dtype", "TYPE", "type of the data sent (default: as in lap bench)",
                     NULL},
@@ -42,16 +61,19 @@ static const lap_command_t command = {
              "       lap show pipeline [OPTIONS]",
     .summary = "Prints what each rank does in a call of an operator: its steps, their streams,\n"
                "the ranges they read and write, and what they wait for.",
-    .details = "Passes of lowering turn the schedule that a method builds into what a target is\n"
-               "given. A GPU is not needed to lower for one.\n"
-               "\n"
-               "lap show train takes the options of lap train and shows the program of one rank\n"
-               "for forward, loss, backward and step: a line for each kernel and each call of\n"
-               "an operator, what it reads and writes and what it comes after, and the memory\n"
-               "of activations from their first use to their last. Its --steps shows all steps\n"
-               "and the reason of each link between them, its --predict when each would run, by\n"
-               "simulation with the costs of this machine. Its --rank, --target, --after, --each\n"
-               "and --svg are as above. lap bench --method NAME,auto predicts a call.",
+    .details =
+        "Passes of lowering turn the schedule that a method builds into what a target is\n"
+        "given. A GPU is not needed to lower for one. Nothing is run: --predict simulates the\n"
+        "call, for which the GPUs are described in files of lap plan. A wait is from when it\n"
+        "begins to wait, a put until it has arrived.\n"
+        "\n"
+        "lap show train takes the options of lap train and shows the program of one rank\n"
+        "for forward, loss, backward and step: a line for each kernel and each call of\n"
+        "an operator, what it reads and writes and what it comes after, and the memory\n"
+        "of activations from their first use to their last. Its --steps shows all steps\n"
+        "and the reason of each link between them, its --predict when each would run, by\n"
+        "simulation with the costs of this machine. Its --rank, --target, --after, --each\n"
+        "and --svg are as above. lap bench --method NAME,auto predicts a call on this machine.",
     .exit_status = "  0  the schedule was shown\n"
                    "  1  there was no memory, or the picture could not be written\n"
                    "  2  the command line is wrong, or the target cannot do the method",
@@ -68,7 +90,7 @@ typedef struct request {
     const lap_target_t *target;
     const char *after; /* NULL: all passes */
     bool each, json;
-    const char *svg;
+    const char *svg, *predict;
 } request_t;
 
 /* ---- reading ---- */
@@ -133,7 +155,8 @@ static bool parse_numbers(const lap_args_t *args, request_t *request)
     return lap_arg_size(&command, "M", args->positionals[1], 1, most, &desc->m) &&
            lap_arg_size(&command, "N", args->positionals[2], 1, most, &desc->n) &&
            lap_arg_size(&command, "K", args->positionals[3], 1, most, &desc->k) &&
-           lap_arg_int(&command, "--ranks", args->values[RANKS], 1, MAX_RANKS, &request->ranks) &&
+           lap_arg_int(&command, "--ranks", args->values[RANKS], 1, LAP_SHOW_RANKS,
+                       &request->ranks) &&
            lap_arg_dtype(&command, "--dtype", args->values[DTYPE], &desc->dtype) &&
            (!args->values[WIRE_DTYPE] ||
             lap_arg_dtype(&command, "--wire-dtype", args->values[WIRE_DTYPE], &desc->wire_dtype)) &&
@@ -155,7 +178,12 @@ static bool parse(const lap_args_t *args, request_t *request)
     request->each = args->values[EACH] != NULL;
     request->json = args->values[JSON] != NULL;
     request->svg = args->values[SVG];
+    request->predict = args->values[PREDICT];
     lap_kind_complete(desc);
+    if (request->predict && !request->target->device.graphs)
+        return lap_args_wrong(&command, "--predict is for GPUs: expected --target cuda or nccl");
+    if (request->predict && request->svg)
+        return lap_args_wrong(&command, "--predict prints times: expected no --svg");
     return lap_show_check_sense(&command, request->svg, request->json, request->each,
                                 request->after);
 }
@@ -165,19 +193,22 @@ static bool parse(const lap_args_t *args, request_t *request)
 static lap_status_t show(const request_t *request, const lap_schedule_t *schedules,
                          const lap_pass_t *pass)
 {
-    const lap_show_t it = {.desc = &request->desc,
-                           .label = request->method,
-                           .target = request->target,
-                           .pass = pass,
-                           .schedules = schedules,
-                           .size = request->ranks,
-                           .rank = request->rank};
+    lap_show_t it = {.desc = &request->desc,
+                     .label = request->method,
+                     .target = request->target,
+                     .pass = pass,
+                     .schedules = schedules,
+                     .size = request->ranks,
+                     .rank = request->rank};
     if (request->svg)
         return lap_show_svg(&it, request->svg);
+    if (request->predict)
+        LAP_TRY(lap_show_predict(request->predict, schedules, request->ranks, &it.prediction));
     if (request->json)
         lap_show_json(&it);
     else
         lap_show_print(&it);
+    lap_free(it.prediction.spans);
     return LAP_OK;
 }
 

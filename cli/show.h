@@ -7,6 +7,15 @@
 #include "overlap/overlap.h"
 #include "schedule/link.h"
 #include "schedule/lower.h"
+#include "schedule/simulate.h"
+
+/* When the steps of all ranks would run, by simulation: see show_predict.c. */
+typedef struct lap_show_prediction {
+    const char *machine;        /* NULL: there is none */
+    double seconds;             /* of the call */
+    lap_fragment_span_t *spans; /* [rank][step]; a put or raise ends when it has arrived */
+    size_t stride;              /* steps of a rank in it */
+} lap_show_prediction_t;
 
 /* The schedules of all ranks of a call after a pass. */
 typedef struct lap_show {
@@ -17,7 +26,16 @@ typedef struct lap_show {
     const lap_schedule_t *schedules;
     int size;
     int rank; /* the one to show; -1: all */
+    lap_show_prediction_t prediction;
 } lap_show_t;
+
+/*
+ * Simulates the schedules on GPUs of a machine description: a name, or a file. The caller frees the
+ * spans. LAP_ERR_INVALID of the description; LAP_ERR_UNSUPPORTED names the type that these GPUs do not
+ * multiply, or a method that is another library's; LAP_ERR_NO_MEMORY.
+ */
+lap_status_t lap_show_predict(const char *machine, const lap_schedule_t *schedules, int size,
+                              lap_show_prediction_t *prediction_p);
 
 static inline const char *lap_show_stage(const lap_show_t *show)
 {
@@ -41,6 +59,7 @@ bool lap_show_check_sense(const lap_command_t *of, const char *svg, bool json, b
 /* The pass of a name; NULL for a name: the last one that the target needs, if it needs any. */
 const lap_pass_t *lap_show_find_pass(const lap_target_t *target, const char *name);
 
+#define LAP_SHOW_RANKS 64  /* at most, in a call that is shown */
 #define LAP_SHOW_RANGE 192 /* room for a range in words, */
 #define LAP_SHOW_TEXT 640  /* and for a step or a block */
 
@@ -49,6 +68,7 @@ typedef struct lap_show_view {
     const lap_schedule_t *schedule;
     const lap_linked_t *linked; /* NULL: by itself */
     const lap_fragment_t *fragment;
+    const lap_fragment_span_t *spans; /* of its steps; NULL: not predicted */
 } lap_show_view_t;
 
 /* A step in words, without its kind. */
@@ -57,7 +77,7 @@ void lap_show_step(const lap_show_view_t *view, const lap_step_t *step, char tex
 void lap_show_print_step(const lap_show_view_t *view, uint32_t index, int indent,
                          const char *links);
 /* The same as an object of JSON. */
-void lap_show_json_step(const lap_schedule_t *schedule, uint32_t index);
+void lap_show_json_step(const lap_show_view_t *view, uint32_t index);
 
 /* On standard output. */
 void lap_show_print(const lap_show_t *show);

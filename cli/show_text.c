@@ -124,32 +124,45 @@ void lap_show_print_step(const lap_show_view_t *view, uint32_t index, int indent
 {
     const lap_schedule_t *schedule = view->schedule;
     const lap_step_t *step = &schedule->steps[index];
+    const int inside = indent + (view->spans ? 46 : 25); /* under the ranges of the step */
     char text[LAP_SHOW_TEXT], range[LAP_SHOW_RANGE];
     lap_show_step(view, step, text);
-    printf("%*s%5u  %-8s  %-7s %s", indent, "", (unsigned)index, lap_stream_name(step->stream),
-           lap_step_kind_name(step->kind), text);
+    printf("%*s%5u  ", indent, "", (unsigned)index);
+    if (view->spans)
+        printf("%9.1f %9.1f  ", view->spans[index].begin * 1e6, view->spans[index].end * 1e6);
+    printf("%-8s  %-7s %s", lap_stream_name(step->stream), lap_step_kind_name(step->kind), text);
     for (uint16_t d = 0; d < step->ndeps; d++)
         printf("%s%u", d ? ", " : "   [after step ", (unsigned)step->deps[d]);
     printf("%s%s\n", step->ndeps ? "]" : "", links);
     for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++) {
         describe_block(view, &schedule->blocks[step->first + b], text);
-        printf("%*s%s\n", indent + 25, "", text);
+        printf("%*s%s\n", inside, "", text);
     }
     for (uint32_t i = 0; step->kind == LAP_STEP_REDUCE && i < step->count; i++) {
         describe_range(view, &schedule->ranges[step->first + i], range);
-        printf("%*s%s %s\n", indent + 25, "", i ? "+" : " ", range);
+        printf("%*s%s %s\n", inside, "", i ? "+" : " ", range);
     }
+}
+
+/* A rank as it is shown. */
+static lap_show_view_t view_of(const lap_show_t *show, int rank)
+{
+    const lap_show_prediction_t *prediction = &show->prediction;
+    return (lap_show_view_t){
+        .schedule = &show->schedules[rank],
+        .spans = prediction->spans ? prediction->spans + (size_t)rank * prediction->stride : NULL};
 }
 
 static void print_rank(const lap_show_t *show, int rank)
 {
-    const lap_schedule_t *schedule = &show->schedules[rank];
+    const lap_show_view_t view = view_of(show, rank);
+    const lap_schedule_t *schedule = view.schedule;
     char name[32];
     printf("rank %d: %u steps; symmetric memory %zu bytes, scratch %zu bytes\n", rank,
            (unsigned)schedule->nsteps, schedule->symmetric_bytes, schedule->scratch_bytes);
-    printf(" step  stream    kind\n");
+    printf(" step  %sstream    kind\n", view.spans ? " begin us    end us  " : "");
     for (uint32_t i = 0; i < schedule->nsteps; i++)
-        lap_show_print_step(&(lap_show_view_t){.schedule = schedule}, i, 0, "");
+        lap_show_print_step(&view, i, 0, "");
     bool any = false;
     for (uint32_t s = 0; s < schedule->nsignals; s++) {
         if (schedule->raised[s] == 0)
@@ -173,6 +186,9 @@ void lap_show_print(const lap_show_t *show)
                                                             : "");
     if (show->pass)
         printf("%s: %s\n", show->pass->name, show->pass->summary);
+    if (show->prediction.machine)
+        printf("predicted on %s: %.1f us\n", show->prediction.machine,
+               show->prediction.seconds * 1e6);
     for (int rank = 0; rank < show->size; rank++)
         if (lap_show_has(show, rank)) {
             printf("\n");
@@ -218,8 +234,9 @@ static void json_block(const lap_schedule_t *schedule, const lap_block_t *block)
     printf("}");
 }
 
-void lap_show_json_step(const lap_schedule_t *schedule, uint32_t index)
+void lap_show_json_step(const lap_show_view_t *view, uint32_t index)
 {
+    const lap_schedule_t *schedule = view->schedule;
     const lap_step_t *step = &schedule->steps[index];
     const bool talks =
         step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE || step->kind == LAP_STEP_WAIT;
@@ -228,6 +245,9 @@ void lap_show_json_step(const lap_schedule_t *schedule, uint32_t index)
     for (uint16_t d = 0; d < step->ndeps; d++)
         printf("%s%u", d ? "," : "", (unsigned)step->deps[d]);
     printf("]");
+    if (view->spans)
+        printf(",\"begin_us\":%.6g,\"end_us\":%.6g", view->spans[index].begin * 1e6,
+               view->spans[index].end * 1e6);
     if (talks) {
         printf(",\"peer\":%d", step->peer);
         json_signal(schedule, "signal", step->signal);
@@ -248,19 +268,25 @@ void lap_show_json(const lap_show_t *show)
     const lap_op_desc_t *desc = show->desc;
     printf("{\"op\":\"%s\",\"method\":", lap_kind_words[desc->kind].word);
     lap_json_string(stdout, show->label);
-    printf(",\"m\":%zu,\"n\":%zu,\"k\":%zu,\"ranks\":%d,\"target\":\"%s\",\"after\":\"%s\","
-           "\"programs\":[",
+    printf(",\"m\":%zu,\"n\":%zu,\"k\":%zu,\"ranks\":%d,\"target\":\"%s\",\"after\":\"%s\",",
            desc->m, desc->n, desc->k, show->size, show->target->name, lap_show_stage(show));
+    if (show->prediction.machine) {
+        printf("\"machine\":");
+        lap_json_string(stdout, show->prediction.machine);
+        printf(",\"predicted_us\":%.6g,", show->prediction.seconds * 1e6);
+    }
+    printf("\"programs\":[");
     const char *separator = "";
     for (int rank = 0; rank < show->size; rank++) {
-        const lap_schedule_t *schedule = &show->schedules[rank];
+        const lap_show_view_t view = view_of(show, rank);
+        const lap_schedule_t *schedule = view.schedule;
         if (!lap_show_has(show, rank))
             continue;
         printf("%s{\"rank\":%d,\"symmetric_bytes\":%zu,\"scratch_bytes\":%zu,\"steps\":[",
                separator, rank, schedule->symmetric_bytes, schedule->scratch_bytes);
         for (uint32_t i = 0; i < schedule->nsteps; i++) {
             printf("%s", i ? "," : "");
-            lap_show_json_step(schedule, i);
+            lap_show_json_step(&view, i);
         }
         printf("]}");
         separator = ",";

@@ -61,7 +61,7 @@ static void json_fragment(const lap_show_train_t *show, uint32_t f)
     printf(",\"steps\":[");
     for (uint32_t i = 0; i < fragment->schedule.nsteps; i++) {
         printf("%s", i ? "," : "");
-        lap_show_json_step(&fragment->schedule, i);
+        lap_show_json_step(&(lap_show_view_t){.schedule = &fragment->schedule}, i);
     }
     printf("]}");
 }

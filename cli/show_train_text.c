@@ -77,7 +77,8 @@ static void print_kernel(const lap_show_train_t *show, uint32_t f, const char *l
 static void print_steps(const lap_show_train_t *show, uint32_t f)
 {
     const lap_fragment_t *fragment = &show->linked->fragments[f];
-    const lap_show_view_t view = {&fragment->schedule, show->linked, fragment};
+    const lap_show_view_t view = {
+        .schedule = &fragment->schedule, .linked = show->linked, .fragment = fragment};
     uint32_t next = 0;
     for (uint32_t i = 0; i < fragment->schedule.nsteps; i++) {
         char links[LINE] = "";

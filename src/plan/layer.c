@@ -13,9 +13,6 @@
 #include "schedule/range.h"
 #include "util/alloc.h"
 
-#define NO_TIME 1e-12
-#define FAST 1e30 /* bytes per second */
-
 const char *const lap_plan_recompute_names[LAP_PLAN_RECOMPUTES + 1] = {"none", "selective", "full",
                                                                        "layer", NULL};
 
@@ -69,11 +66,6 @@ static double region_bytes(const lap_nn_region_t *region)
     return (double)region->rows * (double)region->cols * (double)lap_dtype_size(region->dtype);
 }
 
-static double memory_rate(const lap_machine_t *machine)
-{
-    return machine->memory_bytes_per_s * machine->memory_efficiency;
-}
-
 /* Scores of a rank's heads and tokens, of which a causal mask leaves half. */
 static double scores_of(const coster_t *coster)
 {
@@ -104,7 +96,7 @@ static double unfused_s(const coster_t *coster, bool backward)
     const double gemms = backward ? 4 : 2;
     return gemms * lap_machine_gemm_s(machine, type, flops) +
            scores_of(coster) * (backward ? SCORE_BYTES_BACKWARD : SCORE_BYTES_FORWARD) /
-               memory_rate(machine);
+               lap_machine_memory_rate(machine);
 }
 
 /* Fused attention: two products forward, five backward, of half of the scores. */
@@ -126,15 +118,7 @@ static double attention_s(const coster_t *coster, bool backward)
 static double kernel_rate(const lap_machine_t *machine, lap_plan_kernel_t kernel)
 {
     const double rate = kernel < LAP_PLAN_KERNELS ? machine->kernels[kernel] : 0;
-    return rate > 0 ? rate : memory_rate(machine);
-}
-
-/* Seconds of an epilogue per byte of the result. */
-static double finish_of(const coster_t *coster, lap_epilogue_t epilogue)
-{
-    const lap_plan_kernel_t kernel = lap_plan_epilogue_of(epilogue);
-    const double rate = kernel < LAP_PLAN_KERNELS ? coster->machine->kernels[kernel] : 0;
-    return rate > 0 ? 1 / rate : 0;
+    return rate > 0 ? rate : lap_machine_memory_rate(machine);
 }
 
 /* A kernel of an entry. Embeddings read the rows of tokens, not the table. */
@@ -155,11 +139,13 @@ static double kernel_s(const coster_t *coster, const lap_nn_entry_t *entry)
         const uint32_t x = entry->work == LAP_NN_EMBED ? entry->writes[0] : entry->reads[0];
         const lap_nn_region_t *rows = &regions[x];
         return 3.0 * (double)rows->rows * (double)rows->cols * (double)lap_dtype_size(rows->dtype) /
-               memory_rate(coster->machine);
+               lap_machine_memory_rate(coster->machine);
     }
     case LAP_NN_ACTIVATE: /* a GELU that no GEMM ends with */
-        return lap_plan_kernel_bytes(coster->list, entry) / memory_rate(coster->machine) +
-               region_bytes(&regions[entry->writes[0]]) * finish_of(coster, LAP_EPILOGUE_GELU);
+        return lap_plan_kernel_bytes(coster->list, entry) /
+                   lap_machine_memory_rate(coster->machine) +
+               region_bytes(&regions[entry->writes[0]]) *
+                   lap_machine_finish(coster->machine, LAP_EPILOGUE_GELU);
     default:
         return lap_plan_kernel_bytes(coster->list, entry) /
                kernel_rate(coster->machine, lap_plan_kernel_of(entry->work));
@@ -176,50 +162,11 @@ static lap_plan_type_t type_of(const coster_t *coster, const lap_schedule_t *sch
     return wide >= LAP_PLAN_FP8 ? LAP_PLAN_BF16 : wide;
 }
 
-/* The rates of a GEMM by the rows of a piece of it: smaller ones are slower. */
-static void set_gemm(const coster_t *coster, const lap_schedule_t *schedule, lap_cost_t *cost)
-{
-    const lap_machine_t *machine = coster->machine;
-    const lap_plan_type_t type = type_of(coster, schedule);
-    lap_gemm_shape_t shape = {0, 0, 0};
-    size_t most = 0;
-    for (uint32_t s = 0; s < schedule->nsteps; s++) {
-        const lap_step_t *step = &schedule->steps[s];
-        size_t rows = 0;
-        for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++) {
-            shape = lap_block_shape(schedule, step, &schedule->blocks[step->first + b]);
-            rows = shape.rows > rows ? shape.rows : rows;
-        }
-        most = rows > most ? rows : most;
-    }
-    cost->gemm = (lap_curve_t){.count = LAP_COST_POINTS};
-    for (size_t i = 0; i < LAP_COST_POINTS; i++) {
-        const double rows = fmax((double)most, 1) / (double)(1u << (LAP_COST_POINTS - 1 - i));
-        const double work = rows * fmax((double)shape.n, 1) * fmax((double)shape.k, 1);
-        cost->gemm.sizes[i] = rows;
-        cost->gemm.values[i] = work / lap_machine_gemm_s(machine, type, 2 * work);
-    }
-}
-
-/* A GPU is a core that its GEMMs and kernels share; copy engines take nothing of it. */
 static lap_cost_t cost_of(const coster_t *coster, uint32_t f, bool fast)
 {
-    const lap_machine_t *machine = coster->machine;
-    const lap_plan_wire_t *wire = coster->wire;
-    lap_cost_t cost = {
-        .columns = {.count = 1, .sizes = {1}, .values = {1}},
-        .copy = {.count = 1, .sizes = {1}, .values = {FAST}},
-        .reduce = memory_rate(machine),
-        .step_s = machine->kernel_s,
-        .signal_s = NO_TIME,
-        .event_s = NO_TIME,
-        .cores = coster->ranks,
-        .gemm_cores = 1,
-        .link = {.bytes_per_s = fast ? FAST : lap_wire_rate(wire),
-                 .latency_s = fast ? 0 : wire->latency_s},
-    };
-    set_gemm(coster, &coster->linked->fragments[f].schedule, &cost);
-    return cost;
+    const lap_schedule_t *schedule = &coster->linked->fragments[f].schedule;
+    return lap_machine_cost(coster->machine, fast ? NULL : coster->wire, type_of(coster, schedule),
+                            schedule, coster->ranks);
 }
 
 double lap_plan_wire_bytes(const lap_plan_coster_t *coster, uint32_t f, double *puts_p)
@@ -247,7 +194,8 @@ static void set_costs(coster_t *coster, bool fast)
         coster->fragments[f] = (lap_fragment_cost_t){
             .cost = &coster->costs[f],
             .kernel_s = entry->work == LAP_NN_OPERATOR ? 0 : kernel_s(coster, entry),
-            .finish = finish_of(coster, coster->linked->fragments[f].schedule.epilogue)};
+            .finish = lap_machine_finish(coster->machine,
+                                         coster->linked->fragments[f].schedule.epilogue)};
     }
 }
 
@@ -403,10 +351,8 @@ static void recompute_layer(lap_plan_layer_t *layer)
 lap_status_t lap_plan_layer(const lap_plan_config_t *config, const lap_machine_t *machine,
                             lap_plan_layer_t *layer_p)
 {
-    const bool inside = (double)config->tp <= machine->gpus_per_node;
-    coster_t coster = {.config = config,
-                       .machine = machine,
-                       .wire = inside ? &machine->nvlink : &machine->network};
+    coster_t coster = {
+        .config = config, .machine = machine, .wire = lap_machine_wire(machine, config->tp)};
     lap_plan_layer_t layer = {.weights = 0};
     lap_nn_programs_t programs = {.size = 0};
     lap_tp_overlap_t overlap;

@@ -79,6 +79,25 @@ void lap_machine_write(const lap_machine_t *machine, const char *comment, FILE *
 /* Seconds of a GEMM of so many FLOPs. */
 double lap_machine_gemm_s(const lap_machine_t *machine, lap_plan_type_t type, double flops);
 
+/* Bytes per second of its memory. */
+double lap_machine_memory_rate(const lap_machine_t *machine);
+
+/* Seconds of an epilogue per byte of the result. */
+double lap_machine_finish(const lap_machine_t *machine, lap_epilogue_t epilogue);
+
+/*
+ * The cost model of a schedule for `ranks` GPUs with this wire between them, NULL: an infinitely fast
+ * one. GEMMs multiply `type`.
+ */
+lap_cost_t lap_machine_cost(const lap_machine_t *machine, const lap_plan_wire_t *wire,
+                            lap_plan_type_t type, const lap_schedule_t *schedule, int ranks);
+
+/* The wire between that many GPUs. */
+static inline const lap_plan_wire_t *lap_machine_wire(const lap_machine_t *machine, size_t gpus)
+{
+    return (double)gpus <= machine->gpus_per_node ? &machine->nvlink : &machine->network;
+}
+
 /* Bytes per second that a wire carries of large messages. */
 static inline double lap_wire_rate(const lap_plan_wire_t *wire)
 {

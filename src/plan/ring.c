@@ -96,10 +96,9 @@ static lap_status_t play_all(lap_plan_coster_t coster, const lap_nn_desc_t *laye
 lap_status_t lap_plan_add_ring(const lap_plan_config_t *config, const lap_machine_t *machine,
                                const lap_nn_desc_t *layer, lap_plan_span_t spans[LAP_PLAN_PASSES])
 {
-    const bool inside = (double)(config->tp * config->cp) <= machine->gpus_per_node;
     const lap_plan_coster_t coster = {.config = config,
                                       .machine = machine,
-                                      .wire = inside ? &machine->nvlink : &machine->network};
+                                      .wire = lap_machine_wire(machine, config->tp * config->cp)};
     ring_t ring;
     if (config->cp == 1)
         return LAP_OK;

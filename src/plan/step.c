@@ -212,8 +212,7 @@ static void set_message(lap_plan_state_t *state)
 {
     const lap_plan_config_t *config = state->config;
     const lap_machine_t *machine = state->machine;
-    const bool inside = (double)config->gpus <= machine->gpus_per_node;
-    const lap_plan_wire_t *wire = inside ? &machine->nvlink : &machine->network;
+    const lap_plan_wire_t *wire = lap_machine_wire(machine, config->gpus);
     if (config->pp <= 1)
         return;
     state->message_bytes = (double)config->model.seq / (double)config->cp *

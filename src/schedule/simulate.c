@@ -547,11 +547,18 @@ lap_status_t lap_linked_simulate(const lap_linked_t *const *programs, int size,
     return status;
 }
 
-/* A call by itself is a program of one fragment. */
 lap_status_t lap_schedule_simulate(const lap_schedule_t *const *schedules, int size,
                                    const lap_cost_t *cost, double *seconds_p)
 {
-    const lap_fragment_cost_t costs = {.cost = cost};
+    return lap_schedule_play(schedules, size, &(lap_fragment_cost_t){.cost = cost}, NULL,
+                             seconds_p);
+}
+
+/* A call by itself is a program of one fragment. */
+lap_status_t lap_schedule_play(const lap_schedule_t *const *schedules, int size,
+                               const lap_fragment_cost_t *costs, const lap_step_watch_t *watch,
+                               double *seconds_p)
+{
     lap_fragment_t *fragments = lap_alloc((size_t)size, sizeof(*fragments));
     lap_linked_t *programs = lap_alloc((size_t)size, sizeof(*programs));
     const lap_linked_t **list = lap_alloc((size_t)size, sizeof(*list));
@@ -561,11 +568,12 @@ lap_status_t lap_schedule_simulate(const lap_schedule_t *const *schedules, int s
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory to simulate %d ranks", size);
     for (int r = 0; r < size && status == LAP_OK; r++) {
         fragments[r] = (lap_fragment_t){.schedule = *schedules[r], .stride = 1};
-        programs[r] = (lap_linked_t){.rank = r, .fragments = &fragments[r], .nfragments = 1};
+        programs[r] =
+            (lap_linked_t){.rank = r, .fragments = &fragments[r], .nfragments = 1, .watch = watch};
         list[r] = &programs[r];
     }
     if (status == LAP_OK)
-        status = lap_linked_simulate(list, size, &costs, &simulated, 0, NULL);
+        status = lap_linked_simulate(list, size, costs, &simulated, 0, NULL);
     if (status == LAP_OK)
         *seconds_p = simulated.seconds;
     lap_free(fragments);

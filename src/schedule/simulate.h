@@ -89,4 +89,9 @@ lap_status_t lap_linked_simulate(const lap_linked_t *const *programs, int size,
 lap_status_t lap_schedule_simulate(const lap_schedule_t *const *schedules, int size,
                                    const lap_cost_t *cost, double *seconds_p);
 
+/* The same with costs of a fragment; `watch`, which may be NULL, is told when each step ran. */
+lap_status_t lap_schedule_play(const lap_schedule_t *const *schedules, int size,
+                               const lap_fragment_cost_t *costs, const lap_step_watch_t *watch,
+                               double *seconds_p);
+
 #endif

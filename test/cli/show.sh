@@ -49,6 +49,44 @@ orange = [l for l in root.iter(svg + "line") if l.get("stroke") == "#e69f00"]
 assert len(orange) == 4, len(orange)  # a credit and a put each way
 PY
 
+# Predicted times.
+lap show ag 8192 8192 8192 --ranks 4 --method ring --dtype bfloat16 --target cuda --predict h100-sxm --rank 0
+has 'predicted times beside each step' "$status $out" '0 ' 'predicted on h100-sxm: ' ' step   begin us    end us  stream'
+lap show ag 8192 8192 8192 --ranks 4 --method ring --dtype bfloat16 --target cuda --predict h100-sxm --json
+ok 'times that agree with the schedule' python3 - "$work/out" <<'PY'
+import json, sys
+show = json.load(open(sys.argv[1]))
+assert show["machine"] == "h100-sxm"
+arrived = {}
+for program in show["programs"]:
+    steps, last = program["steps"], {}
+    for step in steps:
+        assert step["begin_us"] < step["end_us"] <= show["predicted_us"], step
+        ready = [steps[i]["begin_us"] for i in step["after"]] + [last.get(step["stream"], 0)]
+        assert step["end_us"] > max(ready), step
+        last[step["stream"]] = step["begin_us"]
+        if step["kind"] == "PUT":
+            arrived.setdefault(step["peer"], []).append(step["end_us"])
+    gemms = [s for s in steps if s["kind"] == "GEMM"]
+    assert len(gemms) == 4 and max(s["end_us"] for s in gemms) == max(s["end_us"] for s in steps), gemms
+# Data cannot be used before the wire has brought it: 32 MiB at 450 GB/s, 0.8 of it used, is 93 us.
+for program in show["programs"]:
+    waits = [s for s in program["steps"] if s["kind"] == "WAIT" and s["signal"].startswith("data")]
+    first = sorted(arrived[program["rank"]])[0]
+    assert 80 < first and all(w["end_us"] >= first for w in waits), (first, waits)
+    assert any(w["begin_us"] < first - 50 for w in waits), waits
+PY
+lap show ag 8 8 8 --predict h100-sxm
+is 'predicted times of what is no GPU' "$status $err" '2 lap show: --predict is for GPUs: expected --target cuda or nccl'
+lap show ag 8 8 8 --target cuda --predict h100-sxm --svg "$work/no.svg"
+is 'a picture has no times' "$status $err" '2 lap show: --predict prints times: expected no --svg'
+lap show ag 8 8 8 --target cuda --predict h10-sxm
+has 'GPUs that nobody knows' "$status $err" "2 lap show: there is no machine 'h10-sxm'" 'did you mean h100-sxm?'
+lap show ag 8 8 8 --target cuda --dtype e4m3 --predict a100-sxm
+has 'a type that the GPUs do not multiply' "$status $err" '2 lap show: --predict: ' 'multiplies no float8_e4m3'
+lap show ag 8 8 8 --method cublasmp --target nccl --predict h100-sxm
+has "another library's call" "$status $err" '2 lap show: --predict: method cublasmp'
+
 # Bad input.
 lap show trian
 is 'what is no operator' "$status $err" \

@@ -145,16 +145,16 @@ static lap_status_t leave_out_refused(const lap_bench_t *bench, lap_bench_case_t
 static int run_cases(const lap_bench_t *asked, lap_world_t *world)
 {
     lap_bench_t *bench = lap_alloc(1, sizeof(*bench));
-    if (!bench)
-        return fail(world, lap_error(LAP_ERR_NO_MEMORY, "no memory for what is measured"));
-    *bench = *asked;
-    lap_bench_result_t *results = lap_alloc(bench->ncases, sizeof(*results));
+    lap_bench_result_t *results = lap_alloc(asked->ncases, sizeof(*results));
     lap_status_t status = LAP_OK;
     int interrupted = 0;
     size_t begun = 0;
-    if (!results)
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu results", bench->ncases);
-    while (begun < bench->ncases && status == LAP_OK && !interrupted) {
+    if (!bench || !results)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu results", asked->ncases);
+    status = lap_group_agree(lap_world_group(world), status);
+    if (status == LAP_OK)
+        *bench = *asked;
+    while (status == LAP_OK && begun < bench->ncases && !interrupted) {
         status = leave_out_refused(bench, &bench->cases[begun], world);
         if (status != LAP_OK)
             break;
@@ -169,7 +169,7 @@ static int run_cases(const lap_bench_t *asked, lap_world_t *world)
         print_so_far(bench, results, begun);
     else if (lap_world_rank(world) == 0)
         result = print_cases(bench, results);
-    for (size_t i = 0; results && i < bench->ncases; i++)
+    for (size_t i = 0; results && i < asked->ncases; i++)
         lap_bench_result_clear(&results[i]);
     lap_free(results);
     lap_free(bench);

@@ -91,9 +91,9 @@ static lap_status_t measure(const lap_bench_t *bench, lap_group_t *group, lap_bu
     if (rank == 0 && result->trips > 0) {
         result->trip_ns = lap_stats(samples, (size_t)result->trips);
         lap_bench_progress(!bench->quiet, "running steps");
-        LAP_TRY(lap_run_overhead(bench->device, OVERHEAD_STEPS, &result->step_ns));
+        status = lap_run_overhead(bench->device, OVERHEAD_STEPS, &result->step_ns);
     }
-    return lap_group_barrier(group);
+    return lap_group_agree(group, status);
 }
 
 lap_status_t lap_bench_latency(const lap_bench_t *bench, lap_world_t *world,
@@ -103,12 +103,15 @@ lap_status_t lap_bench_latency(const lap_bench_t *bench, lap_world_t *world,
     lap_bench_latency_t result = {.cores = world->cores};
     result.own_core = result.cores >= lap_group_size(group);
     double *samples = lap_alloc((size_t)bench->iters, sizeof(double));
+    lap_status_t status = LAP_OK;
     if (!samples)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of %d trips", bench->iters);
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of %d trips", bench->iters);
+    status = lap_group_agree(group, status);
     lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
     options.transport = bench->transport;
     lap_buffer_t *buffer = NULL;
-    lap_status_t status = lap_buffer_create(group, 64, 1, &options, &buffer);
+    if (status == LAP_OK)
+        status = lap_buffer_create(group, 64, 1, &options, &buffer);
     if (status == LAP_OK)
         status = measure(bench, group, buffer, samples, &result);
     lap_bench_progress_end(lap_group_rank(group) == 0);

@@ -244,22 +244,29 @@ static lap_status_t choose_link(runner_t *runner)
     return LAP_OK;
 }
 
-/* One symmetric buffer that is large enough for every method. */
-static lap_status_t make_buffer(runner_t *runner)
+static lap_status_t size_buffer(const runner_t *runner, size_t *bytes_p, size_t *nsignals_p)
 {
-    size_t most_bytes = 0, most_signals = 0;
     const int nranks = lap_group_size(runner->group);
     for (size_t i = 0; i < runner->it->nmethods; i++) {
         size_t bytes, nsignals;
         lap_op_desc_t desc = lap_bench_desc(runner->bench, runner->it, i);
         LAP_TRY(lap_op_buffer_size(&desc, nranks, &bytes, &nsignals));
-        most_bytes = bytes > most_bytes ? bytes : most_bytes;
-        most_signals = nsignals > most_signals ? nsignals : most_signals;
+        *bytes_p = bytes > *bytes_p ? bytes : *bytes_p;
+        *nsignals_p = nsignals > *nsignals_p ? nsignals : *nsignals_p;
     }
+    return LAP_OK;
+}
+
+/* One symmetric buffer that is large enough for every method. */
+static lap_status_t make_buffer(runner_t *runner)
+{
+    size_t bytes = 0, nsignals = 0;
+    const lap_status_t status = size_buffer(runner, &bytes, &nsignals);
+    LAP_TRY(lap_group_agree(runner->group, status));
     lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
     options.transport = runner->bench->transport;
     options.link = runner->result.link;
-    return lap_buffer_create(runner->group, most_bytes, most_signals, &options, &runner->buffer);
+    return lap_buffer_create(runner->group, bytes, nsignals, &options, &runner->buffer);
 }
 
 static lap_status_t make_ops(runner_t *runner)
@@ -299,8 +306,10 @@ static void note_predictions(runner_t *runner)
     }
 }
 
-static lap_status_t set_up(runner_t *runner)
+/* What each rank does by itself. */
+static lap_status_t prepare(runner_t *runner)
 {
+    LAP_TRY(lap_engine_get(runner->group->world, &runner->engine));
     size_t nranks = (size_t)lap_group_size(runner->group);
     _Static_assert(sizeof(measured_t) <= sizeof(lap_bench_verdict_t), "there is room for either");
     runner->gathered = lap_alloc(nranks, sizeof(lap_bench_verdict_t));
@@ -315,9 +324,15 @@ static lap_status_t set_up(runner_t *runner)
                          runner->bench->iters);
     lap_bench_progress(runner->shows, "computing the reference of %s",
                        lap_op_kind_name(runner->it->kind));
-    LAP_TRY(lap_bench_data_init(&runner->data, runner->bench, runner->it, runner->group,
-                                runner->engine->device));
+    return lap_bench_data_init(&runner->data, runner->bench, runner->it, runner->group,
+                               runner->engine->device);
+}
+
+static lap_status_t set_up(runner_t *runner)
+{
+    const lap_status_t prepared = prepare(runner);
     double unused;
+    LAP_TRY(lap_group_agree(runner->group, prepared));
     LAP_TRY(largest(runner, 0, &unused)); /* for who was asked to stop meanwhile */
     for (int i = 0; i < runner->bench->warmup && !runner->result.interrupted; i++)
         LAP_TRY(time_gemm(runner, &unused));
@@ -561,8 +576,10 @@ static lap_status_t measure(runner_t *runner)
     LAP_TRY(verify(runner));
     LAP_TRY(all_rounds(runner));
     LAP_TRY(verify(runner));
-    if (runner->result.rounds > 0)
-        LAP_TRY(conclude(runner));
+    if (runner->result.rounds > 0) {
+        const lap_status_t status = conclude(runner);
+        LAP_TRY(lap_group_agree(runner->group, status));
+    }
     if (!runner->result.interrupted)
         LAP_TRY(trace_methods(runner));
     return lap_group_barrier(runner->group);
@@ -577,7 +594,6 @@ lap_status_t lap_bench_measure(const lap_bench_t *bench, const lap_bench_case_t 
     runner.shows = runner.speaks && !bench->quiet;
     for (size_t i = 0; i < lap_bench_rows(it); i++)
         runner.result.methods[i].ok = true;
-    LAP_TRY(lap_engine_get(world, &runner.engine));
     lap_status_t status = measure(&runner);
     tear_down(&runner);
     lap_bench_progress_end(runner.shows);

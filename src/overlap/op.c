@@ -114,7 +114,7 @@ static lap_status_t make_cached(lap_op_t *op, size_t m, lap_op_cached_t **cached
                          "m, which is the maximum",
                          LAP_OP_PROGRAMS);
     if (cached->runnable && op->stays_in_flight) /* it may still run */
-        LAP_TRY(lap_engine_settle(op->engine));
+        LAP_TRY(lap_engine_await_enqueued(op->engine));
     LAP_TRY(lap_op_runnable(op, m, &runnable));
     lap_runnable_destroy(cached->runnable);
     *cached = (lap_op_cached_t){.runnable = runnable, .m = m};
@@ -305,7 +305,7 @@ void lap_op_end_trace(const lap_runnable_t *runnable, lap_trace_t *trace)
     trace->end = lap_now_ns();
     lap_runnable_read_trace(runnable, trace);
     for (size_t i = 0; i < trace->nrecords; i++)
-        lap_record_settle(&trace->records[i]);
+        lap_record_set_ready(&trace->records[i]);
 }
 
 lap_status_t lap_op_end(lap_op_t *op)

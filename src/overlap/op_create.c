@@ -269,7 +269,7 @@ void lap_op_destroy(lap_op_t *op)
     if (op->runnable)
         (void)lap_op_end(op);
     if (op->stays_in_flight) { /* what it enqueued still uses what follows */
-        (void)lap_engine_settle(op->engine);
+        (void)lap_engine_await_enqueued(op->engine);
         (void)lap_engine_check(op->engine);
         lap_engine_remove_in_flight(op->engine, &op->in_flight);
     }

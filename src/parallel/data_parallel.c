@@ -389,12 +389,10 @@ lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_option
     if (status == LAP_OK)
         status = make_operators(dp);
     lap_leave(group->world, before);
-    if (status != LAP_OK) {
-        lap_dp_destroy(dp);
-        return status;
+    if (status == LAP_OK) {
+        join(dp);
+        status = prove(dp);
     }
-    join(dp);
-    status = prove(dp);
     if (status == LAP_OK && nn->sharers && !dp->background.ahead)
         status = lap_nn_gather_weights(nn);
     if (status != LAP_OK) {

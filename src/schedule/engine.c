@@ -79,7 +79,7 @@ static lap_status_t open_stream(lap_engine_t *engine, lap_stream_set_t set, int 
     return LAP_OK;
 }
 
-static lap_status_t open_set(lap_engine_t *engine, lap_stream_set_t set)
+lap_status_t lap_engine_need_set(lap_engine_t *engine, lap_stream_set_t set)
 {
     lap_device_t *device = engine->device;
     for (int kind = 0; kind < LAP_STREAM_KINDS; kind++)
@@ -98,18 +98,13 @@ static lap_status_t engine_open(lap_device_t *device, lap_engine_t **engine_p)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the engine of a world");
     engine->device = device;
     engine->marks = lap_marks_open();
-    const lap_status_t status = open_set(engine, LAP_FOREGROUND);
+    const lap_status_t status = lap_engine_need_set(engine, LAP_FOREGROUND);
     if (status != LAP_OK) {
         engine_close(engine);
         return status;
     }
     *engine_p = engine;
     return LAP_OK;
-}
-
-lap_status_t lap_engine_need_set(lap_engine_t *engine, lap_stream_set_t set)
-{
-    return open_set(engine, set);
 }
 
 lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p)
@@ -415,7 +410,7 @@ static lap_status_t await_in_flight(lap_engine_t *engine, lap_event_t *event)
     return status == LAP_OK ? LAP_OK : fail_with_sentence(engine, status, event);
 }
 
-lap_status_t lap_engine_settle(lap_engine_t *engine)
+lap_status_t lap_engine_await_enqueued(lap_engine_t *engine)
 {
     lap_status_t status = LAP_OK;
     for (int set = 0; set < LAP_STREAM_SETS && status == LAP_OK; set++)

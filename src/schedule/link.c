@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Linking. Each step of a program has a clock: for each stream, how many of its steps are over when
- * the step runs. A link is added only where a step needs one that its clock does not have yet, and
- * of several needed ones only those that do not follow from the others. Programs are described in
+ * Linking. Each step of a program has a vector clock: for each stream, how many of its steps have
+ * ended when the step runs. A link is added only to a step that the clock does not have yet, and
+ * of several only those that do not follow from the others. Programs are described in
  * link_add.c; what their steps use is in link_uses.c.
  */
 #include <stdlib.h>
@@ -12,18 +12,15 @@
 #include "schedule/extents.h"
 #include "schedule/link_uses.h"
 #include "schedule/range.h"
+#include "schedule/vclock.h"
 #include "util/alloc.h"
-
-typedef struct ticks {
-    uint32_t over[LAP_STREAMS];
-} ticks_t;
 
 /* A step of the program. */
 typedef struct point {
     uint32_t fragment, step;
     uint32_t stream, tick; /* it is the tick-th step of its stream */
     uint32_t first_use;    /* among the uses; those of the next point follow */
-    ticks_t clock;
+    lap_vclock_t clock;    /* how many steps of each stream have ended */
 } point_t;
 
 /* Bytes that a step uses. */
@@ -55,18 +52,12 @@ typedef struct linker {
     uint32_t needed[LAP_STREAMS]; /* points that the step in work needs */
 } linker_t;
 
-static void join(ticks_t *clock, const ticks_t *other)
-{
-    for (int s = 0; s < LAP_STREAMS; s++)
-        clock->over[s] = clock->over[s] > other->over[s] ? clock->over[s] : other->over[s];
-}
-
 /* Notes that the step in work needs another one, unless it is over anyway or a later one is noted. */
 static void need(linker_t *linker, uint32_t index)
 {
     const point_t *point = &linker->points[index];
     uint32_t *needed = &linker->needed[point->stream];
-    if (point->tick <= linker->points[linker->npoints].clock.over[point->stream])
+    if (point->tick <= linker->points[linker->npoints].clock.end[point->stream])
         return;
     if (*needed == LAP_NO_STEP || linker->points[*needed].tick < point->tick)
         *needed = index;
@@ -84,11 +75,11 @@ static const use_t *next_past(const linker_t *linker, const use_t *now, size_t f
 static void look_back(linker_t *linker, const use_t *now)
 {
     const point_t *points = linker->points;
-    const ticks_t *clock = &points[now->point].clock;
+    const lap_vclock_t *clock = &points[now->point].clock;
     for (const use_t *past = next_past(linker, now, now->first); past;
          past = next_past(linker, now, past->place + 1))
         if ((past->write || now->write) &&
-            points[past->point].tick > clock->over[points[past->point].stream] &&
+            points[past->point].tick > clock->end[points[past->point].stream] &&
             lap_range_meets(&past->range, &now->range))
             need(linker, past->point);
 }
@@ -102,12 +93,12 @@ static bool is_covered(const linker_t *linker, const use_t *past, const use_t *f
     const point_t *point = &linker->points[past->point];
     return (fresh->write || !past->write) && past->point != fresh->point &&
            past->range.offset >= fresh->range.offset && past->end <= fresh->end &&
-           linker->points[fresh->point].clock.over[point->stream] >= point->tick &&
+           linker->points[fresh->point].clock.end[point->stream] >= point->tick &&
            lap_range_common(&past->range, &fresh->range) == lap_range_bytes(&past->range);
 }
 
-/* The uses of a fragment become past ones. */
-static void settle(linker_t *linker)
+/* The uses of a fragment become past ones; those that they cover need no look any more. */
+static void add_past_uses(linker_t *linker)
 {
     for (uint32_t i = linker->points[linker->first].first_use;
          i < linker->points[linker->npoints].first_use; i++) {
@@ -135,19 +126,19 @@ static void add_link(linker_t *linker, lap_fragment_t *fragment, uint32_t step, 
 /* Adds the links that are needed, the latest first: others may follow from it. */
 static void add_needed(linker_t *linker, lap_fragment_t *fragment, uint32_t step)
 {
-    ticks_t *clock = &linker->points[linker->npoints].clock;
+    lap_vclock_t *clock = &linker->points[linker->npoints].clock;
     for (;;) {
         uint32_t latest = LAP_NO_STEP;
         for (int s = 0; s < LAP_STREAMS; s++) {
             const uint32_t index = linker->needed[s];
-            if (index != LAP_NO_STEP && linker->points[index].tick > clock->over[s] &&
+            if (index != LAP_NO_STEP && linker->points[index].tick > clock->end[s] &&
                 (latest == LAP_NO_STEP || index > latest))
                 latest = index;
         }
         if (latest == LAP_NO_STEP)
             return;
         add_link(linker, fragment, step, latest);
-        join(clock, &linker->points[latest].clock);
+        lap_vclock_join(clock, &linker->points[latest].clock);
     }
 }
 
@@ -173,7 +164,8 @@ static void join_grant(linker_t *linker, const lap_schedule_t *schedule, uint32_
     const uint32_t grant =
         lap_link_awaits_peer(schedule, signal) ? find_grant(schedule, index, peer) : LAP_NO_STEP;
     if (grant != LAP_NO_STEP)
-        join(&linker->points[linker->npoints].clock, &linker->points[linker->first + grant].clock);
+        lap_vclock_join(&linker->points[linker->npoints].clock,
+                        &linker->points[linker->first + grant].clock);
 }
 
 static void link_step(linker_t *linker, uint32_t f, uint32_t index)
@@ -188,7 +180,7 @@ static void link_step(linker_t *linker, uint32_t f, uint32_t index)
         point->tick += linker->points[before].tick;
     }
     for (uint16_t i = 0; i < step->ndeps; i++)
-        join(&point->clock, &linker->points[linker->first + step->deps[i]].clock);
+        lap_vclock_join(&point->clock, &linker->points[linker->first + step->deps[i]].clock);
     if (step->kind == LAP_STEP_WAIT)
         join_grant(linker, &fragment->schedule, index, step->peer, step->signal);
     for (int s = 0; s < LAP_STREAMS; s++)
@@ -207,7 +199,7 @@ static void link_step(linker_t *linker, uint32_t f, uint32_t index)
         linker->consumes[fragment->buffer] != LAP_NO_STEP)
         need(linker, linker->consumes[fragment->buffer]);
     add_needed(linker, fragment, index);
-    point->clock.over[step->stream] = point->tick;
+    point->clock.end[step->stream] = point->tick;
     linker->last[step->stream] = linker->npoints++;
 }
 
@@ -229,7 +221,7 @@ static void link_fragment(linker_t *linker, uint32_t f)
     for (uint32_t i = 0; i < fragment->schedule.nsteps; i++)
         if (fragment->schedule.steps[i].kind == LAP_STEP_CONSUME)
             linker->consumes[fragment->buffer] = linker->first + i;
-    settle(linker);
+    add_past_uses(linker);
 }
 
 /* ---- the uses ---- */

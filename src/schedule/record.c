@@ -100,7 +100,7 @@ void lap_record_block(const lap_schedule_t *schedule, uint32_t index, const lap_
         note_raise(block->raise_peer, block->raise_signal, lap_range_bytes(&block->d), record);
 }
 
-void lap_record_settle(lap_trace_record_t *record)
+void lap_record_set_ready(lap_trace_record_t *record)
 {
     if (record->span.ready == 0)
         record->span.ready = record->span.begin;

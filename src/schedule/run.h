@@ -107,7 +107,7 @@ lap_status_t lap_engine_check_group(lap_engine_t *engine, lap_group_t *group);
 lap_status_t lap_engine_check_free(lap_engine_t *engine);
 
 /* Waits for the calls in the order of callers' streams that were issued so far, as far as known. */
-lap_status_t lap_engine_settle(lap_engine_t *engine);
+lap_status_t lap_engine_await_enqueued(lap_engine_t *engine);
 
 /*
  * Waits until a caller's stream has ended all that it was given, and watches meanwhile. Returns

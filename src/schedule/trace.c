@@ -203,7 +203,7 @@ void lap_trace_add_call(lap_trace_t *trace, const lap_trace_label_t *label,
         lap_trace_record_t record = records[i];
         if (record.span.end == 0 && record.flight.end == 0)
             continue; /* no time is known: a block that was done with others */
-        lap_record_settle(&record);
+        lap_record_set_ready(&record);
         lap_record_label(&record, label, number);
         lap_trace_add(trace, &record);
     }
@@ -224,7 +224,7 @@ void lap_trace_add_span(lap_trace_t *trace, int rank, uint32_t kind, uint32_t st
                                  .signal = LAP_NO_SIGNAL,
                                  .from = -1,
                                  .span = *span};
-    lap_record_settle(&record);
+    lap_record_set_ready(&record);
     lap_record_label(&record, &alone, 0);
     if (span->end != 0)
         lap_trace_add(trace, &record);

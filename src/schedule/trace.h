@@ -80,7 +80,7 @@ void lap_record_block(const lap_schedule_t *schedule, uint32_t index, const lap_
                       lap_trace_record_t *record);
 
 /* What did not wait was ready when it began. */
-void lap_record_settle(lap_trace_record_t *record);
+void lap_record_set_ready(lap_trace_record_t *record);
 
 /* Whether it is known when something was. */
 static inline bool lap_span_known(const lap_span_t *span)

@@ -8,7 +8,7 @@
 
 #include "schedule/schedule.h"
 
-/* Of each stream, the index after the latest step that has ended; 0: none has. */
+/* Of each stream, the index after the latest step that has ended, or how many have; 0: none has. */
 typedef struct lap_vclock {
     uint32_t end[LAP_STREAMS];
 } lap_vclock_t;

@@ -6,6 +6,7 @@
 #ifndef LAP_TRANSPORT_HOST_HOST_H
 #define LAP_TRANSPORT_HOST_HOST_H
 
+#include "transport/link/link.h"
 #include "transport/transport.h"
 
 /*
@@ -43,5 +44,12 @@ lap_status_t lap_host_raise(lap_buffer_t *buffer, const lap_device_ops_t *device
                             lap_stream_t *stream, const lap_raise_t *raise);
 lap_status_t lap_host_wait(lap_buffer_t *buffer, const lap_device_ops_t *device,
                            lap_stream_t *stream, const lap_wait_t *wait);
+
+/* The slots of a transport over mapped memory, but for buffer_create, which checks who the ranks are. */
+#define LAP_MAPPED_SLOTS                                                                           \
+    .buffer_destroy = lap_host_buffer_destroy, .tell_note = lap_host_tell_note,                    \
+    .link_begin = lap_link_begin, .put_now = lap_host_put_now, .raise_now = lap_host_raise_now,    \
+    .wait_now = lap_host_wait_now, .put = lap_host_put, .raise = lap_host_raise,                   \
+    .wait = lap_host_wait
 
 #endif

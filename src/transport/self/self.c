@@ -5,7 +5,6 @@
  */
 #include "core/status.h"
 #include "transport/host/host.h"
-#include "transport/link/link.h"
 
 static lap_status_t lap_self_buffer_create(lap_buffer_t *buffer)
 {
@@ -21,13 +20,5 @@ const lap_transport_ops_t lap_self_ops = {
     .summary = "threads of one process, memory mapped by all",
     .can = LAP_SHM_CAN,
     .buffer_create = lap_self_buffer_create,
-    .buffer_destroy = lap_host_buffer_destroy,
-    .tell_note = lap_host_tell_note,
-    .link_begin = lap_link_begin,
-    .put_now = lap_host_put_now,
-    .raise_now = lap_host_raise_now,
-    .wait_now = lap_host_wait_now,
-    .put = lap_host_put,
-    .raise = lap_host_raise,
-    .wait = lap_host_wait,
+    LAP_MAPPED_SLOTS,
 };

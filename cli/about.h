@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where, when and with what something was measured, so that its figures can be compared later. */
+/* Where, when and with what something was measured or predicted, so that its figures can be compared later. */
 #ifndef LAP_CLI_ABOUT_H
 #define LAP_CLI_ABOUT_H
 

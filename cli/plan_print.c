@@ -2,6 +2,7 @@
 /* Prints plans: tables for people, JSON for programs. */
 #include <stdio.h>
 
+#include "about.h"
 #include "cli.h"
 #include "plan.h"
 
@@ -183,6 +184,7 @@ void lap_plan_json_one(const lap_plan_request_t *request, const lap_plan_choice_
     json_heading(request);
     printf(",\"plan\":");
     json_choice(request, choice);
+    lap_about_json("cpu");
     printf("}\n");
 }
 
@@ -202,5 +204,7 @@ void lap_plan_json_found(const lap_plan_request_t *request, const lap_plan_found
         printf("%s\"%s\":%zu", first ? "" : ",", lap_plan_reason_names[i], found->left_out[i]);
         first = false;
     }
-    printf("}}\n");
+    printf("}");
+    lap_about_json("cpu");
+    printf("}\n");
 }

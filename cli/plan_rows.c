@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "about.h"
 #include "cli.h"
 #include "plan.h"
 
@@ -102,5 +103,7 @@ void lap_plan_json_rows(const lap_plan_rows_t *rows, const lap_plan_verdict_t *v
         printf("%s", i ? "," : "");
         json_row(&rows->list[i], &verdicts[i]);
     }
-    printf("]}\n");
+    printf("]");
+    lap_about_json("cpu");
+    printf("}\n");
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "about.h"
 #include "cli.h"
 #include "show.h"
 
@@ -291,5 +292,7 @@ void lap_show_json(const lap_show_t *show)
         printf("]}");
         separator = ",";
     }
-    printf("]}\n");
+    printf("]");
+    lap_about_json("cpu");
+    printf("}\n");
 }

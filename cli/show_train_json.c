@@ -2,6 +2,7 @@
 /* The program of a pass as JSON. */
 #include <stdio.h>
 
+#include "about.h"
 #include "show_train.h"
 
 static void json_names(const lap_show_train_t *show, const char *key, const uint32_t *regions,
@@ -95,5 +96,7 @@ void lap_show_train_json(const lap_show_train_t *show)
                life->bytes, life->offset, (unsigned)life->first, (unsigned)life->last,
                life->lasts ? "true" : "false");
     }
-    printf("]}\n");
+    printf("]");
+    lap_about_json("cpu");
+    printf("}\n");
 }

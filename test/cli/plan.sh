@@ -18,6 +18,7 @@ counted = [r for r in answer["by_row"] if r["class"] == "counted"]
 assert answer["rows"] == len(counted) >= 60, answer["rows"]
 errors = sorted(abs(r["error"]) for r in counted)
 assert abs(statistics.median(errors) - answer["median_error"]) < 1e-4
+assert {"host", "version", "commit", "date"} <= set(answer)
 assert answer["median_error"] <= 0.08 and answer["within_20_percent"] >= 0.9, answer["median_error"]
 assert sum(e <= 0.2 for e in errors) >= 0.9 * len(errors)
 for r, row in zip(answer["by_row"], rows):

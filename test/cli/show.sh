@@ -113,4 +113,22 @@ is 'an operand too few' "$status" 2
 lap show ag 8 8 8 --svg /nowhere/x.svg
 has 'a picture that cannot be written' "$status $err" '1 ' /nowhere/x.svg
 
+# Every object says which version has made it, where and when, so that figures can be compared later.
+while read -ra args; do
+    lap "${args[@]}" --json
+    ok "lap ${args[*]} --json: host, version, commit and date" python3 - "$work/out" <<'PY'
+import json, sys
+answer = json.load(open(sys.argv[1]))
+missing = {"host", "cpu", "gpu", "version", "commit", "date"} - set(answer)
+assert not missing, missing
+PY
+done <<'END'
+show ag 24 12 8 --ranks 2
+show train --layer linear --tp 2
+check ag --ranks 2
+check train --layer linear --tp 2
+plan --model llama-70b --gpus 64
+plan --model llama-70b --gpus 64 --tp 8 --pp 1 --cp 1 --explain
+END
+
 finish

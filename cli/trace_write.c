@@ -25,7 +25,7 @@ enum {
     PATH_PID = 99999, /* of the critical path, after the ranks of its run */
     HOST_TID = 1,
     LANE_TID = 100, /* of the first stream; each has this many for slices that overlap */
-    LINK_TID = 2000,
+    LINK_TID = LANE_TID * (1 + LAP_STREAMS),
     PATH_TID = 1,
 };
 

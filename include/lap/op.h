@@ -151,6 +151,8 @@ typedef struct lap_op_desc {
     lap_algorithm_t algorithm; /* cublasmp */
     int auto_foreign; /* "auto" on a GPU may choose cublasmp, too, for calls of m rows, where
                                   its library is there and can do what is described */
+    int aside; /* external, not in the background: sends and receives on streams that no other
+                  call has, so that calls after it do not wait for what it receives */
 } lap_op_desc_t;
 
 /* A description in which all but kind, m, n and k can stay as it is. */
@@ -158,7 +160,7 @@ typedef struct lap_op_desc {
     {                                                                                              \
         sizeof(lap_op_desc_t), LAP_AG_GEMM, 0, 0, 0, LAP_FLOAT32, LAP_EPILOGUE_NONE, NULL, 0, 0,   \
             0, 0, NULL, LAP_FORWARD, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, 0,   \
-            0, LAP_DTYPE_DEFAULT, 0, 0, 0, LAP_SHARDED_NONE, 0, 0, LAP_ALGORITHM_DEFAULT, 0        \
+            0, LAP_DTYPE_DEFAULT, 0, 0, 0, LAP_SHARDED_NONE, 0, 0, LAP_ALGORITHM_DEFAULT, 0, 0     \
     }
 
 /*

@@ -207,6 +207,7 @@ class OpDesc(Struct):
         ("alltoall", c_int),
         ("algorithm", c_int),
         ("auto_foreign", c_int),
+        ("aside", c_int),
     ]
 
 

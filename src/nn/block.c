@@ -416,15 +416,14 @@ static bool sends_keys(const lap_nn_list_t *list, uint32_t b)
 }
 
 /*
- * With tensor parallelism the keys of a block travel while wgrad of its projection runs: sooner, they
- * would hold up what dgrad receives in the same lane. Without it they leave as soon as their memory is
- * free: at the begin of backward, or when the attention above is over.
+ * Keys leave as soon as their memory is free: at the begin of backward, or when the attention above is
+ * over. They travel on streams of their own, and hold up nothing that GEMMs receive.
  */
 static void send_keys_below(lap_nn_list_t *list, uint32_t b)
 {
     while (b > list->first_block && !sends_keys(list, b - 1))
         b--;
-    if (b > list->first_block && list->plan.nranks == 1)
+    if (b > list->first_block)
         lap_nn_list_context_keys(list, b - 1, IN_BACKWARD);
 }
 
@@ -450,8 +449,6 @@ static void row_backward(lap_nn_list_t *list, uint32_t b, uint32_t dy, uint32_t 
         gather_to(list, entry, full);
         gradient = full;
     }
-    if (sends_keys(list, b) && list->plan.nranks > 1)
-        lap_nn_list_context_keys(list, b, IN_BACKWARD);
     (void)call_wgrad(list, b, false, gradient, input);
     ready(list, block->row_bias);
     ready(list, block->row);

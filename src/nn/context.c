@@ -236,6 +236,7 @@ static void move(lap_nn_list_t *list, const char *name, lap_op_kind_t kind, int 
     call.kind = kind;
     call.m = heads ? lap_nn_group_tokens(desc, desc->seq, 0) : desc->seq; /* of all groups */
     call.alltoall = heads;
+    call.aside = desc->cp_overlap;
     call.cols = whole->cols;
     call.dtype = whole->dtype;
     call.method = !desc->cp_overlap                             ? "serial"

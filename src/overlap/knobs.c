@@ -147,6 +147,8 @@ const lap_op_field_t lap_op_fields[] = {
     {CHOICE(algorithm, algorithms, "LAP_ALGORITHM_"), .knob = LAP_KNOB_ALGORITHM,
      .help = "of cuBLASMp: split_p2p, multicast, no_overlap or fused"},
     {ROW(auto_foreign, FLAG)},
+    {ROW(aside, FLAG), .kinds = 1 << LAP_EXTERNAL_AG | 1 << LAP_EXTERNAL_RS,
+     .why = "only external operators travel beside others"},
     {.field = {.name = NULL}},
 };
 

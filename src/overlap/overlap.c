@@ -271,6 +271,11 @@ lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **buil
         LAP_TRY(check_not_fp8(&desc, "wire_dtype", desc.wire_dtype));
         LAP_TRY(check_fixed(&desc, "y_dtype", desc.y_dtype, desc.wire_dtype));
     }
+    if (desc.aside && desc.background)
+        return lap_error(LAP_ERR_INVALID,
+                         "aside is %d in the background, expected 0: what is there "
+                         "has streams of its own",
+                         desc.aside);
     LAP_TRY(find_builder(desc.kind, desc.method, can, &builder));
     LAP_TRY(lap_knobs_settle(&desc, builder, size, can));
     desc.method = builder->name;
@@ -344,6 +349,16 @@ static void add_bias_grad(const lap_problem_t *problem, lap_schedule_t *schedule
     }
 }
 
+/* The stream of a kind that a builder has named. */
+static uint16_t place_on(const lap_problem_t *problem, const lap_schedule_t *schedule, int kind)
+{
+    if (problem->desc.aside && kind == LAP_STREAM_SEND)
+        return LAP_STREAM_SEND2;
+    if (problem->desc.aside && kind == LAP_STREAM_RECEIVE)
+        return LAP_STREAM_RECEIVE2;
+    return lap_stream_of(schedule->set, kind);
+}
+
 lap_status_t lap_build(const lap_builder_t *builder, const lap_problem_t *problem,
                        lap_schedule_t *schedule)
 {
@@ -361,7 +376,7 @@ lap_status_t lap_build(const lap_builder_t *builder, const lap_problem_t *proble
     if (problem->epilogue & LAP_EPILOGUE_BIAS_GRAD)
         add_bias_grad(problem, schedule);
     for (uint32_t i = 0; i < schedule->nsteps; i++)
-        schedule->steps[i].stream = lap_stream_of(schedule->set, schedule->steps[i].stream);
+        schedule->steps[i].stream = place_on(problem, schedule, schedule->steps[i].stream);
     return schedule->status;
 }
 

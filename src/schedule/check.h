@@ -73,12 +73,13 @@ typedef struct lap_check {
     uint32_t *preds;
     uint32_t npreds;
     size_t preds_room;
-    uint32_t *begins, *ends;     /* nodes of each call, [call * size + rank] */
-    uint32_t *frees;             /* of programs: its symmetric memory is the rank's own again */
-    uint32_t *clocks;            /* [nnodes, nthreads] */
-    uint32_t nthreads, nstreams; /* all; streams of a rank */
-    uint32_t *ticks;             /* per thread: how far it has been counted */
-    uint32_t *sequence;          /* all nodes, in an order in which they can happen */
+    uint32_t *begins, *ends;       /* nodes of each call, [call * size + rank] */
+    uint32_t *frees;               /* of programs: its symmetric memory is the rank's own again */
+    uint32_t *clocks;              /* [nnodes, nthreads] */
+    uint32_t nthreads, nstreams;   /* all; streams of a rank that schedules use, */
+    uint32_t streams[LAP_STREAMS]; /* ... and which of those each is */
+    uint32_t *ticks;               /* per thread: how far it has been counted */
+    uint32_t *sequence;            /* all nodes, in an order in which they can happen */
     uint32_t *block_thread; /* per stream of each rank: the first thread of its raising blocks */
 
     lap_moment_t *moments;

@@ -31,7 +31,7 @@ static size_t word_index(const lap_check_t *check, int rank, uint32_t signal)
 /* Streams that no schedule uses are no threads. */
 static uint32_t stream_thread(const lap_check_t *check, int rank, uint32_t stream)
 {
-    return (uint32_t)rank * check->nstreams + stream;
+    return (uint32_t)rank * check->nstreams + check->streams[stream];
 }
 
 /*
@@ -215,8 +215,9 @@ static void begin_call(maker_t *maker)
                                  stream_thread(maker->check, maker->rank, LAP_STREAM_COMPUTE));
     if (maker->call > 0)
         add_edge(maker, check->ends[at - (size_t)check->size]);
-    for (int stream = 0; stream < (int)check->nstreams; stream++)
-        *last_of(maker, stream) = check->begins[at];
+    uint32_t *lasts = last_of(maker, LAP_STREAM_COMPUTE); /* the first of them */
+    for (uint32_t stream = 0; stream < check->nstreams; stream++)
+        lasts[stream] = check->begins[at];
     maker->in_line[maker->rank] = check->begins[at];
 }
 
@@ -251,8 +252,9 @@ static void end_call(maker_t *maker)
     }
     check->ends[at] = add_node(maker, LAP_NODE_END, 0,
                                stream_thread(maker->check, maker->rank, LAP_STREAM_COMPUTE));
-    for (int stream = 0; stream < (int)check->nstreams; stream++)
-        add_edge(maker, *last_of(maker, stream));
+    const uint32_t *lasts = last_of(maker, LAP_STREAM_COMPUTE);
+    for (uint32_t stream = 0; stream < check->nstreams; stream++)
+        add_edge(maker, lasts[stream]);
 }
 
 static void add_call(maker_t *maker)
@@ -268,17 +270,25 @@ static void add_call(maker_t *maker)
             lap_check_raised(check, maker->call, maker->rank, signal);
 }
 
+/* COMPUTE is the first of them, also where nothing is on it. */
+static void count_streams(lap_check_t *check)
+{
+    bool used[LAP_STREAMS] = {[LAP_STREAM_COMPUTE] = true};
+    for (size_t i = 0; i < (size_t)check->ncalls * (size_t)check->size; i++)
+        for (uint32_t j = 0; j < check->schedules[i]->nsteps; j++)
+            used[check->schedules[i]->steps[j].stream] = true;
+    check->nstreams = 0;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        check->streams[s] = used[s] ? check->nstreams++ : LAP_CHECK_NONE;
+}
+
 /*
  * Gives each stream of each rank as many more threads as its GEMMs have raising blocks in any
  * order.
  */
 static lap_status_t count_threads(lap_check_t *check)
 {
-    check->nstreams = LAP_STREAM_KINDS;
-    for (size_t i = 0; i < (size_t)check->ncalls * (size_t)check->size; i++)
-        for (uint32_t j = 0; j < check->schedules[i]->nsteps; j++)
-            while (check->schedules[i]->steps[j].stream >= check->nstreams)
-                check->nstreams += LAP_STREAM_KINDS;
+    count_streams(check);
     uint32_t nstreams = stream_thread(check, check->size, 0);
     check->block_thread = lap_alloc(nstreams, sizeof(uint32_t));
     if (!check->block_thread)

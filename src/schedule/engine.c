@@ -26,7 +26,8 @@ static unsigned computes(void)
 
 static lap_stream_set_t set_of(int stream)
 {
-    return (lap_stream_set_t)(stream / LAP_STREAM_KINDS);
+    const int set = stream / LAP_STREAM_KINDS;
+    return set < LAP_STREAM_SETS ? (lap_stream_set_t)set : LAP_FOREGROUND;
 }
 
 static void engine_close(void *context)
@@ -104,6 +105,17 @@ static lap_status_t engine_open(lap_device_t *device, lap_engine_t **engine_p)
         return status;
     }
     *engine_p = engine;
+    return LAP_OK;
+}
+
+lap_status_t lap_engine_need_streams(lap_engine_t *engine, unsigned streams)
+{
+    for (int set = 0; set < LAP_STREAM_SETS; set++)
+        if (streams & lap_stream_bits((lap_stream_set_t)set))
+            LAP_TRY(lap_engine_need_set(engine, (lap_stream_set_t)set));
+    for (int s = LAP_STREAM_SEND2; s <= LAP_STREAM_RECEIVE2; s++)
+        if (streams >> s & 1)
+            LAP_TRY(open_stream(engine, LAP_FOREGROUND, s));
     return LAP_OK;
 }
 

@@ -112,10 +112,7 @@ lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_run
                        set_of(exec, f) <= LAP_BACKGROUND; /* messages go step by step */
         exec->one_graph = exec->one_graph || goes_back(exec, f);
     }
-    lap_status_t status = LAP_OK;
-    for (int set = 0; set < LAP_STREAM_SETS && status == LAP_OK; set++)
-        if (exec->streams & lap_stream_bits((lap_stream_set_t)set))
-            status = lap_engine_need_set(engine, (lap_stream_set_t)set);
+    lap_status_t status = lap_engine_need_streams(engine, exec->streams);
     if (status == LAP_OK)
         status = create_events(exec);
     if (status != LAP_OK) {

@@ -65,6 +65,14 @@ static bool sends_scale(const lap_schedule_t *schedule)
     return found;
 }
 
+static unsigned stream_bits(const lap_schedule_t *schedule)
+{
+    unsigned bits = 1u << lap_stream_of(schedule->set, LAP_STREAM_COMPUTE);
+    for (uint32_t i = 0; i < schedule->nsteps; i++)
+        bits |= 1u << schedule->steps[i].stream;
+    return bits;
+}
+
 lap_status_t lap_runnable_create(lap_engine_t *engine, lap_schedule_t *schedule,
                                  lap_runnable_t **runnable_p)
 {
@@ -95,7 +103,7 @@ lap_status_t lap_runnable_create(lap_engine_t *engine, lap_schedule_t *schedule,
     if (!room)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory to issue %u steps", own->nsteps);
     if (status == LAP_OK)
-        status = lap_engine_need_set(engine, own->set);
+        status = lap_engine_need_streams(engine, stream_bits(own));
     if (status == LAP_OK)
         status = create_events(runnable);
     if (status != LAP_OK) {

@@ -61,6 +61,9 @@ lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p);
 /* Makes the streams of a set, unless they are there; they end with the engine. */
 lap_status_t lap_engine_need_set(lap_engine_t *engine, lap_stream_set_t set);
 
+/* The same of all sets with one of these streams, by their bits, and of the second pair what is asked for. */
+lap_status_t lap_engine_need_streams(lap_engine_t *engine, unsigned streams);
+
 /* Waits for an event on its streams, and watches what they wait for. Returns their failure. */
 lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event);
 

@@ -278,7 +278,11 @@ const char *lap_stream_name(uint16_t stream)
                                                    "upstream compute",
                                                    "upstream send",
                                                    "upstream receive",
-                                                   "upstream compute2"};
+                                                   "upstream compute2",
+                                                   "unused compute",
+                                                   "send2",
+                                                   "receive2",
+                                                   "unused compute2"};
     return stream < LAP_STREAMS ? names[stream] : "?";
 }
 

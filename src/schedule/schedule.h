@@ -72,7 +72,8 @@ typedef enum lap_step_kind {
 #define LAP_NO_STEP UINT32_MAX /* where an index may be none */
 /*
  * The second lane of computing is there where the target has lanes. Calls in the background have a set
- * of streams of their own, of the same kinds; and so have the messages of a pipeline, each way.
+ * of streams of their own, of the same kinds; and so have the messages of a pipeline, each way. The
+ * foreground has a second pair of streams to send and to receive, for calls that travel beside others.
  */
 enum {
     LAP_STREAM_COMPUTE = 0,
@@ -88,7 +89,12 @@ typedef enum lap_stream_set {
     LAP_UPSTREAM,   /* their gradients, to the stage before */
     LAP_STREAM_SETS
 } lap_stream_set_t;
-enum { LAP_STREAMS = LAP_STREAM_SETS * LAP_STREAM_KINDS };
+enum {
+    LAP_STREAM_SEND2 = LAP_STREAM_SETS * LAP_STREAM_KINDS + LAP_STREAM_SEND,
+    LAP_STREAM_RECEIVE2 = LAP_STREAM_SETS * LAP_STREAM_KINDS + LAP_STREAM_RECEIVE,
+    LAP_STREAMS = (LAP_STREAM_SETS + 1) * LAP_STREAM_KINDS
+};
+#define LAP_SECOND_BITS (1u << LAP_STREAM_SEND2 | 1u << LAP_STREAM_RECEIVE2)
 
 /* A stream of a set; and, as bits, all of them. */
 static inline uint16_t lap_stream_of(lap_stream_set_t set, int kind)
@@ -98,7 +104,8 @@ static inline uint16_t lap_stream_of(lap_stream_set_t set, int kind)
 
 static inline unsigned lap_stream_bits(lap_stream_set_t set)
 {
-    return ((1u << LAP_STREAM_KINDS) - 1) << lap_stream_of(set, 0);
+    const unsigned bits = ((1u << LAP_STREAM_KINDS) - 1) << lap_stream_of(set, 0);
+    return set == LAP_FOREGROUND ? bits | LAP_SECOND_BITS : bits;
 }
 
 /*
@@ -317,7 +324,7 @@ const char *lap_step_kind_name(lap_step_kind_t kind);
  * line with its GEMMs. What is in flight meanwhile is hidden; nothing else hides it.
  */
 bool lap_step_computes(uint32_t kind, uint32_t stream);
-/* "compute", "send", "receive" or "compute2"; of the background, "background compute" and so on. */
+/* "compute", "send", "receive", "compute2", "send2" or "receive2"; of the background, "background compute" and so on. */
 const char *lap_stream_name(uint16_t stream);
 /* "scratch", "symmetric buffer", ...: for messages. */
 const char *lap_place_name(lap_place_t place);

@@ -59,7 +59,15 @@ order --tp 1
 is 'keys of the layer below leave when attention is over, and travel while the GEMMs between the two run' \
     "$order" '1attention 0keys 0fc2_dgrad 0proj_dgrad '
 order --tp 2
-is 'with tensor parallelism they do not hold up what the GEMMs receive' "$order" '1attention 0fc2_dgrad 0proj_dgrad 0keys '
+is '... with tensor parallelism, too' "$order" '1attention 0keys 0fc2_dgrad 0proj_dgrad '
+# shellcheck disable=SC2086
+lap show train ${small%% --iters*} --layers 2 --cp 2 --tp 2 --steps
+# streams NAME: on which its calls put and wait for data.
+streams() { awk -v name="$1" '$2 == "forward" || $2 == "backward" { on = / external | AG.GEMM / && index($0, " " name " ") } on && $3 ~ /^(PUT|WAIT)$/ { print $2 }' "$work/out" | sort -u | tr '\n' ' '; }
+is '... where they do not hold up what GEMMs receive' "$(streams 'keys and values')and $(streams fc2_dgrad)" 'receive2 send2 and compute receive send '
+# shellcheck disable=SC2086
+lap train $small --tp 2 --cp 2 --compare --quiet
+has '... overlapped or not' "$out" 'The losses are the same to the last bit.'
 
 kills_one 3 train --model llama-tiny --layers 1 --seq 64 --tp 1 --cp 3 --iters 1000000 --quiet --timeout 20
 finish

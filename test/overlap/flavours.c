@@ -399,31 +399,32 @@ static void test_in_flight(lap_group_t *group)
     tap_ok(worst <= 1, "two calls in flight on one buffer or two, ended in either order");
 }
 
-/* An operator in the background, on a buffer that others in it may share. */
-static lap_op_t *background_op(lap_group_t *group, lap_buffer_t *buffer,
-                               const test_method_t *method, const test_shape_t *shape)
+/* An operator in the background, or aside, on a buffer that others like it may share. */
+static lap_op_t *other_op(lap_group_t *group, lap_buffer_t *buffer, const test_method_t *method,
+                          const test_shape_t *shape, bool aside)
 {
     lap_op_desc_t desc = test_describe(method, &flavours[11], shape);
     lap_op_t *op = NULL;
     desc.buffer = buffer;
-    desc.background = 1;
-    tap_success(lap_op_create(group, &desc, &op), "%s in the background",
-                lap_op_kind_name(method->kind));
+    desc.background = !aside;
+    desc.aside = aside;
+    tap_success(lap_op_create(group, &desc, &op), "%s %s", lap_op_kind_name(method->kind),
+                aside ? "aside" : "in the background");
     return op;
 }
 
 /*
- * Calls in the background go on with those that are not, begun in turns and ended in another
- * order: first all that are in the foreground.
+ * Calls in the background, or aside, go on with those that are not, begun in turns and ended in another
+ * order: first all that are like others.
  */
-static void test_background(lap_group_t *group)
+static void test_others(lap_group_t *group, bool aside)
 {
     enum { OPS = 8, ROUNDS = 6 };
     static const test_method_t methods[OPS] = {
         {LAP_AG_GEMM, "ring", 0, 0, 0, 0},     {LAP_EXTERNAL_RS, "direct", 0, 0, 0, 0},
         {LAP_GEMM_RS, "pipeline", 0, 0, 0, 0}, {LAP_EXTERNAL_AG, "direct", 0, 0, 0, 0},
         {LAP_BULK_AG, "ring", 0, 0, 0, 0},     {LAP_EXTERNAL_RS, "direct", 0, 0, 0, 0},
-        {LAP_BULK_RS, "direct", 0, 0, 0, 0},   {LAP_AG_GEMM, "direct", 0, 0, 0, 0},
+        {LAP_BULK_RS, "direct", 0, 0, 0, 0},   {LAP_EXTERNAL_AG, "ring", 0, 0, 0, 0},
     };
     const test_shape_t shape = {3 * (size_t)lap_group_size(group) + 1, 7, 8};
     lap_buffer_t *buffers[2] = {test_buffer(group, flavours, FLAVOURS, &shape),
@@ -431,7 +432,7 @@ static void test_background(lap_group_t *group)
     lap_op_t *ops[OPS], *wrong = NULL;
     double worst = 0;
     for (int i = 0; i < OPS; i++)
-        ops[i] = i % 2 ? background_op(group, buffers[1], &methods[i], &shape)
+        ops[i] = i % 2 ? other_op(group, buffers[1], &methods[i], &shape, aside)
                        : test_op(group, buffers[0], &methods[i], &flavours[11], &shape);
     for (int round = 0; round < ROUNDS; round++) {
         test_call_t calls[OPS];
@@ -451,11 +452,16 @@ static void test_background(lap_group_t *group)
             test_call_clear(&calls[at]);
         }
     }
-    tap_ok(worst <= 1, "calls in the background with those that are not");
+    tap_ok(worst <= 1, "calls %s with those that are not", aside ? "aside" : "in the background");
     lap_op_desc_t desc = test_describe(&methods[0], &flavours[11], &shape);
     desc.buffer = buffers[1];
-    tap_failure(lap_op_create(group, &desc, &wrong), LAP_ERR_INVALID, "background is 0, expected 1",
-                NULL);
+    desc.aside = aside;
+    tap_failure(lap_op_create(group, &desc, &wrong), LAP_ERR_INVALID,
+                aside ? "aside is 1" : "background is 0, expected 1", NULL);
+    desc = test_describe(&methods[1], &flavours[11], &shape);
+    desc.background = desc.aside = 1;
+    tap_failure(lap_op_create(group, &desc, &wrong), LAP_ERR_INVALID,
+                "aside is 1 in the background, expected 0", NULL);
     for (int i = 0; i < OPS; i++)
         lap_op_destroy(ops[i]);
     lap_buffer_destroy(buffers[0]);
@@ -473,7 +479,8 @@ static void suite(lap_group_t *group)
     test_mixture(group, 0, test_times(200));
     test_mixture(group, 1 + (uint64_t)lap_group_size(group), test_times(60));
     test_in_flight(group);
-    test_background(group);
+    test_others(group, false);
+    test_others(group, true);
 }
 
 int main(int argc, char **argv)

@@ -119,6 +119,7 @@ static const change_t op_changes[] = {
     OP(shard_parts, AG, "rank 1 says shard_parts = 2", 2),
     OP(alltoall, EXTERNAL, NULL, 1),
     OP(auto_foreign, AG, NULL, 1),
+    OP(aside, EXTERNAL, NULL, 1),
     OP(background, AG, "rank 0 says background = 0, rank 1 says background = 1", 1),
 };
 

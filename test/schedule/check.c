@@ -338,7 +338,7 @@ static void test_form(void)
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "a dependency is 0", "step 0 COPY", NULL);
     schedule->steps[copy].ndeps = 0;
     schedule->steps[copy].stream = LAP_STREAMS;
-    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "the stream is 16", NULL);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "the stream is 20", NULL);
     schedule->steps[copy].stream = 0;
     schedule->steps[copy].src.row_bytes = 4;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "the bytes of a row is 4, expected 8", NULL);

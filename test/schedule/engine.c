@@ -87,16 +87,28 @@ static void begin(world_t *world, uint64_t seed)
     }
 }
 
-static lap_stream_t *stream_of(world_t *world, lap_stream_set_t set, int kind)
+/* The streams of a set, by number: its kinds, and of the foreground the second pair. */
+static int count_of(lap_stream_set_t set)
 {
-    return &world->streams[lap_stream_of(set, kind)];
+    return LAP_STREAM_KINDS + (set == LAP_FOREGROUND ? 2 : 0);
+}
+
+static int index_of(lap_stream_set_t set, int number)
+{
+    return number < LAP_STREAM_KINDS ? lap_stream_of(set, number)
+                                     : LAP_STREAM_SEND2 + number - LAP_STREAM_KINDS;
+}
+
+static lap_stream_t *stream_of(world_t *world, lap_stream_set_t set, int number)
+{
+    return &world->streams[index_of(set, number)];
 }
 
 /* All that was issued to a set so far. */
 static past_t all_of(world_t *world, lap_stream_set_t set)
 {
     past_t past = {{0}};
-    for (int k = 0; k < LAP_STREAM_KINDS; k++) {
+    for (int k = 0; k < count_of(set); k++) {
         const lap_stream_t *stream = stream_of(world, set, k);
         past.issued[stream->index] = stream->past.issued[stream->index];
     }
@@ -123,29 +135,32 @@ static void join(world_t *world, lap_stream_set_t set)
     (void)lap_engine_join(&world->engine, set);
 }
 
-/* Some streams of a set, by their kinds. */
-static unsigned roll_streams(world_t *world)
+/* Some streams of a set, by their numbers. */
+static unsigned roll_streams(world_t *world, lap_stream_set_t set)
 {
-    return 1 + roll(world, (1u << LAP_STREAM_KINDS) - 1);
+    return 1 + roll(world, (1u << count_of(set)) - 1);
 }
 
-static unsigned bits_of(lap_stream_set_t set, unsigned kinds)
+static unsigned bits_of(lap_stream_set_t set, unsigned numbers)
 {
-    return kinds << lap_stream_of(set, 0);
+    unsigned bits = 0;
+    for (int k = 0; k < count_of(set); k++)
+        bits |= (numbers >> k & 1) << index_of(set, k);
+    return bits;
 }
 
 /* A call on some streams: on one of them last, if its end is a tail. */
 static bool call(world_t *world, lap_stream_set_t set)
 {
     lap_engine_t *engine = &world->engine;
-    const unsigned kinds = roll_streams(world);
+    const unsigned kinds = roll_streams(world, set);
     const bool tails = roll(world, 4) == 0;
     bool ordered = true;
     int first = -1;
     if (roll(world, 3) > 0)
         join(world, set);
     (void)lap_engine_take(engine, bits_of(set, kinds));
-    for (int k = LAP_STREAM_KINDS - 1; k >= 0; k--)
+    for (int k = count_of(set) - 1; k >= 0; k--)
         if (kinds >> k & 1) {
             ordered = work(world, set, k) && ordered;
             first = k;
@@ -153,7 +168,7 @@ static bool call(world_t *world, lap_stream_set_t set)
     if (!tails)
         return ordered;
     lap_stream_t *stream = stream_of(world, set, first);
-    for (int k = 0; k < LAP_STREAM_KINDS; k++)
+    for (int k = 0; k < count_of(set); k++)
         if (kinds >> k & 1)
             meet(&stream->past, &stream_of(world, set, k)->past);
     engine->enqueued_end[set]->past = stream->past;
@@ -165,22 +180,22 @@ static bool call(world_t *world, lap_stream_set_t set)
 /* A call on some streams that is launched on the first of them. */
 static bool launch(world_t *world, lap_stream_set_t set)
 {
-    const unsigned kinds = roll_streams(world);
+    const unsigned kinds = roll_streams(world, set);
     int first = 0;
     while (!(kinds >> first & 1))
         first++;
     lap_stream_t *stream = stream_of(world, set, first);
     (void)lap_engine_take_graph(&world->engine, bits_of(set, kinds));
-    for (int k = first + 1; k < LAP_STREAM_KINDS; k++)
+    for (int k = first + 1; k < count_of(set); k++)
         if (kinds >> k & 1) { /* what that stream comes after, the graph must come after */
             const lap_stream_t *other = stream_of(world, set, k);
             meet(&world->own[stream->index], &other->past);
             meet(&world->own[stream->index], &world->own[other->index]);
         }
     const bool ordered = work(world, set, first);
-    for (int k = first + 1; k < LAP_STREAM_KINDS; k++)
+    for (int k = first + 1; k < count_of(set); k++)
         if (kinds >> k & 1)
-            meet(&world->own[lap_stream_of(set, k)], &stream->past);
+            meet(&world->own[index_of(set, k)], &stream->past);
     return ordered;
 }
 

@@ -170,12 +170,6 @@ static bool add_rows(checks_t *checks, const char *given)
                           checks->target->name);
 }
 
-/* Whether a row exists for a group size: a ring of pairs needs pairs. */
-static bool applies(const row_t *row, int ranks)
-{
-    return !row->desc.aggregate || ranks == 1 || ranks % 2 == 0;
-}
-
 /* Bulk GEMMs have the layouts of a backward pass; types and epilogue go where they can. */
 static void describe_numbers(const checks_t *checks, lap_op_desc_t *desc)
 {
@@ -194,7 +188,7 @@ static lap_op_desc_t describe(const checks_t *checks, const row_t *row, int rank
     desc.m = checks->m;
     desc.n = narrow ? few : checks->n;
     desc.k = narrow ? few : checks->k;
-    desc.num_splits = desc.num_splits > desc.n ? desc.n : desc.num_splits;
+    lap_knobs_clamp(&desc);
     describe_numbers(checks, &desc);
     for (const lap_op_field_t *knob = lap_op_fields; knob->field.name; knob++)
         if (knob->in_parts && lap_knob_of(knob, row->method))
@@ -238,7 +232,8 @@ static void prove_mixtures(checks_t *checks, int ranks)
 {
     for (size_t i = 0; i < checks->nrows; i++)
         for (size_t j = i + 1; j < checks->nrows; j++) {
-            if (!applies(&checks->rows[i], ranks) || !applies(&checks->rows[j], ranks))
+            if (!lap_knobs_fit(&checks->rows[i].desc, ranks) ||
+                !lap_knobs_fit(&checks->rows[j].desc, ranks))
                 continue;
             lap_op_desc_t a = describe(checks, &checks->rows[i], ranks, false);
             lap_op_desc_t b = describe(checks, &checks->rows[j], ranks, false);
@@ -253,7 +248,7 @@ static void prove_all(checks_t *checks)
         if (progress)
             fprintf(stderr, "\rchecking P = %d ...", ranks);
         for (size_t row = 0; row < checks->nrows; row++)
-            if (applies(&checks->rows[row], ranks))
+            if (lap_knobs_fit(&checks->rows[row].desc, ranks))
                 prove_row(checks, row, ranks);
         prove_mixtures(checks, ranks);
     }

@@ -11,6 +11,7 @@
 #include "core/status.h"
 #include "nn/context.h"
 #include "nn/nn_fields.h"
+#include "overlap/knobs.h"
 #include "overlap/overlap.h"
 
 #define SWIGLU_PARTS 2   /* g and u, each with shares of its own */
@@ -579,8 +580,7 @@ lap_status_t lap_nn_plan_describe(const lap_nn_plan_t *plan, const lap_nn_shape_
     if (!plan->desc.sequence_parallel)
         drop_sequence(column, &desc);
     set_sizes(plan, shape, column, &desc);
-    if (desc.num_splits > desc.n)
-        desc.num_splits = desc.n;
+    lap_knobs_clamp(&desc);
     set_types(plan, shape, &desc);
     set_epilogue(shape, column, &desc);
     if (shape->fp8 && desc.layout == LAP_DGRAD)

@@ -14,9 +14,14 @@
 
 /* ---- what rows say beyond numbers ---- */
 
+static bool has_pairs(int size)
+{
+    return size == 1 || size % 2 == 0;
+}
+
 static lap_status_t check_pairs(const lap_knob_view_t *v)
 {
-    if (!v->desc->aggregate || v->size == 1 || v->size % 2 == 0)
+    if (!v->desc->aggregate || has_pairs(v->size))
         return LAP_OK;
     return lap_error(LAP_ERR_INVALID, "aggregate needs an even group size, got %d", v->size);
 }
@@ -118,7 +123,7 @@ const lap_op_field_t lap_op_fields[] = {
     {ROW(method, TEXT)},
     {ROW(aggregate, FLAG), .knob = LAP_KNOB_AGGREGATE, .tried = {1}, .proved = {1},
      .help = "neighbours pair up, and pairs go round the ring", .check = check_pairs,
-     .is_worth = pairs_are_worth},
+     .fits = has_pairs, .is_worth = pairs_are_worth},
     {BOUNDED(num_splits, UNSIGNED, 0, LAP_BLOCKS_MOST),
      .knob = LAP_KNOB_NUM_SPLITS | LAP_KNOB_ROUNDS, .tried = {1, 2, 8}, .proved = {1, 7},
      .help = "parts of N, one after the other; direct: GEMMs for all peers", .usual = usual_splits,
@@ -172,6 +177,20 @@ bool lap_knobs_suit(const lap_op_desc_t *desc, const lap_builder_t *builder)
         if (lacks(row, desc, builder))
             return false;
     return true;
+}
+
+bool lap_knobs_fit(const lap_op_desc_t *desc, int size)
+{
+    for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++)
+        if (is_turned(row, desc) && row->fits && !row->fits(size))
+            return false;
+    return true;
+}
+
+void lap_knobs_clamp(lap_op_desc_t *desc)
+{
+    if (desc->num_splits > desc->n)
+        desc->num_splits = desc->n;
 }
 
 size_t lap_knob_value(const lap_op_field_t *row, size_t listed, const lap_op_desc_t *desc, int size)
@@ -239,8 +258,8 @@ static bool lacks_all(const lap_op_field_t *row, const lap_op_desc_t *desc,
            !*lap_knob_owners(row, desc->kind, owners);
 }
 
-lap_status_t lap_knobs_settle(lap_op_desc_t *desc, const lap_builder_t *builder, int size,
-                              unsigned can)
+lap_status_t lap_knobs_complete(lap_op_desc_t *desc, const lap_builder_t *builder, int size,
+                                unsigned can)
 {
     const lap_knob_view_t view = {desc, builder, size, can};
     for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++) {

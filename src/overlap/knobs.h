@@ -32,6 +32,7 @@ typedef struct lap_op_field {
     size_t tried[LAP_KNOB_VALUES];  /* by "auto", besides the default; 0 ends the list */
     size_t proved[LAP_KNOB_VALUES]; /* by `lap check`, besides it */
     bool in_parts;                  /* these values are rows: a shard, divided by what is listed */
+    bool (*fits)(int size);         /* whether groups of that size can have it; NULL: all can */
     bool (*is_worth)(const lap_knob_view_t *view);      /* whether "auto" tries it; NULL: always */
     size_t (*usual)(const lap_knob_view_t *view);       /* the default; NULL: 0 */
     lap_status_t (*check)(const lap_knob_view_t *view); /* what bounds cannot say; NULL: nothing */
@@ -48,6 +49,12 @@ static inline bool lap_knob_of(const lap_op_field_t *row, const lap_builder_t *b
 
 /* Whether a method has every knob that a description turns: "auto" leaves the others out. */
 bool lap_knobs_suit(const lap_op_desc_t *desc, const lap_builder_t *builder);
+
+/* Whether groups of a size can have all knobs that a description turns. */
+bool lap_knobs_fit(const lap_op_desc_t *desc, int size);
+
+/* Cuts num_splits to n, for a description whose n was chosen after it. */
+void lap_knobs_clamp(lap_op_desc_t *desc);
 
 /* The value that entry `listed` of a row stands for. */
 size_t lap_knob_value(const lap_op_field_t *row, size_t listed, const lap_op_desc_t *desc,
@@ -67,7 +74,7 @@ const char *lap_knob_owners(const lap_op_field_t *row, lap_op_kind_t kind,
 lap_status_t lap_op_fields_check(const lap_op_desc_t *desc);
 
 /* Whether the method has the knobs that are turned; fills in those that it has and are not. */
-lap_status_t lap_knobs_settle(lap_op_desc_t *desc, const lap_builder_t *builder, int size,
-                              unsigned can);
+lap_status_t lap_knobs_complete(lap_op_desc_t *desc, const lap_builder_t *builder, int size,
+                                unsigned can);
 
 #endif

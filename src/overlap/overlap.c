@@ -277,7 +277,7 @@ lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **buil
                          "has streams of its own",
                          desc.aside);
     LAP_TRY(find_builder(desc.kind, desc.method, can, &builder));
-    LAP_TRY(lap_knobs_settle(&desc, builder, size, can));
+    LAP_TRY(lap_knobs_complete(&desc, builder, size, can));
     desc.method = builder->name;
     desc.sharded = sharded_of(&desc);
     desc.shard_parts = desc.shard_parts ? desc.shard_parts : 1;

@@ -154,7 +154,11 @@ int lap_train_load_check(const lap_train_t *train)
     if (access(train->load, F_OK) != 0)
         (void)lap_error_errno("cannot open '%s'", train->load);
     else
-        (void)lap_error(LAP_ERR_INVALID, "there is no whole checkpoint in '%s'", train->load);
+        (void)lap_error(
+            LAP_ERR_INVALID,
+            "there is no whole checkpoint in '%s'; expected what --save has written, or "
+            "files of safetensors",
+            train->load);
     lap_tell(train->args.command->name, "--load: %s", lap_last_error());
     return LAP_CLI_FAILED;
 }

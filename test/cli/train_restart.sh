@@ -65,16 +65,17 @@ mkdir weights && echo 12345678 >weights/model.safetensors
 lap train "${small[@]}" --steps 5 --save weights --load weights
 has 'weights that are none' "$status $err" '1 ' weights/model.safetensors
 mkdir empty
+none="lap train: --load: there is no whole checkpoint in 'empty'; expected what --save has written, or files of safetensors"
 # Found before any rank starts, and before --save is made.
 lap train "${small[@]}" --steps 5 --save other --load empty
-is 'another folder without a checkpoint' "$status $out$err" "1 lap train: --load: there is no whole checkpoint in 'empty'"
+is 'another folder without a checkpoint' "$status $out$err" "1 $none"
 mkdir there
 lap train "${small[@]}" --steps 5 --save there --load empty
-is '... though that of --save is there' "$status $out$err" "1 lap train: --load: there is no whole checkpoint in 'empty'"
+is '... though that of --save is there' "$status $out$err" "1 $none"
 lap train "${small[@]}" --steps 5 --save other --load nowhere
 is 'another folder that is not there' "$status $out$err" "1 lap train: --load: cannot open 'nowhere': No such file or directory"
 lap train "${small[@]}" --steps 5 --load empty
-is 'an empty folder and no --save' "$status $out$err" "1 lap train: --load: there is no whole checkpoint in 'empty'"
+is 'an empty folder and no --save' "$status $out$err" "1 $none"
 ok '... and nothing is made' test ! -e other
 lap train "${small[@]}" --steps 1 --save empty/../new --load "$work/new/" --json
 is 'the same folder, in other words, before it is there' "$status $(losses)" "0 $(head -n 1 <<<"$whole")"

@@ -40,8 +40,8 @@ typedef struct lap_nn_chunk {
     uint32_t slots; /* micro-batches whose activations are there at once */
 } lap_nn_chunk_t;
 
-/* What a rank of a pipeline has of a model. */
-#define LAP_NN_CHUNKS 16
+/* What a rank of a pipeline has of a model. A chunk has a layer or more: few models have so many. */
+#define LAP_NN_CHUNKS 128
 typedef struct lap_nn_cut {
     uint32_t nchunks; /* 0: all of it, and no pipeline */
     lap_nn_chunk_t chunks[LAP_NN_CHUNKS];

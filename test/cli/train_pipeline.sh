@@ -41,6 +41,17 @@ for grid in '--tp 1 --pp 2' '--tp 1 --pp 2 --virtual-pp 2' '--tp 2 --pp 2 --dp 2
     ok '... with the losses of one rank' near "$losses" "$alone" 1e-5
     ok '... and its norms' near "$norms" "$alone_norms" 1e-5
 done
+# A stage for each layer: the same sums, in the same order.
+many='--layers 40 --tied=no --no-predict'
+# shellcheck disable=SC2086
+figures $many --tp 1
+one=$losses
+# shellcheck disable=SC2086
+figures $many --tp 1 --pp 2 --virtual-pp 20
+is '20 stages on each of two ranks: the losses of one rank to the last bit' "$losses" "$one"
+# shellcheck disable=SC2086
+lap check train $small --layers 40 --tp 1 --pp 2 --virtual-pp 20 --fp8
+has '... which are proved, with FP8 too' "$status $out" '0 ' "a step with all its messages and the optimizer's is proved safe"
 figures --tp 1 --pp 2 --schedule "$work/table.csv" --no-predict
 once=$losses$norms
 figures --tp 1 --pp 2 --schedule "$work/table.csv" --no-overlap-p2p
@@ -134,6 +145,7 @@ refuse '4 layers are not enough for 5 stages' --tp 1 --pp 5
 refuse '1 layer is not enough for 2 stages' --tp 1 --pp 2 --layers 1
 refuse 'layers are given for 1 stage, expected 2' --tp 1 --pp 2 --layers-per-stage 4
 refuse 'zb-v has 1 stage on a rank, expected 2' --tp 1 --pp 2 --schedule zb-v --virtual-pp 1
+refuse "--virtual-pp is '129'; expected a whole number from 1 to 128" --tp 1 --pp 2 --virtual-pp 129
 refuse 'interleaved has 1 micro-batch, expected a multiple of its 2 ranks' --tp 1 --pp 2 --virtual-pp 2 --micro-batches 1
 # Nobody has said how many: an interleaved pipeline has as many as ranks, or says what does not fit that.
 plain='--model gpt --layers 4 --hidden 24 --heads 6 --vocab 61 --seq 8 --iters 1 --no-trace --no-predict --json'

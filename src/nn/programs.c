@@ -10,6 +10,7 @@
 #include "nn/program.h"
 #include "overlap/overlap.h"
 #include "schedule/lower.h"
+#include "schedule/segments.h"
 #include "util/alloc.h"
 
 /* From the descriptions of operators; the context is how they are linked. */
@@ -230,6 +231,29 @@ static size_t count_launches(const lap_nn_programs_t *programs, int rank)
     return count;
 }
 
+/*
+ * A step of a pipeline: messages are issued step by step, and are no launches of graphs. The optimizer's step is one,
+ * and so is it to gather its weights.
+ */
+static size_t count_segments(const lap_linked_t *linked, size_t fragments)
+{
+    bool *begins = lap_alloc((size_t)linked->nfragments + 1, sizeof(*begins));
+    size_t count = 0;
+    bool steps = false, gathers = false;
+    if (!begins)
+        return fragments;
+    lap_linked_cut(linked, begins);
+    for (uint32_t f = 0; f < linked->nfragments; f++) {
+        const lap_fragment_t *fragment = &linked->fragments[f];
+        const bool after = fragment->phase >= LAP_NN_PHASE_STEP;
+        steps = steps || after;
+        gathers = gathers || (after && is_in_background(linked, f));
+        count += begins[f] && !after && fragment->schedule.set <= LAP_BACKGROUND;
+    }
+    lap_free(begins);
+    return count + steps + gathers;
+}
+
 lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
 {
     lap_nn_proof_t most = {.steps = 0};
@@ -269,9 +293,11 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         most.bucket_bytes = larger(most.bucket_bytes, bucket_bytes);
         most.fragments = larger(most.fragments, own.fragments);
         most.kernels = larger(most.kernels, own.kernels);
-        most.launches = larger(most.launches, graphs && !lap_nn_list_is_stage(list)
-                                                  ? count_launches(programs, rank)
-                                                  : own.fragments);
+        own.launches = own.fragments;
+        if (graphs)
+            own.launches = lap_nn_list_is_stage(list) ? count_segments(linked, own.fragments)
+                                                      : count_launches(programs, rank);
+        most.launches = larger(most.launches, own.launches);
         most.steps = larger(most.steps, own.steps);
         most.links = larger(most.links, own.links);
         most.private_bytes = larger(most.private_bytes, list->bytes[LAP_NN_PRIVATE]);

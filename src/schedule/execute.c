@@ -4,10 +4,14 @@
  * step by step the first time, and then launched as a graph. Graphs of one program are launched on one
  * stream, which ends after all of each; so links lead from one segment to another only where no
  * graph is launched. A program whose foreground waits for its background is one graph, of both.
+ * Messages of a pipeline are issued step by step between the graphs of what is computed: branches of one
+ * graph may run in any order, and one that waits for a message could hold up the one that it is the answer
+ * to. There graphs and messages wait for each other by events.
  */
 #include "schedule/execute.h"
 
 #include "schedule/runnable.h"
+#include "schedule/segments.h"
 #include "util/alloc.h"
 
 /* A fragment as it is issued. */
@@ -18,17 +22,21 @@ typedef struct part {
     lap_span_t span;          /* of a kernel that is timed */
     lap_graph_t *graph;       /* of the segment that begins here; NULL: none */
     uint32_t graph_end;       /* where that ends */
+    lap_event_t *launched;    /* recorded after it where others wait for it; NULL: nowhere */
+    uint32_t segment;         /* the first fragment of the graph that it is in; LAP_NO_STEP: none */
 } part_t;
 
 struct lap_exec {
     lap_engine_t *engine;
     lap_linked_t linked;
     part_t *parts; /* per fragment */
+    bool *begins;  /* the same: a segment does, unless all is one graph */
     lap_exec_kernel_t kernel;
     void *context;
     unsigned streams; /* bits: those that it uses */
     bool graphs;      /* it may be launched as graphs, */
-    bool one_graph;   /* ... or only as one, of all sets */
+    bool one_graph;   /* ... or only as one, of all sets, */
+    bool messages;    /* ... or as graphs between messages, which are none */
     bool uncaptured;  /* there was no room for one */
     bool timed;       /* kernels are */
     uint64_t issues;  /* since it was bound */
@@ -86,12 +94,14 @@ lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_run
     const uint32_t count = linked->nfragments;
     lap_exec_t *exec = lap_alloc(1, sizeof(*exec));
     part_t *parts = lap_alloc((size_t)count + 1, sizeof(*parts));
-    if (!exec || !parts) {
+    bool *begins = lap_alloc((size_t)count + 1, sizeof(*begins));
+    if (!exec || !parts || !begins) {
         lap_linked_clear(linked);
         for (uint32_t f = 0; f < count; f++)
             lap_runnable_destroy(runnables[f]);
         lap_free(exec);
         lap_free(parts);
+        lap_free(begins);
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u fragments",
                          (unsigned)count);
     }
@@ -99,6 +109,7 @@ lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_run
         .engine = engine,
         .linked = *linked,
         .parts = parts,
+        .begins = begins,
         .kernel = kernel,
         .context = context,
         .graphs = engine->device->ops->facts.graphs,
@@ -108,10 +119,12 @@ lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_run
         parts[f].runnable = runnables[f];
         exec->streams |= runnables[f] ? lap_runnable_stream_bits(runnables[f])
                                       : 1u << lap_stream_of(set_of(exec, f), LAP_STREAM_COMPUTE);
-        exec->graphs = exec->graphs && (!runnables[f] || runnables[f]->schedule.graph) &&
-                       set_of(exec, f) <= LAP_BACKGROUND; /* messages go step by step */
+        exec->graphs = exec->graphs && (!runnables[f] || runnables[f]->schedule.graph);
         exec->one_graph = exec->one_graph || goes_back(exec, f);
     }
+    exec->messages = lap_linked_has_messages(&exec->linked);
+    exec->one_graph = exec->one_graph && !exec->messages;
+    lap_linked_cut(&exec->linked, begins);
     lap_status_t status = lap_engine_need_streams(engine, exec->streams);
     if (status == LAP_OK)
         status = create_events(exec);
@@ -134,6 +147,8 @@ void lap_exec_destroy(lap_exec_t *exec)
             ops->graph_destroy(part->graph);
         if (part->event)
             ops->event_destroy(part->event);
+        if (part->launched)
+            ops->event_destroy(part->launched);
         lap_runnable_destroy(part->runnable);
     }
     for (int s = 0; s < LAP_STREAMS; s++)
@@ -141,6 +156,7 @@ void lap_exec_destroy(lap_exec_t *exec)
             ops->event_destroy(exec->ends[s]);
     lap_linked_clear(&exec->linked);
     lap_free(exec->parts);
+    lap_free(exec->begins);
     lap_free(exec);
 }
 
@@ -194,6 +210,16 @@ typedef struct walk {
     uint32_t next;
 } walk_t;
 
+/* The step, or where it is in a graph that was launched, that. */
+static lap_status_t await_link(const lap_exec_t *exec, const lap_link_dep_t *link,
+                               lap_stream_t *stream)
+{
+    const uint32_t segment = exec->parts[link->fragment].segment;
+    return exec->engine->device->ops->stream_wait_event(
+        stream, segment == LAP_NO_STEP ? event_of(exec, link->fragment, link->dep)
+                                       : exec->parts[segment].launched);
+}
+
 /* Links are in the order of steps. */
 static lap_status_t await_links(void *context, uint32_t step, lap_stream_t *stream)
 {
@@ -204,8 +230,7 @@ static lap_status_t await_links(void *context, uint32_t step, lap_stream_t *stre
          walk->next++) {
         const lap_link_dep_t *link = &fragment->links[walk->next];
         if (link->fragment >= exec->first)
-            LAP_TRY(exec->engine->device->ops->stream_wait_event(
-                stream, event_of(exec, link->fragment, link->dep)));
+            LAP_TRY(await_link(exec, link, stream));
     }
     return LAP_OK;
 }
@@ -281,6 +306,11 @@ static lap_status_t issue_steps(lap_exec_t *exec, uint32_t first, uint32_t end)
 
 /* ---- graphs ---- */
 
+static bool is_launched(const lap_exec_t *exec, lap_stream_set_t set)
+{
+    return exec->launches && set <= LAP_BACKGROUND;
+}
+
 /* The streams of a set; where all sets are launched as one graph, those of all. */
 static unsigned graph_bits(const lap_exec_t *exec, lap_stream_set_t set)
 {
@@ -311,6 +341,7 @@ static lap_status_t capture(lap_exec_t *exec, uint32_t first, uint32_t end)
     lap_saved_error_t saved;
     lap_error_save(&saved);
     const lap_status_t ended = device->graph_end(streams, count, &part->graph);
+    exec->first = exec->messages ? 0 : first;
     if (status == LAP_OK)
         return ended;
     lap_error_restore(&saved);
@@ -333,11 +364,27 @@ static lap_status_t get_graph(lap_exec_t *exec, uint32_t first, uint32_t end)
     else
         LAP_TRY(status);
     part->graph_end = status == LAP_OK ? end : 0;
+    return exec->messages && !part->launched
+               ? exec->engine->device->ops->event_create(exec->engine->device, &part->launched)
+               : LAP_OK;
+}
+
+/* What a graph waits for, of messages and of graphs on another stream, before any of it runs. */
+static lap_status_t await_outside(const lap_exec_t *exec, uint32_t first, uint32_t end,
+                                  lap_stream_t *stream)
+{
+    for (uint32_t f = first; f < end; f++)
+        for (uint32_t i = 0; i < exec->linked.fragments[f].nlinks; i++) {
+            const lap_link_dep_t *link = &exec->linked.fragments[f].links[i];
+            if (link->fragment < first && set_of(exec, link->fragment) != set_of(exec, first))
+                LAP_TRY(await_link(exec, link, stream));
+        }
     return LAP_OK;
 }
 
 static lap_status_t launch(lap_exec_t *exec, uint32_t first, uint32_t end)
 {
+    const lap_device_ops_t *ops = exec->engine->device->ops;
     const lap_stream_set_t set = set_of(exec, first);
     lap_stream_t *streams[LAP_STREAMS];
     (void)list_streams(exec, set, streams);
@@ -345,11 +392,17 @@ static lap_status_t launch(lap_exec_t *exec, uint32_t first, uint32_t end)
         if (graph_bits(exec, set) & lap_stream_bits((lap_stream_set_t)other))
             LAP_TRY(lap_engine_join(exec->engine, (lap_stream_set_t)other));
     LAP_TRY(lap_engine_take_graph(exec->engine, graph_bits(exec, set)));
+    if (exec->messages)
+        LAP_TRY(await_outside(exec, first, end, streams[0]));
     for (uint32_t f = first; f < end; f++)
         announce(&exec->parts[f]);
-    LAP_TRY(exec->engine->device->ops->graph_launch(exec->parts[first].graph, streams[0]));
-    for (uint32_t f = first; f < end; f++)
+    LAP_TRY(ops->graph_launch(exec->parts[first].graph, streams[0]));
+    if (exec->messages)
+        LAP_TRY(ops->event_record(exec->parts[first].launched, streams[0]));
+    for (uint32_t f = first; f < end; f++) {
+        exec->parts[f].segment = exec->messages ? first : LAP_NO_STEP;
         count_signals(&exec->parts[f]);
+    }
     return LAP_OK;
 }
 
@@ -362,6 +415,8 @@ lap_status_t lap_exec_begin(lap_exec_t *exec)
     exec->first = 0;
     exec->ended = 0;
     exec->joined = 1u << LAP_FOREGROUND;
+    for (uint32_t f = 0; f < exec->linked.nfragments; f++)
+        exec->parts[f].segment = LAP_NO_STEP;
     return exec->launches ? lap_engine_join(exec->engine, LAP_FOREGROUND)
                           : join(exec, LAP_FOREGROUND);
 }
@@ -369,13 +424,14 @@ lap_status_t lap_exec_begin(lap_exec_t *exec)
 /* Fragments of one set, or all. */
 static lap_status_t issue_segment(lap_exec_t *exec, uint32_t first, uint32_t end)
 {
-    if (exec->launches)
+    const lap_stream_set_t set = set_of(exec, first);
+    if (is_launched(exec, set))
         LAP_TRY(get_graph(exec, first, end));
-    if (exec->launches)
+    if (is_launched(exec, set))
         return launch(exec, first, end);
-    if (exec->uncaptured) {
-        exec->first = first;
-        LAP_TRY(join(exec, set_of(exec, first)));
+    if (exec->uncaptured && set <= LAP_BACKGROUND) {
+        exec->first = exec->messages ? 0 : first;
+        LAP_TRY(join(exec, set));
     }
     return issue_steps(exec, first, end);
 }
@@ -384,7 +440,7 @@ lap_status_t lap_exec_issue(lap_exec_t *exec, uint32_t first, uint32_t end)
 {
     for (uint32_t next; first < end; first = next) {
         const bool all = exec->one_graph;
-        for (next = first + 1; next < end && (all || set_of(exec, next) == set_of(exec, first));)
+        for (next = first + 1; next < end && (all || !exec->begins[next]);)
             next++;
         LAP_TRY(issue_segment(exec, first, next));
     }
@@ -395,7 +451,7 @@ lap_status_t lap_exec_issue(lap_exec_t *exec, uint32_t first, uint32_t end)
 static unsigned last_streams(const lap_exec_t *exec, lap_stream_set_t set)
 {
     const unsigned all = graph_bits(exec, set);
-    return exec->launches ? all & (~all + 1) : all;
+    return is_launched(exec, set) ? all & (~all + 1) : all;
 }
 
 lap_status_t lap_exec_end(lap_exec_t *exec)

@@ -95,8 +95,16 @@ launches 10 --dtype fp32 --tp 2 --clip-grad 0
 launches 5 --dtype bf16 --model gpt --layers 2 --hidden 48 --vocab 96 --tp 2 --num-replicas 2
 # Weights of a shared optimizer are gathered once before the first iteration, too.
 launches 21 --dtype fp32 --tp 1 --num-replicas 2 --distributed-optimizer --no-comm-overlap --clip-grad 0
-# Of a pipeline only the optimizer's step is a graph: messages go step by step.
-launches 5 --dtype fp32 --model gpt --layers 2 --hidden 48 --vocab 96 --tp 1 --pp 2 --num-replicas 2 --micro-batches 2 --batch 4
+# Of a pipeline all is in graphs but the messages: 10 or 11 an iteration, which end where messages and buckets wait for them.
+stages='--dtype fp32 --model gpt --layers 2 --hidden 48 --vocab 96 --pp 2 --micro-batches 2 --batch 4'
+for more in '50 55 --tp 1 --num-replicas 2' '30 45 --tp 2 --no-overlap-p2p' '70 75 80 85 --tp 1 --num-replicas 2 --distributed-optimizer'; do
+    each=${more%% --*}
+    # shellcheck disable=SC2086
+    launches "$each" $stages --${more#* --}
+    # shellcheck disable=SC2086
+    lap check train --target cuda --json --seq 12 --heads 12 --head-dim 4 $stages --${more#* --}
+    has '... as lap check train says' "$out" "\"repeated_launches\":$((${each##* } / 5)),"
+done
 FAKE_GRAPHS=$work/graphs lap train --device cuda --tp 4 --seq 12 --heads 12 --head-dim 4 --iters 6 --no-predict
 is 'a run of which three iterations are traced ends well' "$status$err" 0
 # The graphs of a pass that is traced are one for each part of it; each may have a kernel that sets memory.

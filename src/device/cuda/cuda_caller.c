@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The caller's own streams: what the device's streams do comes after what such a stream was given
- * and before what it is given next, also while the caller captures a graph from it. A stream may be
- * of another context than the device's, such as the primary one of a GPU of which this rank has a
- * part; what is recorded on it is an event of its own context.
+ * The caller's own streams. A call in the order of such a stream runs after all earlier work of the
+ * stream and before all later work, also while the caller captures a graph from it. The stream may
+ * be of another context than the device's, such as the primary context of a GPU of which this rank
+ * has a part. Events that are recorded on it belong to that context.
  */
 #include "device/cuda/cuda.h"
 
@@ -52,7 +52,7 @@ static lap_status_t make_event(lap_cuda_device_t *device)
                           "cuEventCreate");
 }
 
-/* From one context to the next the event is made anew. */
+/* The event belongs to one context: for a stream of another one it is created again. */
 static lap_status_t take_context(lap_cuda_device_t *device, CUcontext context)
 {
     if (device->caller.context == context && device->caller.event.event)

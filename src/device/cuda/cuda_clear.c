@@ -3,9 +3,9 @@
  * Before many of its kernels cuBLASLt clears a word of the workspace, in which their blocks count.
  * In a graph this is a node of its own between a wait and a GEMM, or between two GEMMs. It delays
  * the GEMM, and the host pays for it: the driver launches a chain of kernels in one go, but each
- * other node in it costs about a microsecond. As every GEMM has a word of its own, one kernel at the
- * beginning of the graph clears them all, and those nodes are taken out: a kernel of ours that is
- * there anyway, if all else comes after it, or one for this only.
+ * other node in it costs about a microsecond. As every GEMM has a word of its own, one kernel at
+ * the beginning of the graph can clear all of them, and those nodes are removed. That is a kernel
+ * of ours that is there anyway, if the whole graph comes after it, or else an additional one.
  */
 #include <string.h>
 
@@ -60,8 +60,8 @@ static bool is_once(const clearing_t *clearing, const uint32_t *word)
 }
 
 /*
- * Takes a node out of the graph: its dependents now depend on those before it. Not if there
- * are too many of these, or if it has more dependents than one node that waits for nothing else.
+ * Removes a node from the graph: its dependent then depends on its dependencies. A node stays if it
+ * has too many dependencies, or if it is not the only dependency of its only dependent.
  */
 static lap_status_t take_out(const clearing_t *clearing, CUgraphNode node, bool *done_p)
 {
@@ -122,7 +122,7 @@ static lap_status_t add_kernel(clearing_t *clearing, CUgraphNode *kernel_p)
         "cuGraphKernelNodeSetAttribute");
 }
 
-/* Before anything else; the list of nodes is used for those that were first. */
+/* Inserts it before all root nodes, for which the list of nodes is used. */
 static lap_status_t put_in(clearing_t *clearing)
 {
     const lap_cuda_api_t *api = &clearing->device->api;
@@ -149,7 +149,7 @@ static CUgraphNode only_root(const clearing_t *clearing)
     return found ? roots[0] : NULL;
 }
 
-/* The arguments of a kernel that can clear words besides. */
+/* The arguments of a kernel that can also clear words. */
 typedef union signalling {
     lap_cuda_signals_t signal;
     lap_cuda_multicast_t multicast;

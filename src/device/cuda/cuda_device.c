@@ -41,8 +41,8 @@ lap_status_t lap_cuda_pop(const lap_cuda_device_t *device, lap_status_t status)
 }
 
 /*
- * The caller may be capturing a graph, of its own business or of ours: other calls of this thread,
- * such as allocations, are not part of it and must not spoil it.
+ * The caller may be capturing a graph, with or without calls of this library. Other calls of this
+ * thread, such as allocations, are not part of it and must not invalidate the capture.
  */
 static lap_status_t exchange_mode(lap_cuda_device_t *device, CUstreamCaptureMode mode)
 {
@@ -144,7 +144,7 @@ static lap_status_t read_part(const char *given, int *part_p, int *parts_p)
 /*
  * Equal parts of a GPU. Groups of 8 multiprocessors keep the large clusters of some kernels of
  * GEMMs possible, but 6 ranks could use only 96 of 132 of them: parts are made of pairs where that
- * gives each an eighth more. A driver that cannot do it leaves it at groups.
+ * gives each an eighth more. If the driver cannot do that, parts are groups.
  */
 static lap_status_t split_sms(const lap_cuda_api_t *api, const CUdevResource *all, unsigned each,
                               unsigned *count_p, CUdevResource *groups, CUdevResource *rest)
@@ -237,7 +237,7 @@ lap_status_t lap_cuda_kernel_find(lap_cuda_device_t *device, lap_cuda_kernel_t k
                           names[kernel]);
 }
 
-/* Loaded now: to load one when it is first launched might mean to wait for those that run. */
+/* Loaded now: loading at the first launch might wait for kernels that run. */
 static lap_status_t load_kernels(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
@@ -324,7 +324,7 @@ static lap_status_t lap_cuda_probe(void)
     return status;
 }
 
-/* As enter and leave do, where no context need be current: then it may be that this cannot be. */
+/* As enter and leave do, for where no context may be current: then the driver may refuse it. */
 static bool swap_mode(const lap_cuda_device_t *device, CUstreamCaptureMode *mode_p)
 {
     return device->api.cuThreadExchangeStreamCaptureMode(mode_p) == CUDA_SUCCESS;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Elements of any type for kernels: read as float, written rounded. Types are looked at when a
- * kernel runs, or known when it is compiled, and then these cost no questions.
+ * Elements of any type for kernels: read as float, written rounded. Types are branched on at run
+ * time; as template parameters they cost no branches.
  */
 #ifndef LAP_DEVICE_CUDA_CUDA_ELEMENTS_CUH
 #define LAP_DEVICE_CUDA_CUDA_ELEMENTS_CUH

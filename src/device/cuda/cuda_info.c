@@ -34,7 +34,7 @@ static lap_status_t load(driver_t *driver)
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return lap_error(LAP_ERR_UNSUPPORTED, "no NVIDIA driver here: %s", dlerror());
-    /* The names that this version of cuda.h has in mind. */
+    /* The functions with the versions that this cuda.h declares. */
     if (find(library, "cuInit", &driver->init) &&
         find(library, "cuDriverGetVersion", &driver->version) &&
         find(library, "cuDeviceGetCount", &driver->count) &&
@@ -60,7 +60,7 @@ static lap_status_t failed(const driver_t *driver, const char *call, CUresult re
 
 static int attribute(const driver_t *driver, CUdevice device, CUdevice_attribute which)
 {
-    /* One that an older driver does not know is one that it does not have. */
+    /* An attribute that an older driver does not know counts as absent. */
     int value = 0;
     return driver->attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
 }

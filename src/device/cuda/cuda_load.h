@@ -136,8 +136,8 @@ lap_status_t lap_cuda_load(lap_cuda_api_t *api);
 void lap_cuda_unload(lap_cuda_api_t *api);
 
 /*
- * What a call of the driver, or of cuBLASLt, returned: as a status, with `what` at the beginning of
- * its sentence, and at the end what is free where memory is what they lack.
+ * Turns the result of a call of the driver, or of cuBLASLt, into a status. The sentence begins with
+ * `what`; where memory is short, it ends with how much is free.
  */
 lap_status_t lap_cuda_check(const lap_cuda_api_t *api, CUresult result, const char *what);
 lap_status_t lap_cublas_check(const lap_cuda_api_t *api, cublasStatus_t result, const char *what);

@@ -69,7 +69,7 @@ void lap_cuda_free(lap_device_t *handle, void *memory)
     (void)lap_cuda_leave(device, LAP_OK);
 }
 
-/* Memory that the driver knows nothing of: on some machines GPUs reach all of the host's. */
+/* Memory that was not allocated by CUDA: on some machines GPUs reach all of the host's. */
 static lap_status_t check_unknown(const lap_cuda_device_t *device, const char *name)
 {
     int reaches = 0;

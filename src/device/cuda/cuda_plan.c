@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plans of GEMMs: cuBLASLt's descriptions of them and the choice of a kernel, made once for
- * each and cached as long as the device lives, since another kernel might give other bits.
+ * Plans of GEMMs: cuBLASLt's description of a GEMM and the kernel chosen for it. A plan is made
+ * once and cached until the device closes, since another kernel might give other bits.
  */
 #include "device/cuda/cuda_plan.h"
 
@@ -125,7 +125,7 @@ static lap_status_t set_preference(const lap_cuda_api_t *api, const lap_cuda_gem
     return LAP_OK;
 }
 
-/* What cuBLASLt proposes; none where it cannot do it. */
+/* The kernels that cuBLASLt proposes; none where it cannot do the GEMM. */
 static lap_status_t propose(const lap_cuda_device_t *device, const lap_cuda_plan_t *plan, int most,
                             cublasLtMatmulHeuristicResult_t *proposals, int *count_p)
 {

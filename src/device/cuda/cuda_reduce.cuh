@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sums of several matrices, finished, and sums of the columns of one. Both wait for memory, and so
- * have as much of it on its way as registers hold. What is aligned goes in vectors, with types that
- * are known when this is compiled; all else element by element.
+ * Sums of several matrices, finished, and sums of the columns of one. Memory is the bottleneck of
+ * both, so that each thread has as many loads in flight as its registers hold. Aligned matrices are
+ * read in vectors, with types that are template parameters; others element by element.
  */
 #ifndef LAP_DEVICE_CUDA_CUDA_REDUCE_CUH
 #define LAP_DEVICE_CUDA_CUDA_REDUCE_CUH
@@ -13,16 +13,18 @@
 namespace
 {
 
-/* What a part of a sum is to be taken times. */
+/* The scale of a source. */
 __device__ float scale_of(const lap_cuda_reduce_t &r, uint32_t s)
 {
     return r.scales[s] ? *r.scales[s] : 1.0f;
 }
 
-/* What a sum begins with: any first part, a zero of either sign too, stays as it is. */
+/* The initial value of a sum: adding it changes no number, not even the sign of a zero. */
 constexpr float nothing = -0.0f;
 
-/* A part of a sum is rounded before it is added, so that nothing is fused. */
+/*
+ * A scaled source is rounded before it is added: the compiler must not make a fused multiply-add.
+ */
 __device__ float add_part(float x, float part, float scale)
 {
     return __fadd_rn(x, __fmul_rn(part, scale));
@@ -124,8 +126,8 @@ __device__ void finish_known(const lap_cuda_finish_t &f, const needs<to> &n, pla
 }
 
 /*
- * How many vectors a thread takes in one go, and how many sources of each then: as much as its
- * registers hold in addition to what the finish needs.
+ * How many vectors a thread has in flight, and how many sources of each: as many as its registers
+ * hold beside the operands of the finish.
  */
 template <int from, int to, int kind> struct measure {
     static constexpr bool plain = kind == LAP_CUDA_PLAIN;
@@ -175,9 +177,9 @@ __device__ void add_sources(const lap_cuda_reduce_t &r, const place *p, float (*
 }
 
 /*
- * What all vectors in one go need is asked for before anything is added up, for it is the memory's
- * answer that takes time. Types and a finish that are known when this is compiled cost no
- * questions. A place past the end is read as if it were the first of those, and not written.
+ * All loads of the thread's vectors are issued before anything is added up, to hide the latency of
+ * memory. Types and a finish that are template parameters cost no branches. For a place past the
+ * end the first one is read, and nothing is written.
  */
 template <int from, int to, int kind>
 __device__ void reduce_places(const lap_cuda_reduce_t &r, const place *p)
@@ -301,8 +303,8 @@ __device__ void add_column(int dtype, const char *src, size_t apart, uint32_t le
 }
 
 /*
- * The same with vectors. Several of them are always on their way: when one has come, the next takes
- * its place before it is added.
+ * The same with vectors. Several loads are always in flight: when one has arrived, the next is
+ * issued before it is added.
  */
 template <int dtype>
 __device__ void add_columns(const char *src, size_t apart, uint32_t left, double *total)
@@ -330,8 +332,7 @@ __device__ void add_columns(const char *src, size_t apart, uint32_t left, double
 
 /*
  * A block has the columns of `across` threads side by side, and as many rows at a time as then fit.
- * What its threads have found is added up in an order that is always the same: first in each warp,
- * then over the warps.
+ * The sums of its threads are added up in a fixed order: first in each warp, then over the warps.
  */
 template <int dtype, int width>
 __device__ void sum_columns(const lap_cuda_column_sums_t &s, double *parts)

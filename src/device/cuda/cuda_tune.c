@@ -127,7 +127,7 @@ static bool moves_less(const lap_cuda_device_t *device, const cublasLtMatmulAlgo
            tile == CUBLASLT_MATMUL_TILE_128x256;
 }
 
-/* The order of the thrifty ones, and that of the others, stays as it is. */
+/* Stable: kernels that move less come first, each group in its order. */
 static void put_moves_less_first(const lap_cuda_device_t *device,
                                  cublasLtMatmulHeuristicResult_t *proposals, int count)
 {
@@ -198,7 +198,7 @@ static lap_status_t compare(const tuning_t *tuning, const cublasLtMatmulAlgo_t *
     return LAP_OK;
 }
 
-/* Leaves those whose first comparisons were the best; all others are out. */
+/* Keeps the finalists: those whose first comparisons were the best. */
 static void choose_finalists(trial_t *trials, int count)
 {
     double firsts[LAP_CUDA_PROPOSALS];
@@ -303,8 +303,8 @@ static lap_status_t tune(tuning_t *tuning, cublasLtMatmulHeuristicResult_t *prop
 }
 
 /*
- * Whether no stream has anything to do. What a stream does might wait for a peer, and to free
- * memory would wait for that without looking at the peer. One that has failed is not busy.
+ * Whether all streams are idle. A busy stream might wait for a peer, and freeing memory would then
+ * block without noticing that the peer has died. A stream that has failed is not busy.
  */
 static lap_status_t ask_idle(const lap_cuda_device_t *device, bool *idle_p)
 {

@@ -2,9 +2,9 @@
 /*
  * The kernels of the CUDA device: signals between ranks, which are in cuda_signals.cuh, and the
  * arithmetic that cuBLASLt does not do, sums among it in cuda_reduce.cuh. They are compiled to a
- * fatbin that the library carries and loads itself. Types of elements are looked at when a kernel
- * runs, but for the common ones: every thread takes the same way, and memory is what these kernels
- * wait for.
+ * fatbin that the library carries and loads itself. Common types of elements are template
+ * parameters. Others are branched on at run time, where all threads take the same branch and memory
+ * is the bottleneck.
  */
 #include "device/cuda/cuda_elements.cuh"
 #include "device/cuda/cuda_finish.cuh"
@@ -13,7 +13,9 @@
 #include "device/cuda/cuda_reduce.cuh"
 #include "device/cuda/cuda_signals.cuh"
 
-/* One warp: the signals of the call are over on all streams, and the next one counts from here. */
+/*
+ * One warp: adds the raises of this call to `consumed`, when its signals are over on all streams.
+ */
 extern "C" __global__ void SMALL lap_advance(const lap_cuda_advance_t advance)
 {
     if (threadIdx.x == 0 && advance.calls)
@@ -91,7 +93,7 @@ extern "C" __global__ void lap_fill(const lap_cuda_fill_t fill)
 namespace
 {
 
-/* One warp. Several loads are on their way before the first of them is stored. */
+/* One warp. Several loads are in flight before the first store. */
 template <typename vector>
 __device__ void copy_piece(char *dst, const char *src, size_t bytes, unsigned lane)
 {
@@ -152,10 +154,7 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_COPY_THREADS)
 namespace
 {
 
-/*
- * A thread takes vectors as far apart as there are threads; several loads are on their way before
- * the first store.
- */
+/* The vectors of a thread are a grid apart; several loads are in flight before the first store. */
 template <typename vector> __device__ void multicast(const lap_cuda_multicast_t &s)
 {
     constexpr int depth = 4;
@@ -233,7 +232,7 @@ __device__ float exact_inverse(float scale)
 
 /*
  * One warp: elements [begin, end) of a row. Returns the largest size among those of the lane. A
- * type that is known when this is compiled costs no questions.
+ * type that is a template parameter costs no branches.
  */
 template <int known_from, int known_to>
 __device__ uint32_t cast_strip(const lap_cuda_cast_t &c, size_t row, size_t begin, size_t end,
@@ -332,10 +331,10 @@ __device__ void transpose_words(const uint32_t *in, uint32_t *out)
 }
 
 /*
- * A thread reads 4 rows of 16 bytes, of which 4 threads of a warp below each other make 16 columns
- * of 16 bytes in the shared memory. The 8 vectors of a column stand in an order that differs from
- * one 16 columns to the next, so that neither these stores nor the loads of whole columns meet in
- * a bank.
+ * A thread reads 4 rows of 16 bytes. 4 threads of a warp, whose rows follow one another, make 16
+ * columns of 16 bytes of them in shared memory. The order of the 8 vectors of a column differs from
+ * one group of 16 columns to the next, so that neither these stores nor the loads of whole columns
+ * have bank conflicts.
  */
 __device__ void transpose_vectors(const lap_cuda_transpose_t &t, size_t row0, size_t col0,
                                   uint32_t *tile)

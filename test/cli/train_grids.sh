@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# 20 steps of `lap train` on every grid of 2, 3, 4, 6 and 8 ranks whose sizes a small model allows, and on two of 16: each parallelism alone, all
+# pairs of them and all four; every schedule of a pipeline, and every way in which keys travel. Losses and norms are those of one rank to 1e-5
+# of them, and each grid is proved.
+. "$(dirname "$0")/tap.bash"
+unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
+
+model='--model gpt --layers 4 --hidden 24 --heads 12 --vocab 61 --seq 12 --global-batch 24'
+
+# numbers ARGUMENTS...: losses and norms of a run whose ranks are threads, in $numbers.
+numbers() {
+    # shellcheck disable=SC2086
+    lap train $model --iters 20 --lr 0.002 --no-predict --no-trace --json --transport self "$@"
+    numbers=$(tail -n 1 "$work/out" | grep -oE '"(loss|grad_norm)":[^,]+' | cut -d: -f2)
+}
+
+# proved NAME ARGUMENTS...: says so.
+proved() {
+    local name=$1
+    shift
+    # shellcheck disable=SC2086
+    lap check train $model "$@" --json
+    has "$name" "$status $out" '0 ' '"ok":true'
+}
+
+numbers --tp 1
+alone=$numbers
+is 'one rank: 20 losses and norms' "$status$err $(wc -l <<<"$alone")" '0 40'
+
+tried=0
+try() { # TP CP PP DP OPTIONS...
+    local grid=(--tp "$1" --cp "$2" --pp "$3" --dp "$4")
+    local pp=$3 dp=$4
+    shift 4
+    [ "$pp" -eq 1 ] || grid+=(--micro-batches $((24 / dp % 4 ? 2 : 4)))
+    grid+=("$@")
+    numbers "${grid[@]}"
+    ok "${grid[*]}: the losses and norms of one rank" near "$numbers" "$alone" 1e-5
+    proved '... which is proved' "${grid[@]}"
+    tried=$((tried + 1))
+}
+
+for tp in 1 2 3 4 6; do
+    for cp in 1 2 3 4; do
+        for pp in 1 2 4; do
+            for dp in 1 2 3 4 6 8; do
+                case $((tp * cp * pp * dp)) in 2 | 3 | 4 | 6 | 8) try $tp $cp $pp $dp ;; esac
+            done
+        done
+    done
+done
+for schedule in interleaved zb-h1 zb-v 1f1b-eager; do
+    try 1 1 2 1 --schedule $schedule
+    try 2 2 2 1 --schedule $schedule
+done
+for way in all_gather a2a; do
+    try 1 4 1 2 --cp-comm-type $way
+    try 2 2 2 1 --cp-comm-type $way
+done
+try 1 4 1 2 --cp-comm-type a2a+p2p
+try 2 2 2 2
+try 2 2 2 2 --distributed-optimizer --schedule zb-h1
+ok "$tried grids" test "$tried" -ge 55
+finish

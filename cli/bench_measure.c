@@ -261,8 +261,7 @@ static lap_status_t size_buffer(const runner_t *runner, size_t *bytes_p, size_t 
 static lap_status_t make_buffer(runner_t *runner)
 {
     size_t bytes = 0, nsignals = 0;
-    const lap_status_t status = size_buffer(runner, &bytes, &nsignals);
-    LAP_TRY(lap_group_agree(runner->group, status));
+    LAP_TRY(lap_group_agree(runner->group, size_buffer(runner, &bytes, &nsignals)));
     lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
     options.transport = runner->bench->transport;
     options.link = runner->result.link;
@@ -330,9 +329,8 @@ static lap_status_t prepare(runner_t *runner)
 
 static lap_status_t set_up(runner_t *runner)
 {
-    const lap_status_t prepared = prepare(runner);
     double unused;
-    LAP_TRY(lap_group_agree(runner->group, prepared));
+    LAP_TRY(lap_group_agree(runner->group, prepare(runner)));
     LAP_TRY(largest(runner, 0, &unused)); /* for who was asked to stop meanwhile */
     for (int i = 0; i < runner->bench->warmup && !runner->result.interrupted; i++)
         LAP_TRY(time_gemm(runner, &unused));
@@ -576,10 +574,8 @@ static lap_status_t measure(runner_t *runner)
     LAP_TRY(verify(runner));
     LAP_TRY(all_rounds(runner));
     LAP_TRY(verify(runner));
-    if (runner->result.rounds > 0) {
-        const lap_status_t status = conclude(runner);
-        LAP_TRY(lap_group_agree(runner->group, status));
-    }
+    if (runner->result.rounds > 0)
+        LAP_TRY(lap_group_agree(runner->group, conclude(runner)));
     if (!runner->result.interrupted)
         LAP_TRY(trace_methods(runner));
     return lap_group_barrier(runner->group);

@@ -152,7 +152,8 @@ typedef struct lap_op_desc {
     int auto_foreign; /* "auto" on a GPU may choose cublasmp, too, for calls of m rows, where
                                   its library is there and can do what is described */
     int aside; /* external, not in the background: sends and receives on streams that no other
-                  call has, so that calls after it do not wait for what it receives */
+                  call has, so that calls after it do not wait for what it receives; not on a GPU,
+                  where streams may share a hardware queue */
 } lap_op_desc_t;
 
 /* A description in which all but kind, m, n and k can stay as it is. */

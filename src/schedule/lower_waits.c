@@ -3,7 +3,8 @@
  * The pass "waits": makes each wait depend on all sends that are listed before it. Then a rank whose
  * steps run one by one, in any order that the dependencies allow, has sent at each wait all that it
  * would have sent in the order of the list. So what lap_schedule_check_in_line proves holds for it,
- * too. The pass adds no other dependencies.
+ * too. The pass adds no other dependencies. In a graph of several calls the streams go on with that from
+ * call to call, so a call has no streams of its own: the second pair becomes the first.
  */
 #include "core/status.h"
 #include "schedule/lower.h"
@@ -43,9 +44,22 @@ lap_status_t lap_check_waits(const lap_schedule_t *schedule)
     return status;
 }
 
+/* On a second pair, waits would not come after what other calls send on the first. */
+static void leave_second_pair(lap_schedule_t *schedule)
+{
+    for (uint32_t i = 0; i < schedule->nsteps; i++) {
+        uint16_t *stream = &schedule->steps[i].stream;
+        if (*stream == LAP_STREAM_SEND2)
+            *stream = LAP_STREAM_SEND;
+        else if (*stream == LAP_STREAM_RECEIVE2)
+            *stream = LAP_STREAM_RECEIVE;
+    }
+}
+
 lap_status_t lap_lower_waits(lap_schedule_t *schedule, const lap_target_t *target)
 {
     (void)target;
+    leave_second_pair(schedule);
     lap_vclocks_t clocks;
     lap_vclock_t sent = {{0}};
     const lap_status_t status = lap_vclocks_init(&clocks, schedule);

@@ -105,6 +105,9 @@ for more in '50 55 --tp 1 --num-replicas 2' '30 45 --tp 2 --no-overlap-p2p' '70 
     lap check train --target cuda --json --seq 12 --heads 12 --head-dim 4 $stages --${more#* --}
     has '... as lap check train says' "$out" "\"repeated_launches\":$((${each##* } / 5)),"
 done
+# One hardware queue, in which graphs run their waits as early as they may: keys of a context must not stop what tensor-parallel ranks send.
+FAKE_ONE_QUEUE=1 losses --device cuda --dtype fp32 --model gpt --layers 3 --hidden 48 --vocab 96 --batch 2 --seq 36 --tp 2 --cp 3 --iters 10 --no-trace \
+    --no-overlap-grad-sync --timeout 20
 FAKE_GRAPHS=$work/graphs lap train --device cuda --tp 4 --seq 12 --heads 12 --head-dim 4 --iters 6 --no-predict
 is 'a run of which three iterations are traced ends well' "$status$err" 0
 # The graphs of a pass that is traced are one for each part of it; each may have a kernel that sets memory.

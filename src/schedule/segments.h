@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Segments: fragments of a program that follow one another in one set of streams. Where the target has
- * graphs, each is one; but for messages of a pipeline, which are issued step by step.
+ * graphs, each is one; but for messages of a pipeline in sets of their own, which are issued step by step.
  */
 #ifndef LAP_SCHEDULE_SEGMENTS_H
 #define LAP_SCHEDULE_SEGMENTS_H

@@ -435,12 +435,26 @@ static void print_json_model(const lap_train_t *train)
            (double)train->optimizer.lr);
 }
 
+/* The ranks, and how they share what they do. */
+static void print_json_grid(const lap_train_t *train)
+{
+    const lap_grid_t *grid = &train->grid;
+    printf("\"tp\":%d,\"cp\":%d,\"pp\":%d,\"dp\":%d,", grid->tp, grid->cp, grid->pp, grid->dp);
+    if (grid->cp > 1)
+        printf("\"cp_comm_type\":\"%s\",", lap_cp_comm_names[train->desc.cp_comm]);
+    if (grid->pp == 1)
+        return;
+    printf("\"schedule\":");
+    lap_json_string(stdout, train->pipeline.schedule);
+    printf(",");
+}
+
 static void print_json(const lap_train_t *train, const lap_train_result_t *results, size_t count)
 {
     const lap_nn_desc_t *desc = &train->desc;
-    printf("{\"layer\":\"%s\",\"tp\":%d,\"dp\":%d,\"dtype\":\"%s\",\"device\":\"%s\",",
-           lap_nn_kind_name(desc->kind), train->grid.tp, train->grid.dp,
-           lap_dtype_name(desc->dtype), train->device);
+    printf("{\"layer\":\"%s\",", lap_nn_kind_name(desc->kind));
+    print_json_grid(train);
+    printf("\"dtype\":\"%s\",\"device\":\"%s\",", lap_dtype_name(desc->dtype), train->device);
     print_json_result(train, &results[0]);
     printf(",\"fp8\":\"%s\",", lap_fp8_recipe_names[desc->fp8]);
     printf("\"hidden\":%zu,\"seq\":%zu,\"batch\":%zu,\"micro_batches\":%d,\"layers\":%zu,"

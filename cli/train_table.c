@@ -277,7 +277,8 @@ const lap_option_t lap_train_options[NOPTIONS] = {
          "table at the end has the same ones and the last",
          "1"},
     [JSON] = {0, "json", NULL,
-              "print one JSON object on one line; with --model one more for each step before it",
+              "print one JSON object on one line; with --model, and no --compare, one more for "
+              "each step before it",
               NULL},
 };
 

@@ -119,6 +119,7 @@ ok '... which are what of them is not hidden' real "$(row comm_ms) - $(row hidde
 # shellcheck disable=SC2086
 lap train --json $small --iters 1 --tp 2 --pp 2 --dp 2
 ok 'the communication of a step is told by kind' grep -q '"comm":{"tp":{.*"pp":{.*"dp":{' "$work/out"
+ok '... and the grid is, with its schedule' grep -q '^{"layer":"model","tp":2,"cp":1,"pp":2,"dp":2,"schedule":"1f1b",' "$work/out"
 ok '... with the GEMMs of all stages' grep -q '"gemm":"qkv_fprop".*"gemm":"head_wgrad"' "$work/out"
 # 190 ms of gradients after a backward of a few: the end of the passes does not wait for them.
 # shellcheck disable=SC2086

@@ -417,7 +417,7 @@ static bool sends_keys(const lap_nn_list_t *list, uint32_t b)
 
 /*
  * Keys leave as soon as their memory is free: at the begin of backward, or when the attention above is
- * over. They travel on streams of their own, and hold up nothing that GEMMs receive.
+ * over. They travel on streams of their own, but on a GPU (lower_waits.c), and hold up nothing that GEMMs receive.
  */
 static void send_keys_below(lap_nn_list_t *list, uint32_t b)
 {

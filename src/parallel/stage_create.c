@@ -61,6 +61,7 @@ static size_t message_bytes(const lap_pp_t *pp)
 /* Collective over both ranks of each pair. */
 static lap_status_t make_buffers(lap_pp_t *pp)
 {
+    bool graphs = true;
     for (uint32_t i = 0; i < pp->stages.npairs; i++) {
         lap_stage_peer_t *peer = &pp->peers[i];
         for (uint32_t b = 0; b < LAP_STAGE_BUFFERS && peer->group; b++) {
@@ -70,8 +71,9 @@ static lap_status_t make_buffers(lap_pp_t *pp)
                                       pp->options.buffer_options, &peer->buffers[b]));
             pp->target = lap_target_of(pp->nn->engine->device->ops, peer->buffers[b]->ops);
             /* With an emulated link graphs have work in two contexts: the driver is slower then than the host. */
-            if (peer->buffers[b]->no_graphs || lap_buffer_is_paced(peer->buffers[b]))
-                pp->target.device.graphs = false;
+            graphs =
+                graphs && !peer->buffers[b]->no_graphs && !lap_buffer_is_paced(peer->buffers[b]);
+            pp->target.device.graphs = pp->target.device.graphs && graphs;
         }
     }
     return LAP_OK;

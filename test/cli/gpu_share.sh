@@ -192,7 +192,7 @@ for command in 'bench ag 8 8 8' 'train --tp 2'; do
     # shellcheck disable=SC2086
     lap run -n 2 "$LAP" $command --device cuda --gpu-share
     has "lap $command --gpu-share where ranks are" "$status $err" \
-        "2 [" "] lap ${command%% *}: --gpu-share=on is for ranks that lap ${command%% *} starts" 'an option of lap run'
+        "2 " "lap ${command%% *}: ranks 0, 1: --gpu-share=on is for ranks that lap ${command%% *} starts" 'an option of lap run'
     ok 'and it starts nothing' test ! -e "$FAKE_RECORD"
 done
 lap bench ag 8 8 8 --ranks 2 --iters 1 --gpu-share=off --json

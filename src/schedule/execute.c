@@ -117,6 +117,7 @@ lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_run
     *linked = (lap_linked_t){.rank = linked->rank};
     for (uint32_t f = 0; f < count; f++) {
         parts[f].runnable = runnables[f];
+        parts[f].segment = LAP_NO_STEP;
         exec->streams |= runnables[f] ? lap_runnable_stream_bits(runnables[f])
                                       : 1u << lap_stream_of(set_of(exec, f), LAP_STREAM_COMPUTE);
         exec->graphs = exec->graphs && (!runnables[f] || runnables[f]->schedule.graph);
@@ -369,16 +370,13 @@ static lap_status_t get_graph(lap_exec_t *exec, uint32_t first, uint32_t end)
                : LAP_OK;
 }
 
-/* What a graph waits for, of messages and of graphs on another stream, before any of it runs. */
-static lap_status_t await_outside(const lap_exec_t *exec, uint32_t first, uint32_t end,
-                                  lap_stream_t *stream)
+/* What a graph waits for, of messages and of graphs on another stream: its first fragment does, see lap_linked_cut. */
+static lap_status_t await_outside(const lap_exec_t *exec, uint32_t first, lap_stream_t *stream)
 {
-    for (uint32_t f = first; f < end; f++)
-        for (uint32_t i = 0; i < exec->linked.fragments[f].nlinks; i++) {
-            const lap_link_dep_t *link = &exec->linked.fragments[f].links[i];
-            if (link->fragment < first && set_of(exec, link->fragment) != set_of(exec, first))
-                LAP_TRY(await_link(exec, link, stream));
-        }
+    const lap_fragment_t *fragment = &exec->linked.fragments[first];
+    for (uint32_t i = 0; i < fragment->nlinks; i++)
+        if (set_of(exec, fragment->links[i].fragment) != set_of(exec, first))
+            LAP_TRY(await_link(exec, &fragment->links[i], stream));
     return LAP_OK;
 }
 
@@ -393,14 +391,15 @@ static lap_status_t launch(lap_exec_t *exec, uint32_t first, uint32_t end)
             LAP_TRY(lap_engine_join(exec->engine, (lap_stream_set_t)other));
     LAP_TRY(lap_engine_take_graph(exec->engine, graph_bits(exec, set)));
     if (exec->messages)
-        LAP_TRY(await_outside(exec, first, end, streams[0]));
+        LAP_TRY(await_outside(exec, first, streams[0]));
     for (uint32_t f = first; f < end; f++)
         announce(&exec->parts[f]);
     LAP_TRY(ops->graph_launch(exec->parts[first].graph, streams[0]));
     if (exec->messages)
         LAP_TRY(ops->event_record(exec->parts[first].launched, streams[0]));
     for (uint32_t f = first; f < end; f++) {
-        exec->parts[f].segment = exec->messages ? first : LAP_NO_STEP;
+        if (exec->messages)
+            exec->parts[f].segment = first;
         count_signals(&exec->parts[f]);
     }
     return LAP_OK;
@@ -415,7 +414,7 @@ lap_status_t lap_exec_begin(lap_exec_t *exec)
     exec->first = 0;
     exec->ended = 0;
     exec->joined = 1u << LAP_FOREGROUND;
-    for (uint32_t f = 0; f < exec->linked.nfragments; f++)
+    for (uint32_t f = 0; exec->messages && f < exec->linked.nfragments; f++)
         exec->parts[f].segment = LAP_NO_STEP;
     return exec->launches ? lap_engine_join(exec->engine, LAP_FOREGROUND)
                           : join(exec, LAP_FOREGROUND);

@@ -157,6 +157,11 @@ void lap_board_deliver(void *context, const lap_packet_t *packet, const char *bo
 
 /* Failures. */
 
+static bool has_failed(const lap_board_t *board)
+{
+    return atomic_load_explicit(&board->failure, memory_order_acquire) == FAILURE_SET;
+}
+
 lap_status_t lap_group_broken(const lap_group_t *group)
 {
     lap_board_t *board = group->board;
@@ -166,19 +171,25 @@ lap_status_t lap_group_broken(const lap_group_t *group)
             "rank %d has destroyed the group or its world, expected what was made from "
             "it to be destroyed before",
             group->rank);
-    if (atomic_load_explicit(&board->failure, memory_order_acquire) != FAILURE_SET)
+    if (!has_failed(board))
         return LAP_OK;
     return lap_error((lap_status_t)board->status, "%s", board->sentence);
 }
 
+/* Sends the failure on the board. Without memory for packets the others find out by themselves. */
+static void publish_failure(const lap_group_t *group)
+{
+    const lap_board_t *board = group->board;
+    const lap_packet_t packet = {.kind = LAP_PACKET_FAILURE,
+                                 .words = {(uint64_t)(int64_t)board->status},
+                                 .bytes = strlen(board->sentence) + 1};
+    (void)lap_board_publish(group, &packet, board->sentence);
+}
+
 void lap_group_fail(lap_group_t *group, lap_status_t status, const char *sentence)
 {
-    const lap_packet_t packet = {.kind = LAP_PACKET_FAILURE,
-                                 .words = {(uint64_t)(int64_t)status},
-                                 .bytes = strnlen(sentence, LAP_ERROR_TEXT - 1) + 1};
-    /* Without memory for packets the others find out by themselves. */
     if (note_failure(group->board, status, sentence))
-        lap_board_publish(group, &packet, group->board->sentence);
+        publish_failure(group);
     lap_bank_ring(lap_board_bank(group));
 }
 
@@ -266,6 +277,8 @@ lap_status_t lap_group_look_for(lap_group_t *group, int rank)
     LAP_TRY(lap_group_look(group));
     if (!has_left(group, rank))
         return LAP_OK;
+    /* A rank may leave because of a failure that came after the look above: that one is the cause. */
+    LAP_TRY(lap_group_broken(group));
     char who[96];
     return lap_error(LAP_ERR_PEER_LOST, "%s has left the group",
                      lap_group_describe(group, rank, who, sizeof(who)));
@@ -303,6 +316,9 @@ void lap_board_leave(lap_group_t *group)
     if (group->has_left)
         return;
     group->has_left = true;
+    /* From another rank the failure may come later than from this one that it has left. */
+    if (has_failed(group->board))
+        publish_failure(group);
     /* Releases all that this rank has done here to who finds that it has left. */
     atomic_store_explicit(&group->board->ranks[group->rank].left, 1, memory_order_release);
     lap_bank_ring(lap_board_bank(group));

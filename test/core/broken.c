@@ -2,10 +2,16 @@
 /*
  * Several ranks break a group at the same time, while others look: one sentence wins, and every rank
  * reads the same one, whole. That what it reads was written before is for a thread sanitizer to see.
+ *
+ * broken processes: two processes of the world that the environment describes. One leaves a group
+ * because it is broken, while the other looks for it: that one learns the cause.
  */
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "core/board.h"
+#include "core/group.h"
 #include "core/status.h"
 #include "core/world.h"
 #include "tap.h"
@@ -46,8 +52,65 @@ static void break_or_look(lap_world_t *world, void *arg)
     snprintf(read_by[rank], LAP_ERROR_TEXT, "%s", lap_last_error());
 }
 
-int main(void)
+/* The group of all while a rank looks: it meets the other in the midst of that, twice. */
+static _Thread_local lap_group_t *looks_beside;
+
+int __real_poll(struct pollfd *polls, nfds_t count, int timeout_ms);
+int __wrap_poll(struct pollfd *polls, nfds_t count, int timeout_ms);
+
+int __wrap_poll(struct pollfd *polls, nfds_t count, int timeout_ms)
 {
+    lap_group_t *all = looks_beside;
+    looks_beside = NULL;
+    if (all) {
+        tap_success(lap_group_barrier(all), "the look has begun");
+        tap_success(lap_group_barrier(all), "the other rank has left");
+    }
+    return __real_poll(polls, count, timeout_ms);
+}
+
+/* As if another rank had broken the group, and its packet to the rank that looks were slow. */
+static void hear_failure(lap_group_t *group, const char *sentence)
+{
+    const lap_packet_t packet = {.kind = LAP_PACKET_FAILURE,
+                                 .words = {(uint64_t)(int64_t)LAP_ERR_MISMATCH},
+                                 .bytes = strlen(sentence) + 1};
+    lap_board_deliver(group, &packet, sentence);
+}
+
+static void leave_while_looked_for(lap_group_t *all)
+{
+    const char *sentence = "rank 0 is in one call, rank 1 in another";
+    lap_group_t *part;
+    if (!tap_success(lap_group_split(all, 0, 0, &part), "a group"))
+        return;
+    if (lap_group_rank(all) == 0) {
+        tap_success(lap_group_barrier(all), "the other rank looks");
+        hear_failure(part, sentence);
+        lap_group_destroy(part);
+        tap_success(lap_group_barrier(all), "this one has left");
+        return;
+    }
+    looks_beside = all;
+    tap_failure(lap_group_look_for(part, 0), LAP_ERR_MISMATCH, sentence, NULL);
+    tap_ok(!looks_beside, "the other rank left during the look");
+    lap_group_destroy(part);
+}
+
+static int leave(void)
+{
+    lap_world_t *world;
+    if (tap_success(lap_world_create(NULL, &world), "a world from the environment")) {
+        leave_while_looked_for(lap_world_group(world));
+        lap_world_destroy(world);
+    }
+    return tap_done();
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "processes") == 0)
+        return leave();
     int whole = 0, alike = 0;
     for (int round = 0; round < ROUNDS; round++) {
         memset(read_by, 0, sizeof(read_by));

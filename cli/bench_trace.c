@@ -13,6 +13,11 @@
 
 /* ---- a gathered call ---- */
 
+static lap_trace_group_t all_ranks(int size)
+{
+    return (lap_trace_group_t){.size = size, .step = 1, .run = size};
+}
+
 /* Names the records of all ranks; those that have no time, of blocks done with others, are left out. */
 static void label_records(const lap_bench_call_t *call)
 {
@@ -27,7 +32,7 @@ static void label_records(const lap_bench_call_t *call)
                                                               : lap_kind_words[call->it->kind].word,
                                          .op = text.text,
                                          .layer = -1,
-                                         .stride = 1,
+                                         .group = all_ranks(trace->size),
                                          .traffic = LAP_TRAFFIC_TP};
         if (record->span.end == 0 && record->flight.end == 0)
             continue;
@@ -58,10 +63,11 @@ static void put_place(const void *context, int rank, char *text, size_t bytes)
 static int describe(void *context, int rank, uint32_t fragment, lap_trace_label_t *label,
                     char *name, size_t bytes)
 {
-    const lap_op_kind_t *kind = context;
+    const lap_bench_call_t *call = context;
     (void)fragment;
-    *label = (lap_trace_label_t){.layer = -1, .stride = 1, .traffic = LAP_TRAFFIC_TP};
-    snprintf(name, bytes, "%s", lap_kind_words[*kind].word);
+    *label = (lap_trace_label_t){
+        .layer = -1, .group = all_ranks(call->group->size), .traffic = LAP_TRAFFIC_TP};
+    snprintf(name, bytes, "%s", lap_kind_words[call->it->kind].word);
     return rank;
 }
 
@@ -73,12 +79,12 @@ static lap_status_t play(const lap_bench_call_t *call, const lap_cost_t *cost,
     lap_fragment_t *fragments = lap_alloc(size, sizeof(*fragments));
     lap_linked_t *programs = lap_alloc(size, sizeof(*programs));
     const lap_linked_t **list = lap_alloc(size, sizeof(*list));
-    lap_op_kind_t kind = call->it->kind;
+    lap_bench_call_t played = *call;
     lap_play_t playing = {.timeline = timeline,
                           .programs = programs,
                           .size = (int)size,
                           .describe = describe,
-                          .context = &kind};
+                          .context = &played};
     lap_status_t status = LAP_OK;
     size_t made = 0;
     lap_simulated_t simulated;

@@ -134,9 +134,9 @@ static void put_args(const run_t *run, const lap_trace_record_t *record, uint64_
     lap_json_string(file, record->op);
     if (record->layer >= 0)
         fprintf(file, ",\"layer\":%" PRId32, record->layer);
-    if (record->stride != 0)
+    if (record->group.size > 1)
         fprintf(file, ",\"step\":%" PRIu32, record->step);
-    if (record->stride != 0 || record->traffic != LAP_TRAFFIC_NONE)
+    if (record->group.size > 1 || record->traffic != LAP_TRAFFIC_NONE)
         fprintf(file, ",\"kind\":\"%s\"", lap_traffic_name((lap_traffic_t)record->traffic));
     if (record->m > 0) {
         const double flops = 2.0 * record->m * record->n * record->k;

@@ -81,11 +81,11 @@ static int describe(void *context, int rank, uint32_t f, lap_trace_label_t *labe
     lap_nn_fragment_name(list, fragment->origin, name, bytes);
     *label = (lap_trace_label_t){
         .layer = (int)lap_nn_fragment_layer(list, fragment->origin),
-        .base = fragment->base,
-        .stride = fragment->schedule.size > 1 ? fragment->stride : 0,
         .traffic = lap_nn_fragment_traffic(fragment),
         .live_bytes = listed ? lap_nn_live_bytes(list, fragment->origin) : 0,
     };
+    for (int r = 0; r < fragment->schedule.size; r++)
+        lap_trace_group_add(&label->group, lap_fragment_rank(fragment, r));
     return rank;
 }
 

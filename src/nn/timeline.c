@@ -97,8 +97,8 @@ void lap_nn_add_fragment(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const
     const lap_runnable_t *runnable = lap_exec_runnable(exec, f);
     const lap_step_t *first = &lap_exec_linked(exec)->fragments[f].schedule.steps[0];
     lap_op_text_t op;
-    label.base = group->members[0];
-    label.stride = group->size > 1 ? group->members[1] - group->members[0] : 0;
+    for (int r = 0; r < group->size; r++)
+        lap_trace_group_add(&label.group, group->members[r]);
     label.op = first->name;
     if (!runnable) {
         lap_trace_add_span(nn->timeline, nn->group->world->rank, LAP_STEP_KERNEL, first->stream,

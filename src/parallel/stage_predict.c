@@ -235,18 +235,15 @@ static int describe(void *context, int rank, uint32_t f, lap_trace_label_t *labe
     const lap_fragment_t *fragment = &played->programs->all.programs[rank].fragments[f];
     const bool entry = item->kind == LAP_STAGE_ENTRY;
     const bool layers = entry || item->kind == LAP_STAGE_BUCKET;
-    const int base = lap_stage_world_rank(played->proving, fragment->base);
-    const int next = fragment->schedule.size > 1
-                         ? lap_stage_world_rank(played->proving, fragment->base + fragment->stride)
-                         : base;
     lap_stage_name(list, item, name, bytes);
     *label = (lap_trace_label_t){
         .layer = entry ? (int)lap_nn_fragment_layer(list, item->entry) : -1,
-        .base = base,
-        .stride = next - base,
         .traffic = layers ? lap_nn_fragment_traffic(fragment) : LAP_TRAFFIC_PP,
         .live_bytes = entry ? lap_nn_live_bytes(list, item->entry) : 0,
     };
+    for (int r = 0; r < fragment->schedule.size; r++)
+        lap_trace_group_add(&label->group,
+                            lap_stage_world_rank(played->proving, lap_fragment_rank(fragment, r)));
     return lap_stage_world_rank(played->proving, rank);
 }
 

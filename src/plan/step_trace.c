@@ -81,7 +81,7 @@ static void add_message(writer_t *writer, uint32_t rank, const lap_pipe_action_t
                   end + state->message_s);
     record.peer = (int32_t)lap_plan_rank_of(state, other);
     record.call = message_of(writer, action, action->stage);
-    record.stride = 1;
+    record.group.size = 2;
     record.signal = 0;
     record.bytes = (uint64_t)state->message_bytes;
     record.flight = record.span;
@@ -106,7 +106,7 @@ static void add_action(writer_t *writer, uint32_t rank, uint32_t index)
     if (find_other(writer, action, true, &other)) {
         record.from = (int32_t)lap_plan_rank_of(state, other);
         record.call = message_of(writer, action, other);
-        record.stride = 1;
+        record.group.size = 2;
         record.awaited = 0;
         record.count = 1;
     }

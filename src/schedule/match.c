@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who released whom: the raise that each wait of a trace has waited for. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/status.h"
 #include "schedule/trace.h"
@@ -8,7 +9,7 @@
 
 /* A word that is raised: of whom, by whom, in which call. */
 typedef struct word {
-    int32_t base, stride;
+    lap_trace_group_t group;
     uint32_t call;
     int32_t from, to;
     uint32_t signal;
@@ -16,24 +17,22 @@ typedef struct word {
 
 static int compare_words(const word_t *a, const word_t *b)
 {
-    const int64_t x[] = {a->base, a->stride, a->call, a->from, a->to, a->signal};
-    const int64_t y[] = {b->base, b->stride, b->call, b->from, b->to, b->signal};
+    const int64_t x[] = {a->call, a->from, a->to, a->signal};
+    const int64_t y[] = {b->call, b->from, b->to, b->signal};
     for (size_t i = 0; i < sizeof(x) / sizeof(x[0]); i++)
         if (x[i] != y[i])
             return x[i] < y[i] ? -1 : 1;
-    return 0;
+    return memcmp(&a->group, &b->group, sizeof(a->group));
 }
 
 static word_t raised_word(const lap_trace_record_t *record)
 {
-    return (word_t){record->base, record->stride, record->call,
-                    record->rank, record->peer,   record->signal};
+    return (word_t){record->group, record->call, record->rank, record->peer, record->signal};
 }
 
 static word_t awaited_word(const lap_trace_record_t *record)
 {
-    return (word_t){record->base, record->stride, record->call,
-                    record->from, record->rank,   record->awaited};
+    return (word_t){record->group, record->call, record->from, record->rank, record->awaited};
 }
 
 /* What is sorted points to records, whose places in memory are their order. */
@@ -51,8 +50,9 @@ static int by_word(const void *left, const void *right)
 
 static bool raises(const lap_trace_record_t *record)
 {
-    return record->signal != LAP_NO_SIGNAL && record->stride != 0 && record->call != LAP_NO_CALL &&
-           record->peer >= 0 && record->kind != LAP_STEP_WAIT && lap_record_delivered(record) != 0;
+    return record->signal != LAP_NO_SIGNAL && record->group.size > 1 &&
+           record->call != LAP_NO_CALL && record->peer >= 0 && record->kind != LAP_STEP_WAIT &&
+           lap_record_delivered(record) != 0;
 }
 
 /* How many of sorted raises are of words before this one. */
@@ -85,7 +85,7 @@ lap_status_t lap_trace_match(const lap_trace_t *trace, uint32_t *released_by)
         const lap_trace_record_t *record = &trace->records[i];
         const word_t word = awaited_word(record);
         released_by[i] = LAP_NO_STEP;
-        if (record->count == 0 || record->stride == 0 || record->call == LAP_NO_CALL)
+        if (record->count == 0 || record->group.size < 2 || record->call == LAP_NO_CALL)
             continue;
         const size_t at = count_before(list, count, &word) + record->count - 1;
         const word_t found = at < count ? raised_word(list[at]) : word;

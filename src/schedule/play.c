@@ -71,7 +71,7 @@ lap_status_t lap_play_init(lap_play_t *play)
                 continue;
             played->op = lap_op_text(schedule->kind, schedule->method);
             label->op = played->op.text;
-            played->number = lap_trace_number(&counter, label->base, label->stride);
+            played->number = lap_trace_number(&counter, &label->group);
         }
     }
     return LAP_OK;

@@ -44,7 +44,7 @@ static void note_step(const lap_schedule_t *schedule, uint32_t index, lap_trace_
     record->kind = (uint32_t)step->kind;
     record->stream = step->stream;
     record->step = index;
-    record->stride = 1;
+    record->group = (lap_trace_group_t){.size = schedule->size, .step = 1, .run = schedule->size};
     record->layer = -1;
     record->peer = record->from = -1;
     record->signal = LAP_NO_SIGNAL;
@@ -123,19 +123,34 @@ lap_op_text_t lap_op_text(lap_op_kind_t kind, const char *method)
     return text;
 }
 
-static int32_t in_world(const lap_trace_label_t *label, int rank)
+void lap_trace_group_add(lap_trace_group_t *group, int rank)
 {
-    return rank < 0 ? -1 : label->base + rank * label->stride;
+    if (group->size == 0)
+        group->base = rank;
+    else if (group->size == 1)
+        group->step = rank - group->base;
+    if (group->run == group->size) { /* all so far are evenly apart */
+        if (group->size < 2 || rank == group->base + group->size * group->step)
+            group->run++;
+        else
+            group->stride = rank - group->base;
+    }
+    group->size++;
+}
+
+int32_t lap_trace_group_rank(const lap_trace_group_t *group, int r)
+{
+    const int run = group->run > 0 ? group->run : 1;
+    return r < 0 ? -1 : group->base + r % run * group->step + r / run * group->stride;
 }
 
 void lap_record_label(lap_trace_record_t *record, const lap_trace_label_t *label, uint32_t number)
 {
-    record->rank = in_world(label, record->rank);
-    record->peer = in_world(label, record->peer);
-    record->from = in_world(label, record->from);
+    record->rank = lap_trace_group_rank(&label->group, record->rank);
+    record->peer = lap_trace_group_rank(&label->group, record->peer);
+    record->from = lap_trace_group_rank(&label->group, record->from);
     record->call = number;
-    record->base = label->base;
-    record->stride = label->stride;
+    record->group = label->group;
     record->layer = label->layer;
     record->traffic = (uint32_t)label->traffic;
     record->live_bytes = label->live_bytes;

@@ -178,17 +178,15 @@ void lap_trace_add(lap_trace_t *trace, const lap_trace_record_t *record)
         trace->dropped++;
 }
 
-uint32_t lap_trace_number(lap_trace_t *trace, int base, int stride)
+uint32_t lap_trace_number(lap_trace_t *trace, const lap_trace_group_t *group)
 {
     size_t i = 0;
-    while (i < trace->ngroups &&
-           (trace->groups[i].base != base || trace->groups[i].stride != stride))
+    while (i < trace->ngroups && memcmp(&trace->groups[i].group, group, sizeof(*group)) != 0)
         i++;
     if (i == LAP_TRACE_GROUPS)
         return LAP_NO_CALL;
     if (i == trace->ngroups) {
-        trace->groups[i].base = base;
-        trace->groups[i].stride = stride;
+        trace->groups[i].group = *group;
         trace->groups[i].calls = 0;
         trace->ngroups++;
     }
@@ -198,7 +196,7 @@ uint32_t lap_trace_number(lap_trace_t *trace, int base, int stride)
 void lap_trace_add_call(lap_trace_t *trace, const lap_trace_label_t *label,
                         const lap_trace_record_t *records, size_t nrecords)
 {
-    const uint32_t number = lap_trace_number(trace, label->base, label->stride);
+    const uint32_t number = lap_trace_number(trace, &label->group);
     for (size_t i = 0; i < nrecords; i++) {
         lap_trace_record_t record = records[i];
         if (record.span.end == 0 && record.flight.end == 0)
@@ -215,7 +213,7 @@ void lap_trace_add_span(lap_trace_t *trace, int rank, uint32_t kind, uint32_t st
     const lap_trace_label_t alone = {.name = label->name,
                                      .op = label->op,
                                      .layer = label->layer,
-                                     .base = rank,
+                                     .group = {.size = 1, .base = rank, .run = 1},
                                      .live_bytes = label->live_bytes,
                                      .predicted_us = label->predicted_us};
     lap_trace_record_t record = {.kind = kind,

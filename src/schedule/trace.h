@@ -43,17 +43,32 @@ enum {
 /* ---- records ---- */
 
 /*
+ * The ranks of a group in the world, as grids have them: `run` of them are `step` apart, and the next as many begin
+ * `stride` on. Two groups may begin alike: {0, 2} is a context, {0, 2, 4, 6} are its replicas.
+ */
+typedef struct lap_trace_group {
+    int32_t size; /* 0 or 1: nobody else is in it */
+    int32_t base, step, run, stride;
+} lap_trace_group_t;
+
+/* Adds the next rank to a group, which is all zero before the first. */
+void lap_trace_group_add(lap_trace_group_t *group, int rank);
+
+/* Rank r of a group in the world; -1 stays -1. */
+int32_t lap_trace_group_rank(const lap_trace_group_t *group, int r);
+
+/*
  * A step that ran, a block of a GEMM, a kernel, or what the host did. Ranks are those of the trace: in that
  * of a call those of its group, in that of a step those of the world. Times are in nanoseconds.
  */
 typedef struct lap_trace_record {
     int32_t rank;
-    uint32_t kind;        /* lap_step_kind_t, or LAP_TRACE_HOST */
-    uint32_t stream;      /* below LAP_TRACE_LANES */
-    uint32_t step;        /* of its call */
-    uint32_t call;        /* which of the calls of its group; all ranks of the group count alike */
-    int32_t base, stride; /* its group: rank r is rank base + r * stride; stride 0: no group */
-    int32_t peer;         /* put, raise, wait; gemm block: whom it tells, or waits for; -1: none */
+    uint32_t kind;   /* lap_step_kind_t, or LAP_TRACE_HOST */
+    uint32_t stream; /* below LAP_TRACE_LANES */
+    uint32_t step;   /* of its call */
+    uint32_t call;   /* which of the calls of its group; all ranks of the group count alike */
+    lap_trace_group_t group;
+    int32_t peer;     /* put, raise, wait; gemm block: whom it tells, or waits for; -1: none */
     uint32_t signal;  /* put, raise, gemm block that raises: word of the peer, or LAP_NO_SIGNAL */
     int32_t from;     /* wait, gemm block that waits: whose signal that is, */
     uint32_t awaited; /* which word of this rank, */
@@ -125,7 +140,7 @@ struct lap_trace {
     size_t most;    /* of records that are added: the others are counted; 0: LAP_TRACE_MOST */
     size_t dropped; /* how many those are */
     struct {
-        int base, stride;
+        lap_trace_group_t group;
         uint32_t calls;
     } groups[LAP_TRACE_GROUPS]; /* for lap_trace_number */
     size_t ngroups;
@@ -160,7 +175,7 @@ typedef struct lap_trace_label {
     const char *name; /* of the fragment */
     const char *op;   /* what it runs: see lap_trace_record_t */
     int layer;
-    int base, stride; /* its group; stride 0: rank r is rank base, and nobody else is in it */
+    lap_trace_group_t group;
     lap_traffic_t traffic;
     uint64_t live_bytes;
     float predicted_us; /* of all of it; 0: not predicted */
@@ -173,7 +188,7 @@ typedef struct lap_op_text {
 lap_op_text_t lap_op_text(lap_op_kind_t kind, const char *method);
 
 /* The number of the next call of a group, which is then taken. */
-uint32_t lap_trace_number(lap_trace_t *trace, int base, int stride);
+uint32_t lap_trace_number(lap_trace_t *trace, const lap_trace_group_t *group);
 
 /* Makes the record of a call one of a step: call `number` of the group of the label. */
 void lap_record_label(lap_trace_record_t *record, const lap_trace_label_t *label, uint32_t number);

@@ -3,6 +3,7 @@
 import collections
 import gzip
 import json
+import re
 import sys
 
 path_of_file, code = sys.argv[1:]

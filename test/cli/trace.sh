@@ -154,7 +154,8 @@ assert both["measured"]["ms"] > 0, both["measured"]'
 tiny='--model llama-tiny --layers 4 --hidden 16 --heads 4 --kv-heads 2 --vocab 32 --seq 16 --iters 1'
 for grid in 'pp,tp --tp 2 --pp 2 --virtual-pp 2 --batch 2 --micro-batches 2' 'cp,dp,pp --tp 1 --cp 2 --pp 2 --schedule zb-h1 --batch 3 --micro-batches 3' \
     'dp,pp --tp 1 --pp 2 --dp 2 --batch 4 --micro-batches 2 --no-overlap-p2p' 'cp,dp --tp 1 --cp 2 --cp-comm-type a2a --batch 2' \
-    'dp,tp --tp 2 --dp 2 --distributed-optimizer --batch 2'; do
+    'dp,tp --tp 2 --dp 2 --distributed-optimizer --batch 2' \
+    'cp,dp --tp 1 --cp 2 --dp 2 --distributed-optimizer --batch 2' 'cp,dp,pp --tp 1 --cp 2 --pp 2 --dp 2 --distributed-optimizer --batch 4'; do
     read -r kinds options <<<"$grid"
     # shellcheck disable=SC2086
     lap train $tiny $options --json --trace "$work/grid.json" --trace-simulated
@@ -175,6 +176,16 @@ for r in ranks:
 kinds = {e["args"].get("kind") for r in ranks for e in slices(sim + r, "put")}
 assert kinds == set(os.environ["kinds"].split(",")) == {e["args"].get("kind") for r in ranks for e in slices(r, "put")}, kinds
 assert it["lapstrake"]["simulated"]["ms"] > 0'
+    # Of the kinds that travel along one axis, or two. Those of a pipeline have its norm among them, which all ranks of a replica exchange.
+    holds '... what is sent goes to ranks of the same place but for its axis, and no wait is over before what releases it begins' "$work/grid.json" '
+axes = {"tp": {"tp"}, "cp": {"cp"}, "dp": {"cp", "dp"}}
+places = {pid: dict(re.fullmatch("([a-z]+)([0-9]+)", word).groups() for word in names[pid].split()[2:] if word[0] != "(") for pid in names if pid % sim != end_of_path}
+for pid, place in places.items():
+    for e in slices(pid, "put"):
+        to = places[pid // sim * sim + e["args"]["peer"]]
+        differ = {axis for axis in place if place[axis] != to[axis]}
+        assert differ <= axes.get(e["args"]["kind"], differ), (place, to, e)
+assert all(s["ts"] <= f["ts"] + 0.0015 for s, f in flows), [(s, f) for s, f in flows if s["ts"] > f["ts"] + 0.0015][:3]'
 done
 long='--model gpt --vocab 32 --hidden 8 --heads 2 --layers 8 --seq 4 --tp 1 --pp 2 --batch 64 --micro-batches 64 --iters 1 --json'
 # shellcheck disable=SC2086

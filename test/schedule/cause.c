@@ -40,7 +40,7 @@ static lap_trace_record_t *add(int rank, lap_step_kind_t kind, int stream, uint6
     record->step = (uint32_t)trace->nrecords++;
     record->peer = record->from = -1;
     record->signal = LAP_NO_SIGNAL;
-    record->stride = 1;
+    record->group.size = 2;
     record->span = (lap_span_t){START + from, START + from, START + to};
     return record;
 }

@@ -30,7 +30,7 @@ static lap_trace_record_t *fill(lap_trace_record_t *record, int rank, lap_step_k
     record->stream = (uint32_t)stream;
     record->peer = peer;
     record->signal = LAP_NO_SIGNAL;
-    record->stride = 1;
+    record->group.size = 2;
     record->from = -1;
     record->span.begin = record->span.ready = START + begin_us * US;
     record->span.end = START + end_us * US;

@@ -92,7 +92,7 @@ help:
 	@echo "make test-gpu   the tests that need an NVIDIA GPU; sanitize-gpu: under compute-sanitizer"
 	@echo "make mutants    plausible mistakes: which of them the tests notice; MUTANTS_ARGS=--help"
 	@echo "make bench      the measurements of docs/performance.md"
-	@echo "make bench-gpu  the same operators beside PyTorch's on an NVIDIA GPU; BENCH_ARGS=--help"
+	@echo "make bench-gpu  the same operators beside PyTorch's and cuBLASMp's on an NVIDIA GPU; BENCH_ARGS=--help"
 	@echo "make fuzz       random input for every parser, FUZZ_SECONDS ($(FUZZ_SECONDS)) each; needs clang"
 	@echo "make faults     random faults in a random rank: kills, stops, no memory, ...; FAULTS_ARGS=--help"
 	@echo "make lint       format, clang-tidy, cppcheck, pyflakes; LINT_ARGS=--quick leaves out the slow checks; make format rewrites the files"

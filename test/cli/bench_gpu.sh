@@ -30,12 +30,21 @@ info)
     if [ "$FAKE_GPUS" = 0 ]; then
         echo '{"gpu":{"gpus":0,"why_none":"it is a fake"}}'
     else
-        echo '{"gpu":{"gpus":1,"gpu_0":"Fake GPU","driver":"1.2"}}'
+        echo "{\"gpu\":{\"gpus\":1,\"gpu_0\":\"Fake GPU\",\"driver\":\"1.2\"$FAKE_NCCL}}"
     fi
     ;;
 bench)
     test "$2 $FAKE_WRONG" = 'rs crash' && { echo 'lap bench: it broke' >&2; exit 3; }
     name=$([ "$2" = ag ] && echo ag_gemm || echo gemm_rs)
+    if [[ "$*" == *'--transport nccl'* ]]; then
+        test -n "$NCCL_MULTI_RANK_GPU_ENABLE" || exit 9
+        case "$*" in # serial is always measured
+        *cublasmp*) methods=$(method serial 9.9 null),$(method cublasmp 3.3 null),$(method cublasmp:algorithm=no_overlap 1.98 null) ;;
+        *) methods=$(method serial 9.9 null),$(method ring 3.0 null) ;;
+        esac
+        printf '{"op":"%s","m":%d,"n":%d,"k":%d,"ranks":%d,"gemm_ms":2.0,"methods":[%s]}\n' "$name" "$3" "$4" "$5" "$9" "$methods"
+        exit
+    fi
     test "$FAKE_WRONG" = result && verdict=false
     printf '{"op":"%s","m":%d,"n":%d,"k":%d,"ranks":%d,"gemm_ms":2.0,"methods":[%s,%s,%s]}\n' "$name" "$3" "$4" "$5" "$9" \
         "$(method serial 3.0 null)" "$(method ring 2.5 null $verdict)" "$(method auto 2.2 '"ring"')"
@@ -52,14 +61,14 @@ run)
 esac
 END
 chmod +x "$work/lap"
-export FAKE_NOTES=$work/notes FAKE_GPUS=1 FAKE_WRONG=
+export FAKE_NOTES=$work/notes FAKE_GPUS=1 FAKE_WRONG= FAKE_NCCL=
 
 FAKE_GPUS=0 gpu --lap "$work/lap"
 is 'without a GPU: a sentence' "$status $err" '1 bench-gpu: there is no GPU to measure: it is a fake'
 if ! python3 -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
     gpu --lap "$work/lap"
     is 'without PyTorch: a sentence' "$status $err" \
-        '1 bench-gpu: PyTorch is not installed for this python3; --no-peer measures Lapstrake alone'
+        '1 bench-gpu: PyTorch is not installed for this python3; --no-peer measures Lapstrake alone, --no-torch with cuBLASMp'
 fi
 mkdir "$work/python"
 touch "$work/python/torch.py"
@@ -96,6 +105,25 @@ gpu --lap "$work/lap" --ranks 2 --shape 8,16,4 --peer peer.py --from-torch
 has 'called from PyTorch, too' "$(cat "$FAKE_NOTES")" 'bench/torch_ops.py 8,16,4'
 ok '... which is a column' grep -qE '^ag_gemm .* 2.10 +2.00 +1.00$' "$work/out"
 has '... that is explained' "$out" '/from PyTorch: its time over that of ours called from PyTorch.'
+
+nccl=',"nccl":"yes: 2.32.3"' cublasmp=',"cublasmp":"yes: 0.10.0"'
+: >"$FAKE_NOTES"
+FAKE_NCCL=$nccl$cublasmp gpu --lap "$work/lap" --ranks 2 --shape 8,16,4 --no-torch
+is 'where there are NCCL and cuBLASMp, our methods that copy run over it, then cuBLASMp' \
+    "$status $(sed '1d; s/ --device.*--method / /; s/ --iters 10 --json//' "$FAKE_NOTES" | paste -sd';')" \
+    "0 bench ag 8 16 4 all,auto;bench ag 8 16 4 ring,direct --transport nccl --no-trace;\
+bench ag 8 16 4 cublasmp,cublasmp:algorithm=split_p2p,cublasmp:algorithm=no_overlap --transport nccl --no-trace;\
+bench rs 8 4 16 all,auto;bench rs 8 4 16 ring,pipeline --transport nccl --no-trace;\
+bench rs 8 4 16 cublasmp,cublasmp:algorithm=no_overlap --transport nccl --no-trace"
+ok '... the best of its algorithms over auto, and the slowest of ours over cuda_ipc; faster than auto, it is marked' \
+    grep -qE '^ag_gemm .* +- +- +0.90 +1.20 !$' "$work/out"
+has '... and both are counted' "$out" 'auto is slower than cuBLASMp, by more than 2%, in 2 of 2 rows (!).' 'at most 1.20, above 1.15 in 2 of 2 rows'
+ok '... rows have which algorithm that was' grep -q '"cublasmp_ms": 1.98, "cublasmp": "cublasmp:algorithm=no_overlap"' "$work/rows"
+: >"$FAKE_NOTES"
+FAKE_NCCL=$nccl$cublasmp gpu --lap "$work/lap" --ranks 2 --shape 8,16,4 --no-peer
+is 'no peer: NCCL without cuBLASMp' "$status $(grep -c 'transport nccl' "$FAKE_NOTES") $(grep -c cublasmp "$FAKE_NOTES")" '0 2 0'
+FAKE_NCCL=$nccl$cublasmp gpu --lap "$work/lap" --ranks 2 --shape 8,16,4 --no-torch --no-nccl
+is 'no NCCL: neither' "$status $(grep -c 'NCCL\|cuBLASMp' "$work/out")" '0 0'
 
 gpu --lap "$work/lap" --ranks 8 --shape 8,16,4 --no-peer --op rs --rounds 3
 is 'alone, one operator, three rounds: one row' "$status $(grep -cE '^(ag_gemm|gemm_rs) ' "$work/out")" '0 1'

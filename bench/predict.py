@@ -25,6 +25,9 @@ ROWS = [(tp, hidden, seq, "") for tp in (1, 2) for hidden, seq in SHAPES] + [
     (2, 256, 128, "--fp8"),
     (2, 512, 256, "--micro-batches 2"),
     (2, 512, 256, "--link 1GB/s"),
+    (1, 1024, 128, "--no-trace"),  # with the step of the optimizer
+    (2, 1024, 128, "--no-trace"),
+    (2, 1024, 128, "--no-trace --dtype bfloat16"),
 ]
 LAYER = "--dtype bf16 --head-dim 128 --batch 2"
 PACED = "--link 112.5GB/s"

@@ -15,18 +15,18 @@
 
 /* ---- costs ---- */
 
-/* What a kernel uses, by the rate of sums. */
+/* What a kernel reads and writes. */
 static void add_bytes(void *context, const lap_range_t *range, bool write)
 {
     (void)write;
     *(double *)context += (double)range->rows * (double)range->row_bytes;
 }
 
-double lap_nn_kernel_estimate(const lap_linked_t *linked, uint32_t f, const lap_cost_t *cost)
+double lap_nn_kernel_estimate(const lap_linked_t *linked, uint32_t f, double rate)
 {
     double bytes = 0;
     lap_link_each(linked, &linked->fragments[f], 0, LAP_NO_STEP, add_bytes, &bytes);
-    return bytes / cost->reduce;
+    return bytes / rate;
 }
 
 lap_fragment_cost_t lap_nn_bucket_cost(const lap_probe_t *probe, const lap_nn_buckets_t *buckets,
@@ -43,6 +43,14 @@ lap_fragment_cost_t lap_nn_bucket_cost(const lap_probe_t *probe, const lap_nn_bu
     return cost;
 }
 
+/* The copies of weights and the updates that they follow are as fast: memory is all that they need. */
+static double rate_of(const lap_probe_t *probe, const lap_nn_list_t *list, uint32_t index)
+{
+    return list->entries[index].work == LAP_NN_SQUARES ? probe->squares_rate
+           : index >= list->parts[LAP_NN_REFRESH]      ? probe->update_rate
+                                                       : probe->costs[0].reduce;
+}
+
 lap_fragment_cost_t lap_nn_entry_cost(const lap_probe_t *probe, const lap_nn_list_t *list,
                                       uint32_t index, const lap_linked_t *linked, uint32_t f)
 {
@@ -52,9 +60,9 @@ lap_fragment_cost_t lap_nn_entry_cost(const lap_probe_t *probe, const lap_nn_lis
                                      .finish = probe->finishes[entry->index],
                                      .steps = probe->calls[entry->index].steps,
                                      .nsteps = probe->calls[entry->index].count};
-    const lap_cost_t *cost = &probe->costs[0];
-    return (lap_fragment_cost_t){.cost = cost,
-                                 .kernel_s = lap_nn_kernel_estimate(linked, f, cost),
+    const double rate = rate_of(probe, list, index);
+    return (lap_fragment_cost_t){.cost = &probe->costs[0],
+                                 .kernel_s = lap_nn_kernel_estimate(linked, f, rate),
                                  .steps = &probe->kernels[index],
                                  .nsteps = 1};
 }

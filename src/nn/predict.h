@@ -43,7 +43,7 @@ lap_fragment_cost_t lap_nn_entry_cost(const lap_probe_t *probe, const lap_nn_lis
 lap_fragment_cost_t lap_nn_bucket_cost(const lap_probe_t *probe, const lap_nn_buckets_t *buckets,
                                        size_t index, int which);
 
-/* The seconds of a kernel that was not measured. */
-double lap_nn_kernel_estimate(const lap_linked_t *linked, uint32_t f, const lap_cost_t *cost);
+/* The seconds of a kernel that was not measured, by the bytes that it reads and writes per second. */
+double lap_nn_kernel_estimate(const lap_linked_t *linked, uint32_t f, double rate);
 
 #endif

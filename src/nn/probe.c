@@ -20,9 +20,8 @@ enum { ROUNDS = 5 };
 #define ROUND_S 1e-3 /* what a kernel is repeated for */
 #define REPEATS_MOST 64
 #define ALIGN 256u
-#define FINISHED_ROWS 256u           /* of the matrix that an epilogue is measured with */
-#define SETS_BYTES ((size_t)1 << 27) /* more than the cache of a GPU: repeats take turns in it, */
-#define SETS_MOST 16                 /* with so many sets of memory at most */
+#define FINISHED_ROWS 256u /* of the matrix that an epilogue is measured with */
+#define SETS_MOST 16       /* of memory, LAP_PROBE_BYTES in all, in which repeats take turns */
 
 /* ---- all ranks at once ---- */
 
@@ -78,12 +77,9 @@ lap_status_t lap_probe_time(lap_probe_t *probe, lap_probe_run_t run, void *what,
 
 /* ---- repeats ---- */
 
-/* Issues what is timed, for the turn-th time. */
-typedef lap_status_t (*issue_t)(lap_probe_t *probe, const void *what, int turn);
-
 /* Repeats in a row: as a graph, where the device has such, as in a pass. */
 typedef struct repeats {
-    issue_t issue;
+    lap_probe_issue_t issue;
     const void *what;
     int count;
     lap_graph_t *graph; /* NULL: none */
@@ -127,9 +123,8 @@ static double overhead_of(const lap_probe_t *probe)
     return probe->nn->engine->device->ops->facts.graphs ? probe->costs[0].call_s : 0;
 }
 
-/* The seconds of what is issued, by itself. Collective, also after a failure of this rank. */
-static lap_status_t time_work(lap_probe_t *probe, issue_t issue, const void *what,
-                              lap_status_t status, double *seconds_p)
+lap_status_t lap_probe_work(lap_probe_t *probe, lap_probe_issue_t issue, const void *what,
+                            lap_status_t status, double *seconds_p)
 {
     const lap_device_ops_t *ops = probe->nn->engine->device->ops;
     repeats_t repeats = {.issue = issue, .what = what, .count = 1};
@@ -210,7 +205,7 @@ static size_t entry_bytes(const lap_nn_list_t *list, const lap_nn_entry_t *entry
 static size_t count_sets(const lap_probe_t *probe, const lap_nn_entry_t *entry)
 {
     const size_t bytes = entry_bytes(&probe->nn->list, entry);
-    const size_t sets = SETS_BYTES / (bytes + 1) + 1;
+    const size_t sets = LAP_PROBE_BYTES / (bytes + 1) + 1;
     if (!probe->nn->engine->device->ops->facts.graphs || bytes == 0)
         return 1;
     return sets < SETS_MOST ? sets : SETS_MOST;
@@ -307,7 +302,7 @@ static lap_status_t measure_entry(lap_probe_t *probe, const lap_nn_entry_t *entr
                                   double *seconds_p)
 {
     lap_status_t status = place_sets(probe, entry, count_sets(probe, entry));
-    status = time_work(probe, issue_kernel, entry, status, seconds_p);
+    status = lap_probe_work(probe, issue_kernel, entry, status, seconds_p);
     lap_probe_free(probe);
     return status;
 }
@@ -369,7 +364,7 @@ static lap_status_t measure_finish(lap_probe_t *probe, const lap_problem_t *prob
         reduce.rows = FINISHED_ROWS;
     }
     double seconds = 0;
-    status = time_work(probe, issue_reduce, &reduce, status, &seconds);
+    status = lap_probe_work(probe, issue_reduce, &reduce, status, &seconds);
     lap_probe_free(probe);
     *per_byte_p = seconds / (double)bytes;
     return status;
@@ -442,7 +437,7 @@ static lap_status_t measure_cast(lap_probe_t *probe)
     double seconds;
     if (!replicas || replicas->replicas.buckets->wire == LAP_FLOAT32)
         return LAP_OK;
-    LAP_TRY(time_work(probe, issue_cast, NULL, LAP_OK, &seconds));
+    LAP_TRY(lap_probe_work(probe, issue_cast, NULL, LAP_OK, &seconds));
     probe->cast = seconds / (double)replicas->replicas.buckets->list[0].count;
     return LAP_OK;
 }
@@ -532,12 +527,14 @@ lap_status_t lap_probe_kernels(lap_probe_t *probe)
     LAP_TRY(lap_probe_calibrate(probe, nn->group, nn->buffer, LAP_FLOAT32, 0, 0, &probe->costs[0]));
     for (uint32_t i = 0; i < nn->list.nsteps; i++)
         LAP_TRY(find_finish(probe, i));
+    LAP_TRY(lap_probe_update(probe));
     return measure_kernels(probe);
 }
 
 lap_status_t lap_probe_measure(lap_probe_t *probe)
 {
     LAP_TRY(measure_operators(probe));
+    LAP_TRY(lap_probe_update(probe));
     LAP_TRY(measure_kernels(probe));
     LAP_TRY(measure_cast(probe));
     return probe->nn->engine->device->ops->tries_methods ? lap_probe_steps(probe) : LAP_OK;

@@ -32,6 +32,8 @@ typedef struct lap_probe {
     lap_cost_t bucket_cost;   /* of the operators of buckets, */
     lap_probed_t *buckets;    /* of the two of each, */
     double cast;              /* and seconds per element that is cast */
+    double update_rate;  /* of an optimizer: bytes that an update reads and writes per second, */
+    double squares_rate; /* and that a sum of squares reads */
 } lap_probe_t;
 
 /* Local; to be cleared, also after a failure. */
@@ -75,6 +77,14 @@ typedef lap_status_t (*lap_probe_run_t)(lap_probe_t *probe, void *what);
 lap_status_t lap_probe_time(lap_probe_t *probe, lap_probe_run_t run, void *what,
                             lap_status_t status, double *seconds_p);
 
+/*
+ * The seconds of what `issue` issues for the turn-th time, by itself: repeats in a row, as a graph where
+ * the device has such. Collective, also after a failure of this rank, which is `status`.
+ */
+typedef lap_status_t (*lap_probe_issue_t)(lap_probe_t *probe, const void *what, int turn);
+lap_status_t lap_probe_work(lap_probe_t *probe, lap_probe_issue_t issue, const void *what,
+                            lap_status_t status, double *seconds_p);
+
 /* Gives the regions of an entry memory, which has numbers in it; lap_probe_free gives it back. */
 lap_status_t lap_probe_place(lap_probe_t *probe, const lap_nn_entry_t *entry);
 lap_status_t lap_probe_alloc(lap_probe_t *probe, size_t bytes);
@@ -83,6 +93,21 @@ void lap_probe_free(lap_probe_t *probe);
 /* Whether two entries do the same with matrices of the same shapes. */
 bool lap_probe_is_alike(const lap_nn_list_t *list, const lap_nn_entry_t *a,
                         const lap_nn_entry_t *b);
+
+#define LAP_PROBE_BYTES ((size_t)1 << 27) /* of memory that no cache of a GPU holds */
+
+/* ---- probe_update.c ---- */
+
+/* The rates of the optimizer's kernels, if the layers have one. Collective. */
+lap_status_t lap_probe_update(lap_probe_t *probe);
+
+/*
+ * An update of update->count weights in memory of lap_nn_update_bytes(count) bytes, to be measured: writes its
+ * pointers, and numbers to where they point. `update` has all the rest.
+ */
+size_t lap_nn_update_bytes(size_t count);
+lap_status_t lap_nn_update_place(const lap_nn_kernels_t *kernels, lap_device_t *device,
+                                 lap_stream_t *stream, void *memory, lap_update_t *update);
 
 /* ---- probe_steps.c ---- */
 

@@ -34,6 +34,7 @@ typedef struct table {
     lap_step_cost_t *steps; /* all of these */
     lap_cost_t *bucket_cost;
     double *cast;
+    double *rates; /* of updates, and of sums of squares */
 } table_t;
 
 static void *take(char *memory, size_t *used, size_t count, size_t bytes)
@@ -57,6 +58,7 @@ static size_t lay_out(const double extents[EXTENTS], char *memory, table_t *tabl
     table->steps = take(memory, &used, (size_t)extents[STEPS], sizeof(*table->steps));
     table->bucket_cost = take(memory, &used, 1, sizeof(*table->bucket_cost));
     table->cast = take(memory, &used, 1, sizeof(*table->cast));
+    table->rates = take(memory, &used, 2, sizeof(*table->rates));
     return used;
 }
 
@@ -96,6 +98,8 @@ static void fill_table(const lap_probe_t *probe, const double extents[EXTENTS], 
     }
     *table->bucket_cost = probe->bucket_cost;
     *table->cast = probe->cast;
+    table->rates[0] = probe->update_rate;
+    table->rates[1] = probe->squares_rate;
 }
 
 /* The figures of all ranks, as if they had been measured here. */
@@ -126,7 +130,9 @@ static void read_table(const table_t *table, const double extents[EXTENTS], lap_
                            .calls = probed,
                            .buckets = probed + calls,
                            .bucket_cost = *table->bucket_cost,
-                           .cast = *table->cast};
+                           .cast = *table->cast,
+                           .update_rate = table->rates[0],
+                           .squares_rate = table->rates[1]};
     for (size_t i = 0; i < all; i++) {
         const uint32_t count = (uint32_t)table->counts[i];
         probed[i] = (lap_probed_t){.steps = count > 0 ? steps : NULL, .count = count};
@@ -261,7 +267,8 @@ static lap_fragment_cost_t cost_of(const figures_t *figures, const lap_stage_pro
         return lap_nn_bucket_cost(probe, &programs->buckets[rank], item->bucket, item->which);
     case LAP_STAGE_COPY:
         return (lap_fragment_cost_t){.cost = probe->costs,
-                                     .kernel_s = lap_nn_kernel_estimate(linked, f, probe->costs)};
+                                     .kernel_s =
+                                         lap_nn_kernel_estimate(linked, f, probe->costs->reduce)};
     default:
         return (lap_fragment_cost_t){.cost = &figures->message};
     }

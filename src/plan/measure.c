@@ -13,6 +13,7 @@
 #include "core/world.h"
 #include "device/cuda/cuda_info.h"
 #include "nn/kernels.h"
+#include "nn/probe.h"
 #include "schedule/calibrate.h"
 #include "util/clock.h"
 
@@ -202,40 +203,17 @@ static lap_status_t measure_tokens(const measuring_t *measuring, attending_t *at
     return status;
 }
 
-/* Rates of 1; `made` says that there is a step to be made. */
-static lap_status_t set_rates(const measuring_t *measuring, const attending_t *attending,
-                              float *rates)
-{
-    static const lap_rates_t ones = {
-        .scale = 1, .lr = 1, .correction1 = 1, .correction2 = 1, .norm = 1, .made = 1};
-    const lap_copy_t copy = {.dst = rates, .src = &ones, .rows = 1, .row_bytes = sizeof(ones)};
-    return measuring->engine->device->ops->copy(attending->stream, &copy);
-}
-
-/* A step of Adam. The first makes squares of what is in the second moments: roots follow. */
 static lap_status_t place_update(const measuring_t *measuring, attending_t *attending)
 {
     lap_device_t *device = measuring->engine->device;
-    const size_t count = measuring->extent->update, rates = sizeof(lap_rates_t) / sizeof(float);
+    const size_t count = measuring->extent->update;
     void *memory;
-    LAP_TRY(device->ops->alloc(device, (4 * count + rates) * sizeof(float), &memory));
+    LAP_TRY(device->ops->alloc(device, lap_nn_update_bytes(count), &memory));
     attending->memory = memory;
-    LAP_TRY(device->ops->fill(attending->stream, LAP_FLOAT32, memory, 4 * count, 1));
-    float *numbers = memory;
-    LAP_TRY(set_rates(measuring, attending, numbers + 4 * count));
-    attending->update = (lap_update_t){.kind = LAP_ADAMW,
-                                       .count = count,
-                                       .master = numbers,
-                                       .grad = numbers + count,
-                                       .first = numbers + 2 * count,
-                                       .second = numbers + 3 * count,
-                                       .rates = (const lap_rates_t *)(numbers + 4 * count),
-                                       .beta1 = 0.9f,
-                                       .beta2 = 0,
-                                       .epsilon = 1e-8f};
-    LAP_TRY(attend(attending, false));
-    attending->update.beta2 = 0.999f;
-    return device->ops->stream_synchronize(attending->stream);
+    attending->update = (lap_update_t){
+        .kind = LAP_ADAMW, .count = count, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f};
+    return lap_nn_update_place(attending->kernels, device, attending->stream, memory,
+                               &attending->update);
 }
 
 static lap_status_t measure_update(const measuring_t *measuring, attending_t *attending)

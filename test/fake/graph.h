@@ -22,6 +22,8 @@ typedef struct op {
     struct graph *graph;
     struct stream *branch; /* in a graph: whose it is, */
     int mark;              /* and the record that it makes or waits for */
+    struct op *before;     /* known to nodes.c: the one before it in its branch; NULL: none, */
+    struct op *record_op;  /* and the one that makes the record that it waits for */
     struct op *next;
     _Alignas(16) unsigned char args[];
 } op_t;
@@ -37,13 +39,14 @@ typedef struct graph {
     atomic_int users;
     atomic_bool ended; /* nothing more is captured in it */
     op_t *first, *last;
+    const op_t *known; /* the ops up to here have `before` */
     int marks;
     op_t *added;   /* a kernel that no stream was given; NULL: none */
     edge_t *edges; /* that were added */
 } graph_t;
 
 /* Ends the process unless a kernel that was added comes before all else. */
-void fake_check_added(const graph_t *graph);
+void fake_check_added(graph_t *graph);
 
 /* Adds a line about a graph to the file FAKE_GRAPHS, if there is one. */
 void fake_tell_graph(const graph_t *graph);

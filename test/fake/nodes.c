@@ -37,26 +37,46 @@ static op_t *record_of(const graph_t *graph, int mark)
     return op;
 }
 
+/* The branches of a graph with the last op of each, while all are looked at. */
+typedef struct branch_end {
+    const struct stream *branch;
+    op_t *last;
+} branch_end_t;
+
+/* Notes for all ops what is before them, once: graphs have thousands, and each is asked for. */
+static void know(graph_t *graph)
+{
+    branch_end_t ends[MOST] = {{NULL, NULL}};
+    if (graph->known == graph->last)
+        return;
+    for (op_t *op = graph->first; op; op = op->next) {
+        size_t i = 0;
+        while (i < MOST - 1 && ends[i].branch && ends[i].branch != op->branch)
+            i++;
+        op->before = ends[i].branch == op->branch ? ends[i].last : NULL;
+        ends[i] = (branch_end_t){op->branch, op};
+        op->record_op = op->kind == AWAIT ? record_of(graph, op->mark) : NULL;
+    }
+    graph->known = graph->last;
+}
+
 /*
  * What has to be done when its stream is there: the work before it there, and what is before the
  * records that were waited for since.
  */
-static nodes_t before(const graph_t *graph, const op_t *op)
+static nodes_t before(graph_t *graph, const op_t *op)
 {
     nodes_t work = {.count = 0}, places = {.count = 0};
+    know(graph);
     if (op != graph->added)
         add(&places, (op_t *)(uintptr_t)op);
     for (size_t i = 0; i < places.count; i++) {
-        const op_t *here = places.at[i];
-        op_t *last = NULL;
-        for (op_t *at = graph->first; at != here; at = at->next)
-            if (at->branch == here->branch && at->kind == WORK)
-                last = at;
-        if (last)
-            add(&work, last);
-        for (const op_t *at = last ? last->next : graph->first; at != here; at = at->next)
-            if (at->branch == here->branch && at->kind == AWAIT)
-                add(&places, record_of(graph, at->mark));
+        op_t *at = places.at[i]->before;
+        for (; at && at->kind != WORK; at = at->before)
+            if (at->kind == AWAIT)
+                add(&places, at->record_op);
+        if (at)
+            add(&work, at);
     }
     return work;
 }
@@ -69,12 +89,14 @@ static bool has(const nodes_t *nodes, const op_t *op)
     return i < nodes->count;
 }
 
-static nodes_t after(const graph_t *graph, const op_t *op)
+static nodes_t after(graph_t *graph, const op_t *op)
 {
     nodes_t nodes = {.count = 0};
     for (op_t *other = graph->first; other; other = other->next) {
+        if (other->kind != WORK)
+            continue;
         const nodes_t needs = before(graph, other);
-        if (other->kind == WORK && has(&needs, op))
+        if (has(&needs, op))
             add(&nodes, other);
     }
     return nodes;
@@ -88,7 +110,7 @@ static bool has_edge(const graph_t *graph, const op_t *from, const op_t *to)
     return edge;
 }
 
-void fake_check_added(const graph_t *graph)
+void fake_check_added(graph_t *graph)
 {
     for (const op_t *op = graph->first; op; op = op->next)
         if (op->kind == WORK && before(graph, op).count == 0 &&
@@ -139,7 +161,7 @@ static CUresult get_nodes(CUgraph handle, CUgraphNode *nodes_p, size_t *count_p)
 
 static CUresult get_roots(CUgraph handle, CUgraphNode *nodes_p, size_t *count_p)
 {
-    const graph_t *graph = (graph_t *)handle;
+    graph_t *graph = (graph_t *)handle;
     nodes_t roots = {.count = 0};
     for (op_t *op = graph->first; op; op = op->next)
         if (op->kind == WORK && before(graph, op).count == 0)
@@ -273,8 +295,11 @@ static CUresult destroy(CUgraphNode node)
     for (; *link != gone; link = &(*link)->next)
         last = *link;
     *link = gone->next;
+    for (op_t *op = gone->next; op; op = op->next)
+        if (op->before == gone)
+            op->before = gone->before;
     if (graph->last == gone)
-        graph->last = last;
+        graph->known = graph->last = last;
     free(gone);
     return CUDA_SUCCESS;
 }

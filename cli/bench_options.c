@@ -251,6 +251,11 @@ static bool check_auto_foreign(lap_bench_t *bench, const lap_args_t *args, unsig
         if (lap_bench_auto(&bench->cases[i]) == SIZE_MAX)
             return lap_args_wrong(&lap_bench_command,
                                   "--auto-foreign needs the method auto among those of --method");
+    if (args->given[LINK])
+        return lap_args_wrong(&lap_bench_command,
+                              "--auto-foreign: cuBLASMp cannot be slowed down by --link %s: leave "
+                              "one out",
+                              args->values[LINK]);
     if (!(can & LAP_CAN_FOREIGN))
         return lap_args_wrong(&lap_bench_command,
                               "--auto-foreign needs transport nccl, whose communicator cuBLASMp "
@@ -282,7 +287,8 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
     int version;
     /* Ranks of other hosts may have another library, or none: there it is measured if it is named. */
     const bool foreign = can & LAP_CAN_FOREIGN && names_all(args->values[METHOD]) &&
-                         !lap_ranks_span() && lap_cublasmp_version(&version) == LAP_OK;
+                         !args->given[LINK] && !lap_ranks_span() &&
+                         lap_cublasmp_version(&version) == LAP_OK;
     for (size_t i = 0; i < bench->ncases; i++) {
         if (foreign && !lap_bench_add_foreign(bench, &bench->cases[i], can))
             return false;

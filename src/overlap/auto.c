@@ -85,6 +85,8 @@ static lap_status_t add_foreign(const lap_op_desc_t *given, int size, unsigned c
     if (!given->auto_foreign || !view.builder || (view.builder->needs & ~can) != 0 ||
         !lap_knobs_suit(given, view.builder))
         return LAP_OK;
+    if (given->buffer && lap_buffer_is_paced(given->buffer))
+        return LAP_OK; /* it would not be slowed down */
     desc.method = view.builder->name;
     LAP_TRY(add_candidate(desc, NULL, 0, &view, forecast));
     if (lap_foreign_check(&forecast->candidates[forecast->count - 1].problem) != LAP_OK)

@@ -8,6 +8,7 @@
 
 #include "core/status.h"
 #include "overlap/overlap.h"
+#include "transport/transport.h"
 
 static void build(const lap_problem_t *problem, lap_schedule_t *schedule)
 {
@@ -68,6 +69,8 @@ lap_status_t lap_foreign_check(const lap_problem_t *p)
         return refuse("do this epilogue", ag ? "none, BIAS or GELU" : "none or BIAS");
     if (p->desc.accumulate)
         return refuse("add to d", "accumulate = 0");
+    if (p->desc.buffer && lap_buffer_is_paced(p->desc.buffer))
+        return refuse("be slowed down by an emulated link", "a buffer without one");
     if (p->desc.background)
         return refuse("run in the background", "background = 0");
     if (p->desc.shard_parts > 1)

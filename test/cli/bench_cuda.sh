@@ -115,6 +115,12 @@ if [ -e "$FAKE_CUDA/libnccl.so.2" ]; then
     has 'all leaves it out where only cuBLASMp knows that it cannot, and says so' "$status $err" '0 ' 'cublasmp is left out' 'not supported'
     lap bench ag 48 32 17 --device cuda --ranks 2 --transport nccl --method cublasmp --iters 1 --json
     has '... but not if it was named' "$status $err" '1 lap bench' 'not supported'
+    lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl --method all,auto --link 1GB/s --iters 1 --json
+    ok 'all leaves it out over an emulated link, which it knows nothing of' test "$status $(grep -c cublasmp "$work/out")" = '0 0'
+    lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl --method cublasmp --link 1GB/s --iters 1
+    has '... and who names it is told so' "$status $err" '1 lap bench' "'cublasmp' cannot be slowed down by an emulated link"
+    lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl --method auto --auto-foreign --link 1GB/s
+    has '... or lets auto choose it' "$status $err" '2 lap bench' '--auto-foreign: cuBLASMp cannot be slowed down by --link 1GB/s'
     lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl --auto-foreign
     has '--auto-foreign without auto' "$status $err" '2 lap bench' '--auto-foreign' '--method'
     lap bench ag 48 32 16 --device cuda --ranks 2 --method auto --auto-foreign

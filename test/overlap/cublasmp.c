@@ -191,6 +191,21 @@ static void test_transport(lap_group_t *group)
     lap_buffer_destroy(buffer);
 }
 
+/* Its transfers are its own: over an emulated link it would look faster than it is. */
+static void test_link(lap_group_t *group)
+{
+    lap_op_t *op = NULL;
+    lap_buffer_t *buffer = NULL;
+    lap_op_desc_t desc = describe(LAP_AG_GEMM, lap_group_size(group));
+    lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
+    options.link.bytes_per_s = 1e9;
+    tap_success(lap_buffer_create(group, (size_t)1 << 20, 256, &options, &buffer), "a slow link");
+    desc.buffer = buffer;
+    tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_UNSUPPORTED, "cublasmp", "emulated link",
+                NULL);
+    lap_buffer_destroy(buffer);
+}
+
 /* One rank that cannot make its part: all fail at once, and go on. Only the fake fails so. */
 static void test_local_failure(lap_group_t *group)
 {
@@ -336,6 +351,7 @@ int main(int argc, char **argv)
     test_flavours(group);
     test_refusals(group);
     test_transport(group);
+    test_link(group);
     if (argc > 1)
         test_local_failure(group);
     lap_world_destroy(world);

@@ -18,3 +18,9 @@ __all__ = [
     "Timeout", "Unsupported", "World", "bench", "dtype_size", "methods", "shard", "shard_features", "show", "tensor",
     "version",
 ]
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # of the library, which is loaded when somebody asks
+        return version()
+    raise AttributeError(f"module 'lapstrake' has no attribute '{name}'")

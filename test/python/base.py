@@ -203,6 +203,10 @@ print("right")
 """, LD_LIBRARY_PATH=os.environ["FAKE_CUDA"], LAP_GPU_TUNE="0")
         self.assertEqual((done.returncode, done.stdout.count("right")), (0, 2), done.stdout + done.stderr)
 
+    def test_version(self):
+        self.assertEqual(lap.__version__, lap.version())
+        self.assertFalse(hasattr(lap, "__versions__"))
+
     def test_no_library(self):
         for name, text in (("/nowhere/liblap.so", "there is no liblap"), ("libm.so.6", "no liblap, or one of another")):
             done = subprocess.run([sys.executable, "-c", "import lapstrake; lapstrake.version()"], capture_output=True,

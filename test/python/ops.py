@@ -218,6 +218,15 @@ def groups(rank, ranks):
     """Groups of some ranks, and of another size than the world; a group that is destroyed ends its world."""
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     mine, place = pairs[rank // 2], rank % 2
+    fails(lapstrake.InvalidArgument, "this rank is not in the process group", lap.matmul_all_reduce, small(4, 3), small(3, 2), "sum",
+          pairs[1 - rank // 2])
+    fails(lapstrake.InvalidArgument, "group is 7, expected a process group", lap.init, 7)
+    fails(lapstrake.InvalidArgument, "tp_group has 2 ranks, expected tp_size, 4", lap.Linear, 4, 8, tp_group=mine, tp_size=4,
+          parallel_mode="column")
+    fails(lapstrake.InvalidArgument, "this rank is not in the process group", lap.Linear, 4, 8, tp_group=pairs[1 - rank // 2],
+          parallel_mode="column")
+    if lap.Linear(4, 8, tp_group=mine, parallel_mode="column", device="cpu").tp_size != 2:
+        raise AssertionError("a group decides where no size is given")
     full, weight = small(4, 3), small(6, 3)
     _, (y,) = lap.all_gather_matmul(part(full, place, 2), [part(weight, place, 2).t()], 0, mine)
     same("result", y.detach(), (full @ weight.t()).chunk(2, 1)[place])

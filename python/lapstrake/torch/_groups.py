@@ -34,6 +34,10 @@ def name_of(group: GroupLike) -> str:
         if not dist.is_initialized():
             raise InvalidArgument("there is no process group; call torch.distributed.init_process_group first")
         group = dist.group.WORLD
+    if not isinstance(group, dist.ProcessGroup):  # ranks outside a new group have a number for it
+        raise InvalidArgument("this rank is not in the process group, expected a group that it is in"
+                              if group == dist.GroupMember.NON_GROUP_MEMBER else
+                              f"group is {group!r}, expected a process group, its name or None")
     return str(group.group_name)
 
 

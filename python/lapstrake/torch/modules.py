@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from lapstrake.errors import InvalidArgument, Unsupported
 from lapstrake.torch import _fp8_linear, _rules, fp8
-from lapstrake.torch._groups import name_of
+from lapstrake.torch._groups import group_size, name_of
 from lapstrake.torch._ops import ops
 
 Device = Union[torch.device, str, None]
@@ -53,7 +53,9 @@ class _Parallel(nn.Module):
     def __init__(self, tp_group: Any, tp_size: int, sequence_parallel: bool, params_dtype: Optional[torch.dtype],
                  device: Device, get_rng_state_tracker: Optional[Callable[[], Any]], **overlap: bool) -> None:
         super().__init__()
-        self.tp_size = dist.get_world_size(tp_group) if tp_group is not None else tp_size
+        self.tp_size = group_size(name_of(tp_group)) if tp_group is not None else tp_size
+        if tp_size not in (1, self.tp_size):  # 1 is the default, with which the group decides
+            raise InvalidArgument(f"tp_group has {self.tp_size} ranks, expected tp_size, {tp_size}")
         self.tp_group: Any = None
         self._group_name = ""
         if self.tp_size < 1:
@@ -73,7 +75,7 @@ class _Parallel(nn.Module):
 
     def set_tensor_parallel_group(self, tp_group: Any) -> None:
         """Gives the module, and those inside, their group, where it was made with tp_size only."""
-        size = dist.get_world_size(tp_group)
+        size = group_size(name_of(tp_group))
         if size != self.tp_size:
             raise InvalidArgument(f"tp_group has {size} ranks, expected {self.tp_size}, for which the module was made")
         self.tp_group, self._group_name = tp_group, name_of(tp_group)

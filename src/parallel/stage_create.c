@@ -70,9 +70,7 @@ static lap_status_t make_buffers(lap_pp_t *pp)
             LAP_TRY(lap_buffer_create(peer->group, message_bytes(pp), lap_signal_count(2),
                                       pp->options.buffer_options, &peer->buffers[b]));
             pp->target = lap_target_of(pp->nn->engine->device->ops, peer->buffers[b]->ops);
-            /* With an emulated link graphs have work in two contexts: the driver is slower then than the host. */
-            graphs =
-                graphs && !peer->buffers[b]->no_graphs && !lap_buffer_is_paced(peer->buffers[b]);
+            graphs = graphs && !peer->buffers[b]->no_graphs;
             pp->target.device.graphs = pp->target.device.graphs && graphs;
         }
     }

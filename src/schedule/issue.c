@@ -265,7 +265,6 @@ static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stre
         .span = record ? &record->flight : NULL,
         .sms = issue->binding->copy_sms,
         .together = goes_together(issue, step),
-        .no_gemm_in_flight = step->no_gemm_in_flight,
     };
     put.src = lap_bind_range(issue->binding, &step->src, &put.src_stride);
     return buffer->ops->put(buffer, issue->device, stream, &put);
@@ -282,7 +281,6 @@ static lap_status_t issue_raise(issue_t *issue, uint32_t index, lap_stream_t *st
         .tag = issue->runnable->reasons[index].tag,
         .bytes = step->bytes,
         .span = record && step->bytes ? &record->flight : NULL,
-        .no_gemm_in_flight = step->no_gemm_in_flight,
     };
     return buffer->ops->raise(buffer, issue->device, stream, &raise);
 }
@@ -297,7 +295,6 @@ static lap_status_t issue_wait(issue_t *issue, uint32_t index, lap_stream_t *str
         .target = buffer->consumed[step->signal] + step->count,
         .reason = &issue->runnable->reasons[index],
         .count = step->count,
-        .no_gemm_in_flight = step->no_gemm_in_flight,
     };
     return buffer->ops->wait(buffer, issue->device, stream, &wait);
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The pass "signals": where streams count the signals of a call, a CONSUME step does so after the last
- * of them, on a stream that has no later steps, if there is one. The pass also marks signals during
- * which no GEMM of the call can be in flight: a device may use more of its cores for these.
+ * of them, on a stream that has no later steps, if there is one.
  */
 #include "core/status.h"
 #include "schedule/lower.h"
@@ -78,29 +77,6 @@ static void add_consume(lap_schedule_t *schedule)
         insert(schedule, point);
 }
 
-/* ---- during which signals no GEMM is in flight ---- */
-
-/* Whether a step may run while a GEMM does: neither comes after the other. */
-static bool may_overlap(const lap_vclocks_t *clocks, uint32_t step, uint32_t gemm)
-{
-    const uint32_t first = step < gemm ? step : gemm, second = step < gemm ? gemm : step;
-    return clocks->begins[second].end[clocks->schedule->steps[first].stream] <= first;
-}
-
-/* In a call without a GEMM, those of other operators may be in flight. */
-static void mark_no_gemm_in_flight(lap_schedule_t *schedule, const lap_vclocks_t *clocks)
-{
-    uint32_t first = 0; /* the first GEMM */
-    while (first < schedule->nsteps && schedule->steps[first].kind != LAP_STEP_GEMM)
-        first++;
-    for (uint32_t i = 0; i < schedule->nsteps; i++) {
-        bool overlaps = first == schedule->nsteps || !is_signal(schedule, i);
-        for (uint32_t j = first; j < schedule->nsteps && !overlaps; j++)
-            overlaps = schedule->steps[j].kind == LAP_STEP_GEMM && may_overlap(clocks, i, j);
-        schedule->steps[i].no_gemm_in_flight = !overlaps;
-    }
-}
-
 lap_status_t lap_lower_signals(lap_schedule_t *schedule, const lap_target_t *target)
 {
     lap_vclocks_t clocks;
@@ -114,8 +90,6 @@ lap_status_t lap_lower_signals(lap_schedule_t *schedule, const lap_target_t *tar
         if (is_signal(schedule, i))
             signals.end[schedule->steps[i].stream] = i + 1;
     }
-    if (status == LAP_OK)
-        mark_no_gemm_in_flight(schedule, &clocks);
     lap_vclocks_clear(&clocks);
     return status != LAP_OK ? status : schedule->status;
 }

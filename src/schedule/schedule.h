@@ -131,7 +131,6 @@ typedef struct lap_step {
     uint32_t count;               /* wait: raises within this call; gemm: blocks; reduce: ranges */
     uint32_t first;               /* gemm: first block; reduce: first range */
     bool any_order;               /* gemm: blocks run as their signals come */
-    bool no_gemm_in_flight;       /* put, raise, wait: no GEMM of the call runs meanwhile */
     bool together;                /* put, copy, reduce: a device may do it at once with what follows
                                      on its stream: puts and copies that are so, too, which then
                                      have no order, and the signals after them */

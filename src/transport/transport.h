@@ -85,7 +85,6 @@ typedef struct lap_put {
     lap_span_t *span; /* when not NULL: when the transfer began and was, or would be, delivered */
     int sms;          /* as in lap_copy_t, */
     bool together;    /* and this */
-    bool no_gemm_in_flight; /* of the call: the stream's device has nothing else to do then */
 } lap_put_t;
 
 typedef struct lap_raise {
@@ -94,7 +93,6 @@ typedef struct lap_raise {
     uint64_t tag;     /* as in lap_put_t */
     size_t bytes;     /* what the signal announces and a link must carry; 0 for a mere credit */
     lap_span_t *span; /* as in lap_put_t */
-    bool no_gemm_in_flight; /* as in lap_put_t */
 } lap_raise_t;
 
 /* The signal of a put, as one of its own that announces so many bytes. */
@@ -104,8 +102,7 @@ static inline lap_raise_t lap_put_raise(const lap_put_t *put, size_t bytes)
                          .signal = put->signal,
                          .tag = put->tag,
                          .bytes = bytes,
-                         .span = put->span,
-                         .no_gemm_in_flight = put->no_gemm_in_flight};
+                         .span = put->span};
 }
 
 typedef struct lap_wait {
@@ -114,7 +111,6 @@ typedef struct lap_wait {
     uint32_t target;                 /* absolute value, as consumed[] counts */
     const lap_wait_reason_t *reason; /* must live until the wait has ended */
     uint32_t count;                  /* target less consumed[]: raises of this call */
-    bool no_gemm_in_flight;          /* as in lap_put_t */
 } lap_wait_t;
 
 /* An operator that another library does, in one call; see overlap/foreign.c. */

@@ -97,7 +97,7 @@ launches 5 --dtype bf16 --model gpt --layers 2 --hidden 48 --vocab 96 --tp 2 --n
 launches 21 --dtype fp32 --tp 1 --num-replicas 2 --distributed-optimizer --no-comm-overlap --clip-grad 0
 # Of a pipeline all is in graphs but the messages: 10 or 11 an iteration, which end where messages and buckets wait for them.
 stages='--dtype fp32 --model gpt --layers 2 --hidden 48 --vocab 96 --pp 2 --micro-batches 2 --batch 4'
-for more in '50 55 --tp 1 --num-replicas 2' '30 45 --tp 2 --no-overlap-p2p' '70 75 80 85 --tp 1 --num-replicas 2 --distributed-optimizer'; do
+for more in '50 55 --tp 1 --num-replicas 2' '50 55 --tp 1 --num-replicas 2 --link 1GB/s' '30 45 --tp 2 --no-overlap-p2p' '70 75 80 85 --tp 1 --num-replicas 2 --distributed-optimizer'; do
     each=${more%% --*}
     # shellcheck disable=SC2086
     launches "$each" $stages --${more#* --}

@@ -201,8 +201,10 @@ static CUresult split(CUdevResource *parts, unsigned *count, const CUdevResource
         parts[i] = *all;
         parts[i].sm.smCount = each;
     }
-    *rest = *all;
-    rest->sm.smCount = all->sm.smCount - *count * each;
+    if (rest) {
+        *rest = *all;
+        rest->sm.smCount = all->sm.smCount - *count * each;
+    }
     return CUDA_SUCCESS;
 }
 

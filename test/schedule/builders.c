@@ -27,35 +27,6 @@ static void mark_past(const lap_schedule_t *schedule, uint32_t index, bool *past
     }
 }
 
-/* Whether one of two steps is over before the other begins. */
-static bool never_meet(const lap_schedule_t *schedule, uint32_t i, uint32_t j)
-{
-    static bool past[STEPS_MOST];
-    mark_past(schedule, i > j ? i : j, past);
-    return past[i < j ? i : j];
-}
-
-/* Whether just those signals count as without a GEMM that none can run with. */
-static lap_status_t check_no_gemm(const lap_schedule_t *schedule)
-{
-    for (uint32_t i = 0; i < schedule->nsteps; i++) {
-        bool multiplies = false, without = true;
-        const lap_step_t *step = &schedule->steps[i];
-        if (step->kind != LAP_STEP_PUT && step->kind != LAP_STEP_RAISE &&
-            step->kind != LAP_STEP_WAIT)
-            continue;
-        for (uint32_t j = 0; j < schedule->nsteps; j++)
-            if (schedule->steps[j].kind == LAP_STEP_GEMM) {
-                multiplies = true;
-                without = without && never_meet(schedule, i, j);
-            }
-        if (step->no_gemm_in_flight != (multiplies && without))
-            return lap_error(LAP_ERR_CHECK, "step %u is marked to have %s GEMM in flight", i,
-                             step->no_gemm_in_flight ? "no" : "a");
-    }
-    return LAP_OK;
-}
-
 /* Whether GEMMs have no signals, and each wait comes after whatever is sent before it in the list. */
 static lap_status_t check_waits(const lap_schedule_t *schedule)
 {
@@ -82,10 +53,8 @@ static lap_status_t check_all(sequence_t *sequence)
     LAP_TRY(sequence_check_in_line(sequence));
     LAP_TRY(sequence_lower(sequence, "cuda", NULL));
     for (uint32_t s = 0; s < sequence->ncalls * (uint32_t)sequence->size; s++)
-        if (sequence->schedules[s].nsteps <= STEPS_MOST) {
+        if (sequence->schedules[s].nsteps <= STEPS_MOST)
             LAP_TRY(check_waits(&sequence->schedules[s]));
-            LAP_TRY(check_no_gemm(&sequence->schedules[s]));
-        }
     LAP_TRY(sequence_check(sequence));
     return sequence_check_in_line(sequence); /* nor has it made a circle */
 }

@@ -86,14 +86,6 @@ typedef struct lap_cuda_client {
     struct lap_cuda_client *next;
 } lap_cuda_client_t;
 
-/* A green context for signals, see cuda_signal_ctx.c; green is NULL: the device has none. */
-typedef struct lap_cuda_signal_ctx {
-    CUgreenCtx green;
-    CUcontext context;
-    CUfunction kernels[LAP_CUDA_KERNELS]; /* those that are signals */
-    CUevent join_event;                   /* as that of the device */
-} lap_cuda_signal_ctx_t;
-
 /* The work that comes before pending signals in their launch. */
 typedef enum lap_cuda_pending_work {
     LAP_CUDA_PENDING_NOTHING = 0,
@@ -114,7 +106,7 @@ typedef struct lap_cuda_counted {
  */
 typedef struct lap_cuda_pending {
     lap_stream_t *stream; /* NULL: nothing is pending */
-    bool paced, no_gemm_in_flight;
+    bool paced;
     lap_cuda_pending_work_t work; /* comes before the signals, but for those that it has */
     size_t blocks;                /* of that work */
     lap_cuda_multicast_t multicast;
@@ -184,7 +176,6 @@ typedef struct lap_cuda_device {
     lap_stream_t *streams;       /* all of them */
     uint64_t slots_used;         /* bits: those of control->slots that streams have */
     lap_cuda_share_t share;
-    lap_cuda_signal_ctx_t signal_ctx;
     lap_cuda_pending_t pending;
     lap_cuda_blas_t blas;
     lap_cuda_clock_t clock;
@@ -199,10 +190,7 @@ struct lap_stream {
     const lap_device_ops_t *ops;
     lap_cuda_device_t *device;
     CUstream stream;
-    CUstream signal_stream; /* its companion for signals; NULL: none */
-    bool signals_unjoined;  /* the companion has signals that the stream does not wait for yet, */
-    bool times_unjoined;    /* or timestamps */
-    lap_cuda_time_t *time;  /* asked for, and written by the next launch; NULL: none */
+    lap_cuda_time_t *time; /* asked for, and written by the next launch; NULL: none */
     unsigned slot;
     CUdeviceptr workspace;     /* of cuBLASLt; 0 until the first GEMM */
     unsigned small_workspaces; /* of those after it, taken by the graph that is being made */
@@ -246,11 +234,6 @@ lap_status_t lap_cuda_code_launch(lap_stream_t *stream, const lap_cuda_code_t *c
 void *lap_cuda_code_memory(lap_stream_t *stream, const lap_cuda_code_t *code);
 /* Between enter and leave: unloads all kernels of layers above. */
 void lap_cuda_code_unload(lap_cuda_device_t *device);
-/* Launches a signal, a kernel of one block, in the stream's companion where it has one. */
-lap_status_t lap_cuda_launch_in_signal_ctx(lap_stream_t *stream, lap_cuda_kernel_t kernel,
-                                           unsigned threads, const void *args);
-/* The stream goes on when its companion has come to this point. */
-lap_status_t lap_cuda_join_signals(lap_stream_t *stream);
 /* Launches what is pending. */
 lap_status_t lap_cuda_flush(lap_cuda_device_t *device);
 /* Where the last pending signal of a stream is to write its time; NULL: it has none pending. */
@@ -269,15 +252,6 @@ lap_status_t lap_cuda_flush_stream(lap_stream_t *stream);
 lap_status_t lap_cuda_kernel_find(lap_cuda_device_t *device, lap_cuda_kernel_t kernel,
                                   CUkernel *kernel_p);
 
-/*
- * The multiprocessors that no part of the GPU has: chosen with the part, opened when the kernels
- * have been loaded; the companion of a stream. Where that fails there are none.
- */
-void lap_cuda_signal_ctx_choose(lap_cuda_device_t *device, CUdevResource *rest);
-void lap_cuda_signal_ctx_open(lap_cuda_device_t *device);
-void lap_cuda_signal_ctx_close(lap_cuda_device_t *device);
-void lap_cuda_signal_ctx_stream(lap_cuda_device_t *device, CUstream *stream_p);
-
 /* A stream of the driver in the context of the device. */
 lap_status_t lap_cuda_own_stream(lap_cuda_device_t *device, bool urgent, CUstream *stream_p);
 
@@ -291,14 +265,10 @@ lap_status_t lap_cuda_pin(lap_cuda_device_t *device, size_t bytes, void **memory
 lap_status_t lap_cuda_clear(lap_cuda_device_t *device, CUdeviceptr memory, size_t bytes);
 lap_status_t lap_cuda_no_memory(lap_cuda_device_t *device, size_t bytes);
 
-/*
- * The signals of a transport. Those of a stream that follow one another become one launch.
- * `no_gemm_in_flight`: no GEMM can delay their kernel.
- */
+/* The signals of a transport. Those of a stream that follow one another become one launch. */
 lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
-                                  bool checks_tag, bool no_gemm_in_flight);
-lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced,
-                                   bool no_gemm_in_flight);
+                                  bool checks_tag);
+lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced);
 lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
                                      const uint32_t *raised, size_t n);
 

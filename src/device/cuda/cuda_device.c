@@ -20,8 +20,7 @@
 
 #define PARTS_MOST 64
 #define SM_GROUP 8              /* multiprocessors come in groups of so many */
-#define SM_PAIR 2               /* or, where that would leave many unused, of so many, */
-#define SMS_FOR_SIGNALS 2       /* with some left for signals: see cuda_signal_ctx.c */
+#define SM_PAIR 2               /* or, where that would leave many unused, of so many */
 #define OLDEST 80               /* compute capability 8.0 */
 #define PATIENCE_NS 1000000000u /* of a wait with its host, which may know better why it fails */
 
@@ -147,26 +146,26 @@ static lap_status_t read_part(const char *given, int *part_p, int *parts_p)
  * gives each an eighth more. If the driver cannot do that, parts are groups.
  */
 static lap_status_t split_sms(const lap_cuda_api_t *api, const CUdevResource *all, unsigned each,
-                              unsigned *count_p, CUdevResource *groups, CUdevResource *rest)
+                              unsigned *count_p, CUdevResource *groups)
 {
-    const unsigned parts = *count_p, pairs = (all->sm.smCount - SMS_FOR_SIGNALS) / parts;
+    const unsigned parts = *count_p, pairs = all->sm.smCount / parts;
     const unsigned more = pairs / SM_PAIR * SM_PAIR;
     if (more >= each + each / 8 &&
-        api->cuDevSmResourceSplitByCount(groups, count_p, all, rest,
+        api->cuDevSmResourceSplitByCount(groups, count_p, all, NULL,
                                          CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING,
                                          more) == CUDA_SUCCESS &&
         *count_p == parts)
         return LAP_OK;
     *count_p = parts;
     return lap_cuda_check(api,
-                          api->cuDevSmResourceSplitByCount(groups, count_p, all, rest, 0, each),
+                          api->cuDevSmResourceSplitByCount(groups, count_p, all, NULL, 0, each),
                           "cuDevSmResourceSplitByCount");
 }
 
 static lap_status_t take_part(lap_cuda_device_t *device, int part, int parts)
 {
     const lap_cuda_api_t *api = &device->api;
-    CUdevResource all, groups[PARTS_MOST], rest = {.type = CU_DEV_RESOURCE_TYPE_INVALID};
+    CUdevResource all, groups[PARTS_MOST];
     CUdevResourceDesc description;
     unsigned count = (unsigned)parts;
     LAP_TRY(lap_cuda_check(api,
@@ -178,7 +177,7 @@ static lap_status_t take_part(lap_cuda_device_t *device, int part, int parts)
                          "LAP_GPU_PART asks for %d parts of a GPU with %u multiprocessors, "
                          "expected at least %d for each",
                          parts, all.sm.smCount, SM_GROUP);
-    LAP_TRY(split_sms(api, &all, each, &count, groups, &rest));
+    LAP_TRY(split_sms(api, &all, each, &count, groups));
     if ((unsigned)part >= count)
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "the GPU gives %u parts of %u multiprocessors, expected %d parts", count,
@@ -190,7 +189,6 @@ static lap_status_t take_part(lap_cuda_device_t *device, int part, int parts)
                                                  CU_GREEN_CTX_DEFAULT_STREAM),
                            "cuGreenCtxCreate"));
     device->share.sms = (int)groups[part].sm.smCount;
-    lap_cuda_signal_ctx_choose(device, &rest);
     return lap_cuda_check(api, api->cuCtxFromGreenCtx(&device->context, device->share.green),
                           "cuCtxFromGreenCtx");
 }
@@ -271,7 +269,6 @@ static lap_status_t open_inside(lap_cuda_device_t *device)
         api, api->cuCtxGetStreamPriorityRange(&device->share.lazy, &device->share.urgent),
         "cuCtxGetStreamPriorityRange"));
     LAP_TRY(load_kernels(device));
-    lap_cuda_signal_ctx_open(device);
     LAP_TRY(lap_cuda_pin(device, sizeof(*device->control), &control));
     device->control = control;
     LAP_TRY(lap_cuda_own_stream(device, true, &device->internal));
@@ -382,7 +379,6 @@ static void close_all(lap_cuda_device_t *device)
         close_inside(device);
         (void)lap_cuda_leave(device, LAP_OK);
     }
-    lap_cuda_signal_ctx_close(device);
     if (device->share.green && !device->dead)
         (void)api->cuGreenCtxDestroy(device->share.green);
     if (device->retained && !device->dead)

@@ -18,7 +18,6 @@ static lap_status_t join(lap_stream_t *from, lap_stream_t *to)
     const lap_cuda_device_t *device = from->device;
     const lap_cuda_api_t *api = &device->api;
     LAP_TRY(lap_cuda_flush_stream(from));
-    LAP_TRY(lap_cuda_join_signals(from));
     LAP_TRY(
         lap_cuda_check(api, api->cuEventRecord(device->join_event, from->stream), "cuEventRecord"));
     return lap_cuda_check(api, api->cuStreamWaitEvent(to->stream, device->join_event, 0),
@@ -31,7 +30,6 @@ static lap_status_t begin(lap_stream_t *const *streams, size_t count)
     const lap_cuda_api_t *api = &streams[0]->device->api;
     for (lap_stream_t *other = streams[0]->device->streams; other; other = other->next) {
         LAP_TRY(lap_cuda_flush_stream(other));
-        LAP_TRY(lap_cuda_join_signals(other));
         other->small_workspaces = 0;
     }
     LAP_TRY(lap_cuda_check(
@@ -66,11 +64,8 @@ static lap_status_t end(lap_stream_t *const *streams, size_t count, CUgraph *cap
         status = join(streams[i], streams[0]);
     /* Streams with work in the graph have been joined, but perhaps not the timestamps after it. */
     for (lap_stream_t *other = device->streams; other && status == LAP_OK; other = other->next)
-        if (other != streams[0] &&
-            (other->time || other->times_unjoined || other->signals_unjoined))
+        if (other != streams[0] && other->time)
             status = join(other, streams[0]);
-    if (status == LAP_OK)
-        status = lap_cuda_join_signals(streams[0]);
     CUgraph captured = NULL;
     const CUresult result = api->cuStreamEndCapture(streams[0]->stream, &captured);
     if (status == LAP_OK)

@@ -7,8 +7,8 @@
  * that the order of launches must be the order in which the caller issued them.
  *
  * One launch has, in this order: copies, a sum or neither; raises; waits; and the count of the call's
- * signals, if these were the last. Paced signals, which may run in another context
- * (cuda_signal_ctx.c), have launches of their own, of raises or of waits.
+ * signals, if these were the last. Paced signals, which have due times, have launches of their own, of
+ * raises or of waits.
  *
  * Copies and a sum may also have raises and waits before them in the same launch. Then all of its
  * blocks wait, on most of the multiprocessors. This is done only where no other rank, which may be the
@@ -57,8 +57,6 @@ static void fill_signals(const lap_cuda_device_t *device, const lap_stream_t *st
 static lap_status_t launch_pending(lap_cuda_device_t *device, lap_stream_t *stream)
 {
     lap_cuda_signals_t signals;
-    LAP_TRY(lap_cuda_join_signals(
-        stream)); /* signals keep their order, and read times of the companion */
     switch (device->pending.work) {
     case LAP_CUDA_PENDING_MULTICAST:
         fill_signals(device, stream, &device->pending.multicast.signals);
@@ -87,18 +85,10 @@ static lap_status_t launch_pending(lap_cuda_device_t *device, lap_stream_t *stre
 lap_status_t lap_cuda_flush(lap_cuda_device_t *device)
 {
     lap_stream_t *stream = device->pending.stream;
-    lap_status_t status;
     if (!stream)
         return LAP_OK;
     device->pending.stream = NULL;
-    if (device->pending.paced && !device->pending.no_gemm_in_flight && device->pending.waits.n > 0)
-        status =
-            lap_cuda_launch_in_signal_ctx(stream, LAP_CUDA_KERNEL_wait, 32, &device->pending.waits);
-    else if (device->pending.paced && !device->pending.no_gemm_in_flight)
-        status = lap_cuda_launch_in_signal_ctx(stream, LAP_CUDA_KERNEL_raise, 32,
-                                               &device->pending.raises);
-    else
-        status = launch_pending(device, stream);
+    const lap_status_t status = launch_pending(device, stream);
     device->pending.waits.n = device->pending.raises.n = 0;
     device->pending.work = LAP_CUDA_PENDING_NOTHING;
     return status;
@@ -136,32 +126,30 @@ static bool has_room(const lap_cuda_device_t *device, bool wait, bool paced)
 }
 
 /* Makes room for a signal in the pending launch, or in a new one after flushing that. */
-static lap_status_t make_room(lap_stream_t *stream, bool wait, bool paced, bool no_gemm_in_flight)
+static lap_status_t make_room(lap_stream_t *stream, bool wait, bool paced)
 {
     lap_cuda_device_t *device = stream->device;
     lap_cuda_signal_times_t *times =
         wait ? &device->pending.waits.times : &device->pending.raises.times;
     const uint32_t *n = wait ? &device->pending.waits.n : &device->pending.raises.n;
     if (device->pending.stream != stream || device->pending.paced != paced ||
-        (paced && device->pending.no_gemm_in_flight != no_gemm_in_flight) ||
         !has_room(device, wait, paced))
         LAP_TRY(flush_entered(device));
     if (*n == 0) /* later ones need no time before: it is that after their predecessor */
         times->before = lap_cuda_stamp_before(stream);
     device->pending.stream = stream;
     device->pending.paced = paced;
-    device->pending.no_gemm_in_flight = no_gemm_in_flight;
     device->pending.time = NULL;
     times->after[*n] = NULL;
     return LAP_OK;
 }
 
 lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
-                                  bool checks_tag, bool no_gemm_in_flight)
+                                  bool checks_tag)
 {
     lap_cuda_device_t *device = stream->device;
     lap_cuda_waits_t *waits = &device->pending.waits;
-    LAP_TRY(make_room(stream, true, wait->paced, no_gemm_in_flight));
+    LAP_TRY(make_room(stream, true, wait->paced));
     waits->control = device->control;
     waits->slot = &device->control->slots[stream->slot];
     waits->lost = device->lost;
@@ -180,13 +168,12 @@ static bool is_pending(const lap_cuda_device_t *device, const lap_cuda_word_t *w
     return false;
 }
 
-lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced,
-                                   bool no_gemm_in_flight)
+lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced)
 {
     lap_cuda_device_t *device = stream->device;
     if (paced && is_pending(device, raise->word))
         LAP_TRY(flush_entered(device));
-    LAP_TRY(make_room(stream, false, paced, no_gemm_in_flight));
+    LAP_TRY(make_room(stream, false, paced));
     device->pending.raises.paced = paced;
     device->pending.raises.lost = device->lost;
     device->pending.raises.at[device->pending.raises.n++] = *raise;
@@ -219,8 +206,6 @@ static lap_status_t advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *
         return status;
     }
     LAP_TRY(lap_cuda_flush(device));
-    if (stream->signals_unjoined) /* raises read what it changes */
-        LAP_TRY(lap_cuda_join_signals(stream));
     for (size_t begin = 0; begin < n; begin += LAP_CUDA_ADVANCE) {
         args.consumed = consumed + begin;
         args.calls = begin == 0 ? calls : NULL;
@@ -276,7 +261,7 @@ static void defer_work(lap_stream_t *stream, lap_cuda_pending_work_t work, size_
 {
     lap_cuda_device_t *device = stream->device;
     device->pending.stream = stream;
-    device->pending.paced = device->pending.no_gemm_in_flight = false;
+    device->pending.paced = false;
     device->pending.time = NULL;
     device->pending.work = work;
     device->pending.blocks = blocks;

@@ -110,7 +110,8 @@ uint64_t *lap_cuda_stamp_before(lap_stream_t *stream)
 static lap_status_t write_time(lap_stream_t *stream, const lap_cuda_stamp_t *args)
 {
     LAP_TRY(lap_cuda_flush_stream(stream));
-    return lap_cuda_launch_in_signal_ctx(stream, LAP_CUDA_KERNEL_stamp, 1, args);
+    return lap_cuda_launch_raw(stream->device, stream->stream, LAP_CUDA_KERNEL_stamp, 1, 1, 1, 1,
+                               args);
 }
 
 lap_status_t lap_cuda_write_time(lap_stream_t *stream, uint64_t *at)
@@ -120,16 +121,13 @@ lap_status_t lap_cuda_write_time(lap_stream_t *stream, uint64_t *at)
     return lap_cuda_leave(stream->device, write_time(stream, &args));
 }
 
-/* After a signal that runs in the companion, there too: times are in order. */
 lap_status_t lap_cuda_stamp_now(lap_stream_t *stream)
 {
     const lap_cuda_stamp_t args = {lap_cuda_stamp_before(stream)};
     if (!args.at)
         return LAP_OK;
-    return stream->signals_unjoined
-               ? lap_cuda_launch_in_signal_ctx(stream, LAP_CUDA_KERNEL_stamp, 1, &args)
-               : lap_cuda_launch_raw(stream->device, stream->stream, LAP_CUDA_KERNEL_stamp, 1, 1, 1,
-                                     1, &args);
+    return lap_cuda_launch_raw(stream->device, stream->stream, LAP_CUDA_KERNEL_stamp, 1, 1, 1, 1,
+                               &args);
 }
 
 lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p)

@@ -59,13 +59,6 @@ lap_status_t lap_cuda_own_stream(lap_cuda_device_t *device, bool urgent, CUstrea
         "cuStreamCreateWithPriority");
 }
 
-static lap_status_t create_stream(lap_cuda_device_t *device, bool urgent, lap_stream_t *stream)
-{
-    LAP_TRY(lap_cuda_own_stream(device, urgent, &stream->stream));
-    lap_cuda_signal_ctx_stream(device, &stream->signal_stream);
-    return LAP_OK;
-}
-
 lap_status_t lap_cuda_stream_create(lap_device_t *handle, bool urgent, lap_stream_t **stream_p)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
@@ -79,7 +72,7 @@ lap_status_t lap_cuda_stream_create(lap_device_t *handle, bool urgent, lap_strea
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a stream");
     lap_status_t status = lap_cuda_enter(device);
     if (status == LAP_OK)
-        status = lap_cuda_leave(device, create_stream(device, urgent, stream));
+        status = lap_cuda_leave(device, lap_cuda_own_stream(device, urgent, &stream->stream));
     if (status != LAP_OK) {
         lap_free(stream);
         return status;
@@ -108,8 +101,6 @@ void lap_cuda_stream_destroy(lap_stream_t *stream)
         for (unsigned i = 0; i < stream->noutgrown; i++)
             (void)api->cuMemFree(stream->outgrown[i]);
         (void)api->cuStreamDestroy(stream->stream);
-        if (stream->signal_stream)
-            (void)api->cuStreamDestroy(stream->signal_stream);
         (void)lap_cuda_leave(device, LAP_OK);
     }
     lap_stream_t **link = &device->streams;
@@ -170,7 +161,6 @@ static lap_status_t synchronize(lap_stream_t *stream)
 {
     const lap_cuda_api_t *api = &stream->device->api;
     LAP_TRY(lap_cuda_flush_stream(stream));
-    LAP_TRY(lap_cuda_join_signals(stream));
     return lap_cuda_check(api, api->cuStreamSynchronize(stream->stream), "cuStreamSynchronize");
 }
 
@@ -224,7 +214,6 @@ static lap_status_t record(lap_event_t *event, lap_stream_t *stream)
     /* In a graph that is being made, nobody looks for times before its end. */
     if (!stream->device->capturing)
         LAP_TRY(lap_cuda_stamp_now(stream));
-    LAP_TRY(lap_cuda_join_signals(stream)); /* times of the companion may be read after the event */
     return lap_cuda_check(api, api->cuEventRecord(event->event, stream->stream), "cuEventRecord");
 }
 
@@ -362,7 +351,7 @@ static bool drain(const lap_cuda_device_t *device, const lap_event_t *until)
     const uint64_t deadline = lap_now_ns() + DRAIN_NS;
     const lap_stream_t *stream = device->streams;
     for (;;) {
-        while (stream && !is_busy(api, stream->stream) && !is_busy(api, stream->signal_stream))
+        while (stream && !is_busy(api, stream->stream))
             stream = stream->next;
         if (!stream && !(until && api->cuEventQuery(until->event) == CUDA_ERROR_NOT_READY))
             return true;

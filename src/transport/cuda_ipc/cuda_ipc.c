@@ -66,7 +66,7 @@ static lap_status_t raise_word(lap_buffer_t *buffer, lap_stream_t *stream, const
         &lap_part_words(part, raise->peer)[raise->signal], part->calls, raise->tag, {0}};
     if (part->paced)
         LAP_TRY(lap_paced_transit(buffer, raise, &args.transit));
-    LAP_TRY(lap_cuda_stream_raise(stream, &args, part->paced, raise->no_gemm_in_flight));
+    LAP_TRY(lap_cuda_stream_raise(stream, &args, part->paced));
     LAP_TRY(tell_launched(buffer, raise));
     return raise->span && !part->paced ? lap_cuda_stamp(stream, &raise->span->end) : LAP_OK;
 }
@@ -117,7 +117,7 @@ lap_status_t lap_cuda_ipc_wait(lap_buffer_t *buffer, const lap_device_ops_t *dev
     };
     if (part->in_turn)
         LAP_TRY(await_launch(buffer, wait));
-    return lap_cuda_stream_wait(stream, &args, wait->reason != NULL, wait->no_gemm_in_flight);
+    return lap_cuda_stream_wait(stream, &args, wait->reason != NULL);
 }
 
 lap_status_t lap_cuda_ipc_end_signals(lap_buffer_t *buffer, const lap_device_ops_t *device,

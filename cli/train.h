@@ -328,6 +328,40 @@ lap_status_t lap_train_measure_passes(lap_train_model_t *model, lap_train_iterat
 /* The same for the last of them, and for what came after it; and the sums. */
 lap_status_t lap_train_measure(lap_train_model_t *model, lap_train_iteration_t *iteration);
 
+/* A call between ranks: whose it is, what it did, and where its figures are. */
+typedef struct lap_train_call {
+    lap_group_t *group;
+    lap_trace_t *trace;
+    int row, kind; /* LAP_AXES: of a group of no axis */
+} lap_train_call_t;
+
+/* Calls `each` for calls, in the same order on all ranks that make them together. */
+typedef lap_status_t (*lap_train_each_t)(void *context, const lap_train_call_t *call);
+typedef lap_status_t (*lap_train_walk_t)(const lap_train_model_t *model, lap_train_each_t each,
+                                         void *context);
+
+/* Those of the latest passes: of a pipeline's step, and those that layers have made by themselves. */
+lap_status_t lap_train_each_call(const lap_train_model_t *model, lap_train_each_t each,
+                                 void *context);
+
+/* Adds when a rank of a trace computed; -1: all that it has. */
+void lap_train_add_work(const lap_trace_t *trace, int rank, lap_intervals_t *work);
+
+/* Where the times of a call are. */
+lap_comm_times_t *lap_train_times_of(lap_train_times_t *times, const lap_train_call_t *call);
+
+/* ---- causes: train_causes.c ---- */
+
+/*
+ * When this rank stood still in the calls of a group, and why: adds to their rows and kinds. Collective over the group.
+ */
+lap_status_t lap_train_explain(lap_train_model_t *model, lap_train_walk_t walk, lap_group_t *group,
+                               lap_train_iteration_t *iteration);
+
+/* The same of the wait for gradients; also when they were in flight, and their bytes. Collective over the replicas. */
+lap_status_t lap_train_explain_gradients(lap_train_model_t *model,
+                                         lap_train_iteration_t *iteration);
+
 /* ---- times: train_times.c ---- */
 
 /* Forgets all times. */

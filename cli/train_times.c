@@ -31,6 +31,11 @@ void lap_train_times_pause(lap_train_times_t *times)
     times->ns += now - times->since;
 }
 
+lap_comm_times_t *lap_train_times_of(lap_train_times_t *times, const lap_train_call_t *call)
+{
+    return call->row == LAP_TRAIN_MESSAGES ? &times->messages : &times->kinds[call->kind];
+}
+
 /* The union in the place of what was added up; the bytes are a sum. */
 static lap_status_t put(lap_train_times_t *times, const lap_comm_times_t *kind,
                         lap_train_comm_t *comm)

@@ -261,6 +261,7 @@ static lap_status_t create_context(lap_nn_t *nn)
             LAP_TRY(lap_group_split(
                 nn->context, nn->context->rank - slice.rank * slice.stride / nn->list.plan.nranks,
                 slice.rank, &wire->group));
+        wire->group->kind = nn->context->kind;
         LAP_TRY(buffer_size(&nn->list, groups[i], &bytes, &nsignals));
         LAP_TRY(lap_buffer_create(wire->group, bytes, nsignals, nn->list.plan.desc.buffer_options,
                                   &wire->buffer));

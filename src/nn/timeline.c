@@ -101,6 +101,7 @@ void lap_nn_add_fragment(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const
         lap_trace_group_add(&label.group, group->members[r]);
     label.op = first->name;
     if (!runnable) {
+        label.delays = lap_exec_kernel_delays(exec, f);
         lap_trace_add_span(nn->timeline, nn->group->world->rank, LAP_STEP_KERNEL, first->stream,
                            &label, lap_exec_kernel_span(exec, f));
         return;

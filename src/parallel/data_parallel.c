@@ -438,9 +438,9 @@ void lap_dp_destroy(lap_dp_t *dp)
 /* ---- what it cost ---- */
 
 /* For how long gradients were in flight; adds to `times` when that was. */
-static lap_status_t measure(lap_dp_t *dp, lap_comm_times_t *times)
+static lap_status_t measure(const lap_dp_t *dp, lap_comm_times_t *times, double *total_s_p)
 {
-    dp->total_s = 0;
+    *total_s_p = 0;
     for (size_t i = 0; i < 2 * dp->nbuckets; i++) {
         lap_trace_t *trace = dp->buckets[i / 2].traces[i % 2];
         lap_trace_view_t view;
@@ -448,7 +448,7 @@ static lap_status_t measure(lap_dp_t *dp, lap_comm_times_t *times)
             continue;
         lap_trace_trim(trace);
         LAP_TRY(lap_trace_view(trace, dp->group->rank, NULL, &view));
-        dp->total_s += (double)view.times.flight_ns * 1e-9;
+        *total_s_p += (double)view.times.flight_ns * 1e-9;
         lap_comm_times_fly(times, &view.times.flight);
         lap_trace_view_clear(&view);
     }
@@ -487,31 +487,13 @@ lap_trace_t *lap_dp_weights_trace(const lap_dp_t *dp, size_t index)
     return trace && trace->nrecords > 0 ? trace : NULL;
 }
 
-lap_status_t lap_dp_find_causes(lap_dp_t *dp, lap_comm_times_t *times,
-                                uint64_t cause_ns[LAP_CAUSES], double *bytes_p)
+lap_status_t lap_dp_gradients(const lap_dp_t *dp, lap_comm_times_t *times, lap_trace_t **trace_p,
+                              lap_interval_t *exposed_p)
 {
-    lap_trace_t *all = NULL;
-    lap_interval_t exposed = dp->exposed;
-    lap_trace_view_t view = {.idle = {.list = &exposed, .count = 1}};
-    lap_status_t status = lap_group_agree(dp->group, join_traces(dp, &all));
-    const uint64_t begin = all ? all->begin : 0;
-    *bytes_p = all ? lap_trace_bytes(all) : 0;
-    if (status == LAP_OK)
-        status = lap_trace_share(all, dp->group);
-    if (status == LAP_OK) { /* the clock is that of rank 0 from here on */
-        const uint64_t ahead = all->calls[dp->group->rank].begin - begin;
-        exposed.begin += ahead;
-        exposed.end += ahead;
-        status = lap_trace_find_causes(all, dp->group->rank, &view);
-        lap_comm_times_explain(times, &view, ahead);
-    }
-    if (status == LAP_OK)
-        status = measure(dp, times);
-    if (status == LAP_OK)
-        memcpy(cause_ns, view.cause_ns, sizeof(view.cause_ns));
-    lap_free(view.exposed);
-    lap_trace_destroy(all);
-    return status;
+    double total_s;
+    LAP_TRY(measure(dp, times, &total_s));
+    *exposed_p = dp->exposed;
+    return join_traces(dp, trace_p);
 }
 
 lap_status_t lap_dp_wait(lap_dp_t *dp)
@@ -529,7 +511,7 @@ lap_status_t lap_dp_wait(lap_dp_t *dp)
     dp->exposed = (lap_interval_t){begin, lap_now_ns()};
     dp->exposed_s = (double)(dp->exposed.end - begin) * 1e-9;
     LAP_TRY(status);
-    return dp->measures ? measure(dp, NULL) : LAP_OK;
+    return dp->measures ? measure(dp, NULL, &dp->total_s) : LAP_OK;
 }
 
 lap_status_t lap_dp_measure(lap_dp_t *dp, int on)

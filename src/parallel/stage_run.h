@@ -111,14 +111,15 @@ void lap_stage_add_to_timeline(lap_pp_t *pp, bool background);
 
 /*
  * Calls `each` for the calls between ranks that layers have made in the latest step, which was traced and
- * has ended: `step` is the number in the list of the operator. The trace is valid during the call.
+ * has ended: `step` is the number in the list of the operator, LAP_NN_NONE for the sum of tied gradients. The trace
+ * is valid during the call.
  */
 typedef lap_status_t (*lap_stage_each_t)(void *context, uint32_t step, const lap_op_t *op,
                                          lap_trace_t *trace);
 lap_status_t lap_stage_each_call(const lap_pp_t *pp, lap_stage_each_t each, void *context);
 
 /*
- * What messages between stages, and the sum of tied gradients, have cost this rank in that step: adds to `times` when
+ * What messages between stages have cost this rank in that step: adds to `times` when
  * messages to it were on their way (in line with computing: from it), and when it waited for the wire, or they had come
  * and it had not gone on; to `bubbles` when it had nothing to do and no message was on its way. Writes the bytes that it
  * has sent. Collective over the pipeline.

@@ -64,14 +64,16 @@ lap_status_t lap_stage_each_call(const lap_pp_t *pp, lap_stage_each_t each, void
     for (uint32_t f = 0; f < lap_exec_linked(pp->exec)->nfragments && status == LAP_OK; f++) {
         const lap_stage_item_t *item = &pp->program.items[f];
         const lap_runnable_t *runnable = lap_exec_runnable(pp->exec, f);
+        const bool entry = item->kind == LAP_STAGE_ENTRY;
         lap_op_args_t args;
-        const lap_op_t *op = item->kind == LAP_STAGE_ENTRY ? lap_stage_op(pp, item, &args) : NULL;
+        const lap_op_t *op = entry || is_tied(item) ? lap_stage_op(pp, item, &args) : NULL;
         if (!op || !pp->traced || op->problem.kind == LAP_GEMM || op->group->size == 1)
             continue;
         status = lap_op_begin_trace(op, runnable, trace);
         if (status == LAP_OK) {
             lap_op_end_trace(runnable, trace);
-            status = each(context, pp->nn->list.entries[item->entry].index, op, trace);
+            status = each(context, entry ? pp->nn->list.entries[item->entry].index : LAP_NN_NONE,
+                          op, trace);
         }
     }
     lap_trace_destroy(trace);
@@ -147,6 +149,26 @@ static lap_status_t share_flights(lap_pp_t *pp, lap_interval_t *flights, size_t 
     return LAP_OK;
 }
 
+/* The wait of a call of layers that ends from `from` on and until `end`: when it began, or `from`; `end`: there is none. */
+static uint64_t waits_from(const lap_pp_t *pp, uint64_t from, uint64_t end)
+{
+    uint64_t first = end;
+    for (uint32_t f = 0; f < pp->program.nitems; f++) {
+        lap_runnable_t *runnable = lap_exec_runnable(pp->exec, f);
+        const size_t count =
+            !runnable || is_message(&pp->program.items[f]) ? 0 : lap_runnable_records(runnable);
+        for (size_t i = 0; i < count; i++) {
+            const lap_trace_record_t *record = &lap_runnable_records_of(runnable)[i];
+            const lap_span_t *span = &record->span;
+            const uint64_t ended = record->kind == LAP_STEP_WAIT ? span->end : span->begin;
+            const uint64_t begin = lap_record_start(record);
+            if (record->count > 0 && ended > from && ended <= end && begin < first)
+                first = begin > from ? begin : from;
+        }
+    }
+    return first;
+}
+
 /* The rank stood still from `begin` to `end`: what for, if a message came meanwhile. */
 static void add_pause(const lap_pp_t *pp, const lap_interval_t *flights, uint64_t begin,
                       uint64_t end, bill_t *bill)
@@ -169,14 +191,14 @@ static void add_pause(const lap_pp_t *pp, const lap_interval_t *flights, uint64_
     lap_intervals_join(&wire);
     lap_intervals_t bubble =
         lap_intervals_without(&(lap_intervals_t){.list = &pause, .count = 1}, &wire);
-    lap_comm_times_expose(bill->times, LAP_CAUSE_CORE, last, end);
+    lap_comm_times_expose(bill->times, LAP_CAUSE_CORE, last, waits_from(pp, last, end));
     lap_intervals_append(bill->bubbles, &bubble);
     lap_intervals_clear(&bubble);
     lap_intervals_clear(&wire);
 }
 
 /* Fragments that compute follow one another; what is in line with them and only moves is no work. */
-static uint64_t add_pauses(const lap_pp_t *pp, const lap_interval_t *flights, bill_t *bill)
+static void add_pauses(const lap_pp_t *pp, const lap_interval_t *flights, bill_t *bill)
 {
     const lap_linked_t *linked = lap_exec_linked(pp->exec);
     uint64_t at = pp->begin_ns;
@@ -197,41 +219,6 @@ static uint64_t add_pauses(const lap_pp_t *pp, const lap_interval_t *flights, bi
     }
     if (last > at)
         add_pause(pp, flights, at, last, bill);
-    return at;
-}
-
-/* The sum of tied gradients: nothing computes any more at its end. */
-static lap_status_t add_tied(const lap_pp_t *pp, uint64_t computed, bill_t *bill)
-{
-    lap_trace_t *trace;
-    LAP_TRY(lap_trace_create(&trace));
-    lap_status_t status = LAP_OK;
-    for (uint32_t f = 0; f < pp->program.nitems && status == LAP_OK; f++) {
-        lap_op_args_t args;
-        lap_trace_view_t view;
-        if (!is_tied(&pp->program.items[f]))
-            continue;
-        const lap_op_t *op = lap_stage_op(pp, &pp->program.items[f], &args);
-        status = lap_op_begin_trace(op, lap_exec_runnable(pp->exec, f), trace);
-        if (status != LAP_OK)
-            continue;
-        lap_op_end_trace(lap_exec_runnable(pp->exec, f), trace);
-        lap_trace_trim(trace);
-        status = lap_trace_view(trace, op->group->rank, NULL, &view);
-        if (status != LAP_OK)
-            continue;
-        const uint64_t begin = trace->begin > computed ? trace->begin : computed;
-        const uint64_t end = trace->end > begin ? trace->end : begin;
-        const uint64_t wire =
-            end - begin < view.times.flight_ns ? end - begin : view.times.flight_ns;
-        lap_comm_times_fly(bill->times, &view.times.flight);
-        lap_comm_times_expose(bill->times, LAP_CAUSE_WIRE, begin, begin + wire);
-        lap_comm_times_expose(bill->times, LAP_CAUSE_CORE, begin + wire, end);
-        bill->bytes += lap_trace_bytes(trace);
-        lap_trace_view_clear(&view);
-    }
-    lap_trace_destroy(trace);
-    return status;
 }
 
 static lap_status_t add_messages(lap_pp_t *pp, lap_interval_t *flights, bill_t *bill)
@@ -247,7 +234,8 @@ static lap_status_t add_messages(lap_pp_t *pp, lap_interval_t *flights, bill_t *
         if (pp->program.items[f].kind == counted)
             lap_comm_times_fly(bill->times, &(lap_intervals_t){.list = flight, .count = 1});
     }
-    return add_tied(pp, add_pauses(pp, flights, bill), bill);
+    add_pauses(pp, flights, bill);
+    return LAP_OK;
 }
 
 lap_status_t lap_stage_times(lap_pp_t *pp, lap_comm_times_t *times, lap_intervals_t *bubbles,

@@ -2,8 +2,8 @@
 /*
  * Why arithmetic stood still: from the moment at which it went on, a walk goes back in time along
  * what had to end first. Each stretch of that path is data on the wire, a rank that was busy with
- * something else or had not begun the call, or somebody who could have gone on and was not running.
- * A wait leads to the rank that raised the signal, and on from there, so that who waits for a rank
+ * something else or had not begun the call, or somebody who could have gone on and was not running:
+ * what ranks did besides the call (`work`) tells who was busy. A wait leads to the rank that raised the signal, and on from there, so that who waits for a rank
  * that has no core waits for a core.
  */
 #include <string.h>
@@ -21,8 +21,9 @@ typedef struct walk {
     size_t count, room;
     int from; /* of the wait of this rank that led here; -1: none */
     uint32_t signal;
-    uint32_t *released_by; /* of each record: see lap_trace_match */
-    bool failed;           /* no memory */
+    uint32_t *released_by;          /* of each record: see lap_trace_match */
+    uint32_t first_call, last_call; /* of the trace */
+    bool failed;                    /* no memory */
 } walk_t;
 
 const char *lap_cause_name(lap_cause_t cause)
@@ -69,6 +70,49 @@ static void add_delayed(walk_t *walk, uint64_t begin, uint64_t end, lap_cause_t 
     const uint64_t middle = end - sooner(delay, end - begin);
     add(walk, middle, end, LAP_CAUSE_CORE, who);
     add(walk, begin, middle, cause, who);
+}
+
+/* How long something that ran for [begin, end), a part of its time, had no core meanwhile: a part like any other. */
+static uint64_t delay_in(const lap_trace_record_t *record, uint64_t begin, uint64_t end)
+{
+    const double whole = (double)(record->span.end - record->span.begin);
+    return (uint64_t)((double)record->delays.running * ((double)(end - begin) / whole));
+}
+
+/* Something that a rank computed, or that it waited for in another call. */
+static bool is_work(const walk_t *walk, const lap_trace_record_t *record)
+{
+    const bool other = record->call < walk->first_call || record->call > walk->last_call;
+    return lap_step_computes(record->kind, record->stream) || (record->count > 0 && other);
+}
+
+/* What a rank did besides the call before a moment, the last to end; NULL: nothing that is known. */
+static const lap_trace_record_t *last_work(const walk_t *walk, int rank, uint64_t when)
+{
+    const lap_trace_t *work = walk->trace->work;
+    const lap_trace_record_t *best = NULL;
+    for (size_t i = 0; work && i < work->nrecords; i++) {
+        const lap_trace_record_t *it = &work->records[i];
+        if (it->rank == rank && lap_record_start(it) < when && it->span.begin < it->span.end &&
+            (!best || sooner(it->span.end, when) > sooner(best->span.end, when)) &&
+            is_work(walk, it))
+            best = it;
+    }
+    return best;
+}
+
+/* [begin, end) of a rank between two steps of the call: for `cause`, unless it did something else. */
+static void add_gap(walk_t *walk, uint64_t begin, uint64_t end, lap_cause_t cause, int who)
+{
+    while (begin < end) {
+        const lap_trace_record_t *busy = last_work(walk, who, end);
+        const uint64_t until = busy ? later(begin, sooner(busy->span.end, end)) : begin;
+        const uint64_t from = busy ? later(begin, lap_record_start(busy)) : begin;
+        add(walk, until, end, cause, who);
+        if (from < until)
+            add_delayed(walk, from, until, LAP_CAUSE_LATE, who, delay_in(busy, from, until));
+        end = sooner(from, until);
+    }
 }
 
 /* ---- what came before what ---- */
@@ -130,28 +174,27 @@ static void walk_before(walk_t *walk, int rank, uint64_t begin, uint64_t end)
     const lap_trace_call_t *call = walk->trace->calls ? &walk->trace->calls[rank] : NULL;
     const uint64_t began = call ? call->begin : walk->trace->begin;
     const uint64_t middle = later(begin, sooner(began, end));
-    add(walk, middle, end, LAP_CAUSE_CORE, rank); /* begun, and not running yet */
+    add_gap(walk, middle, end, LAP_CAUSE_CORE, rank); /* begun, and not running yet */
     /* What lay between a begin that is after `end` and `end` was no delay of this time. */
     const uint64_t past = began > middle ? began - middle : 0;
     const uint64_t delay = call && call->delay > past ? call->delay - past : 0;
-    if (begin < middle)
-        add_delayed(walk, begin, middle, LAP_CAUSE_LATE, rank, delay);
+    const uint64_t due = middle - sooner(delay, middle - begin);
+    add(walk, due, middle, LAP_CAUSE_CORE, rank);
+    add_gap(walk, begin, due, LAP_CAUSE_LATE, rank);
 }
 
-/* [begin, end) of something that ran; of its delays this is a part like any other. */
+/* [begin, end) of something that ran. */
 static void walk_run(walk_t *walk, const lap_trace_record_t *record, uint64_t begin, uint64_t end)
 {
-    const lap_span_t *span = &record->span;
-    const double part = (double)(end - begin) / (double)(span->end - span->begin);
-    const uint64_t delay = (uint64_t)((double)record->delays.running * part);
     const bool moves = record->kind == LAP_STEP_PUT || record->kind == LAP_STEP_RAISE;
     const lap_cause_t cause = moves || record->rank == walk->rank ? LAP_CAUSE_WIRE : LAP_CAUSE_LATE;
-    add_delayed(walk, begin, end, cause, record->rank, delay);
+    add_delayed(walk, begin, end, cause, record->rank, delay_in(record, begin, end));
 }
 
 /* A stretch of time that is still to be explained, by a record of a rank and what was before. */
 typedef struct stretch {
     const lap_trace_record_t *record; /* NULL: the rank had not begun */
+    const lap_trace_record_t *next;   /* what came after it there; NULL: not known */
     int rank;
     uint64_t begin, end;
 } stretch_t;
@@ -166,7 +209,7 @@ static stretch_t walk_wait(walk_t *walk, const lap_trace_record_t *wait, uint64_
     const lap_trace_record_t *sender = raiser(walk, wait);
     if (!sender) {
         add(walk, begin, end, LAP_CAUSE_WIRE, wait->from);
-        return (stretch_t){NULL, wait->rank, begin, begin};
+        return (stretch_t){NULL, NULL, wait->rank, begin, begin};
     }
     const uint64_t came = later(begin, sooner(lap_record_delivered(sender), end));
     const lap_span_t *flight = &sender->flight;
@@ -183,7 +226,7 @@ static stretch_t walk_wait(walk_t *walk, const lap_trace_record_t *wait, uint64_
     const lap_trace_record_t *reason = sender;
     if (sender->kind != LAP_STEP_GEMM && begin < sent)
         reason = before(walk, sender);
-    return (stretch_t){reason, sender->rank, begin, sent};
+    return (stretch_t){reason, reason == sender ? NULL : sender, sender->rank, begin, sent};
 }
 
 /*
@@ -195,10 +238,13 @@ static stretch_t walk_step(walk_t *walk, stretch_t *stretch)
     const lap_trace_record_t *record = stretch->record;
     const lap_span_t *span = &record->span;
     const uint64_t begin = stretch->begin, end = stretch->end, start = lap_record_start(record);
-    const stretch_t none = {NULL, stretch->rank, begin, begin};
+    const stretch_t none = {NULL, NULL, stretch->rank, begin, begin};
     if (span->end < end) { /* its turn had come */
         stretch->end = later(begin, span->end);
-        add(walk, stretch->end, end, LAP_CAUSE_CORE, stretch->rank);
+        const uint64_t delay = stretch->next ? stretch->next->delays.before : 0;
+        const uint64_t due = end - sooner(delay, end - stretch->end);
+        add(walk, due, end, LAP_CAUSE_CORE, stretch->rank);
+        add_gap(walk, stretch->end, due, LAP_CAUSE_CORE, stretch->rank);
     } else if (record->kind != LAP_STEP_WAIT && span->begin < end) {
         stretch->end = later(begin, span->begin);
         walk_run(walk, record, stretch->end, end);
@@ -209,6 +255,7 @@ static stretch_t walk_step(walk_t *walk, stretch_t *stretch)
         add(walk, stretch->end, end,
             record->kind == LAP_STEP_WAIT ? LAP_CAUSE_WIRE : LAP_CAUSE_CORE, stretch->rank);
     } else {
+        stretch->next = record;
         stretch->record = before(walk, record);
     }
     return none;
@@ -217,7 +264,7 @@ static stretch_t walk_step(walk_t *walk, stretch_t *stretch)
 /* Explains a stretch of the rank's own time, which `record` ended. */
 static void walk_back(walk_t *walk, const lap_trace_record_t *record, uint64_t begin, uint64_t end)
 {
-    stretch_t stack[DEPTH_MOST] = {{record, walk->rank, begin, end}};
+    stretch_t stack[DEPTH_MOST] = {{record, NULL, walk->rank, begin, end}};
     const size_t most = 8 * walk->trace->nrecords + 64; /* more visits would be a circle */
     size_t depth = 1, visits = 0;
     while (depth > 0) {
@@ -254,7 +301,12 @@ static const lap_trace_record_t *went_on(const walk_t *walk, uint64_t when)
 
 lap_status_t lap_trace_find_causes(const lap_trace_t *trace, int rank, lap_trace_view_t *view)
 {
-    walk_t walk = {.trace = trace, .rank = rank};
+    walk_t walk = {.trace = trace, .rank = rank, .first_call = LAP_NO_CALL};
+    for (size_t i = 0; i < trace->nrecords; i++) {
+        const uint32_t call = trace->records[i].call;
+        walk.first_call = call < walk.first_call ? call : walk.first_call;
+        walk.last_call = call > walk.last_call ? call : walk.last_call;
+    }
     walk.released_by = lap_alloc(trace->nrecords, sizeof(*walk.released_by));
     walk.failed = !walk.released_by || lap_trace_match(trace, walk.released_by) != LAP_OK;
     for (size_t i = view->idle.count; i-- > 0 && !walk.failed;) {

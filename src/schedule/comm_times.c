@@ -15,11 +15,11 @@ void lap_comm_times_expose(lap_comm_times_t *times, lap_cause_t cause, uint64_t 
         lap_intervals_add(&times->exposed[cause], begin, end);
 }
 
-void lap_comm_times_explain(lap_comm_times_t *times, const lap_trace_view_t *view, uint64_t ahead)
+void lap_comm_times_explain(lap_comm_times_t *times, const lap_trace_view_t *view)
 {
     for (size_t i = 0; i < view->nexposed; i++) {
         const lap_exposed_t *piece = &view->exposed[i];
-        lap_comm_times_expose(times, piece->cause, piece->begin - ahead, piece->end - ahead);
+        lap_comm_times_expose(times, piece->cause, piece->begin, piece->end);
     }
 }
 

@@ -21,8 +21,8 @@ void lap_comm_times_fly(lap_comm_times_t *times, const lap_intervals_t *flights)
 void lap_comm_times_expose(lap_comm_times_t *times, lap_cause_t cause, uint64_t begin,
                            uint64_t end);
 
-/* Those of a call by their causes; its clock is that of the rank plus `ahead`, which wraps around. */
-void lap_comm_times_explain(lap_comm_times_t *times, const lap_trace_view_t *view, uint64_t ahead);
+/* Those of a call by their causes. */
+void lap_comm_times_explain(lap_comm_times_t *times, const lap_trace_view_t *view);
 
 /* Adds all of another. */
 void lap_comm_times_join(lap_comm_times_t *times, const lap_comm_times_t *other);

@@ -19,7 +19,8 @@ typedef struct part {
     lap_runnable_t *runnable; /* NULL: a kernel */
     lap_binding_t binding;    /* of a runnable */
     lap_event_t *event;       /* of a kernel: recorded after it; NULL when nobody waits for that */
-    lap_span_t span;          /* of a kernel that is timed */
+    lap_span_t span;          /* of a kernel that is timed, */
+    lap_delays_t delays;      /* and of its stream's thread */
     lap_graph_t *graph;       /* of the segment that begins here; NULL: none */
     uint32_t graph_end;       /* where that ends */
     lap_event_t *launched;    /* recorded after it where others wait for it; NULL: nowhere */
@@ -186,6 +187,11 @@ const lap_span_t *lap_exec_kernel_span(const lap_exec_t *exec, uint32_t fragment
     return &exec->parts[fragment].span;
 }
 
+lap_delays_t lap_exec_kernel_delays(const lap_exec_t *exec, uint32_t fragment)
+{
+    return exec->parts[fragment].delays;
+}
+
 /* Graphs are made anew when they are next needed; those that are there may serve for that. */
 lap_status_t lap_exec_rebound(lap_exec_t *exec)
 {
@@ -242,11 +248,15 @@ static lap_status_t issue_kernel(lap_exec_t *exec, walk_t *walk, uint32_t f)
     lap_stream_t *stream = exec->engine->streams[walk->fragment->schedule.steps[0].stream];
     part_t *part = &exec->parts[f];
     LAP_TRY(await_links(walk, 0, stream));
-    if (exec->timed)
+    if (exec->timed) {
+        LAP_TRY(ops->stamp_delay(stream, &part->delays.before));
         LAP_TRY(ops->stamp(stream, &part->span.begin));
+    }
     LAP_TRY(exec->kernel(exec->context, walk->fragment->origin, stream));
-    if (exec->timed)
+    if (exec->timed) {
         LAP_TRY(ops->stamp(stream, &part->span.end));
+        LAP_TRY(ops->stamp_delay(stream, &part->delays.running));
+    }
     return part->event ? ops->event_record(part->event, stream) : LAP_OK;
 }
 
@@ -279,6 +289,7 @@ static lap_status_t issue_fragment(lap_exec_t *exec, uint32_t f)
 static void announce(part_t *part)
 {
     part->span = (lap_span_t){0, 0, 0};
+    part->delays = (lap_delays_t){0, 0};
     if (part->runnable && part->binding.buffer)
         lap_runnable_announce(part->runnable, &part->binding, false);
     if (part->runnable && part->binding.traced)

@@ -37,6 +37,7 @@ lap_binding_t *lap_exec_binding(lap_exec_t *exec, uint32_t fragment);
 void lap_exec_time_kernels(lap_exec_t *exec, bool on);
 /* Those of a kernel in the latest issue, which has ended; all 0 where they were not noted. */
 const lap_span_t *lap_exec_kernel_span(const lap_exec_t *exec, uint32_t fragment);
+lap_delays_t lap_exec_kernel_delays(const lap_exec_t *exec, uint32_t fragment);
 
 /* After bindings, or what kernels are given, have changed: nothing of the program is in flight. */
 lap_status_t lap_exec_rebound(lap_exec_t *exec);

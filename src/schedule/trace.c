@@ -221,7 +221,8 @@ void lap_trace_add_span(lap_trace_t *trace, int rank, uint32_t kind, uint32_t st
                                  .peer = -1,
                                  .signal = LAP_NO_SIGNAL,
                                  .from = -1,
-                                 .span = *span};
+                                 .span = *span,
+                                 .delays = label->delays};
     lap_record_set_ready(&record);
     lap_record_label(&record, &alone, 0);
     if (span->end != 0)
@@ -243,14 +244,16 @@ static void shift_span(lap_span_t *span, const lap_clock_offset_t *clock)
     lap_clock_shift(clock, &span->end);
 }
 
-/* Puts what was gathered in the place of what the trace held. */
+/* Puts what was gathered in the place of what the trace held, by the clock of rank `reader`. */
 static void adopt(lap_trace_t *trace, const lap_gathered_t *gathered, const head_t *heads,
-                  lap_trace_call_t *calls, int size)
+                  lap_trace_call_t *calls, int size, int reader)
 {
     lap_trace_record_t *next = gathered->records;
+    const int64_t own = gathered->clocks[reader].ns;
     trace->dropped = 0;
     for (int r = 0; r < size; r++) {
-        const lap_clock_offset_t *clock = &gathered->clocks[r];
+        lap_clock_offset_t *clock = &gathered->clocks[r];
+        clock->ns -= own;
         calls[r] = heads[r].call;
         lap_clock_shift(clock, &calls[r].begin);
         lap_clock_shift(clock, &calls[r].end);
@@ -272,7 +275,8 @@ static void adopt(lap_trace_t *trace, const lap_gathered_t *gathered, const head
     trace->size = size;
 }
 
-static lap_status_t gather_to(lap_trace_t *trace, lap_group_t *group, bool wanted)
+/* `reader` is the rank whose clock counts: of those that want the records. */
+static lap_status_t gather_to(lap_trace_t *trace, lap_group_t *group, bool wanted, int reader)
 {
     if (!trace || !group)
         return lap_error(LAP_ERR_INVALID, "%s is NULL: expected the %s of a call that has ended",
@@ -294,7 +298,7 @@ static lap_status_t gather_to(lap_trace_t *trace, lap_group_t *group, bool wante
         status = lap_gather(group, trace->records, trace->nrecords, sizeof(*trace->records), wanted,
                             &gathered);
     if (status == LAP_OK && wanted) {
-        adopt(trace, &gathered, heads, calls, group->size);
+        adopt(trace, &gathered, heads, calls, group->size, reader);
         gathered.records = NULL;
         gathered.clocks = NULL;
         calls = NULL;
@@ -308,10 +312,10 @@ static lap_status_t gather_to(lap_trace_t *trace, lap_group_t *group, bool wante
 
 lap_status_t lap_trace_gather(lap_trace_t *trace, lap_group_t *group)
 {
-    return gather_to(trace, group, group && lap_group_rank(group) == 0);
+    return gather_to(trace, group, group && lap_group_rank(group) == 0, 0);
 }
 
 lap_status_t lap_trace_share(lap_trace_t *trace, lap_group_t *group)
 {
-    return gather_to(trace, group, true);
+    return gather_to(trace, group, true, group ? lap_group_rank(group) : 0);
 }

@@ -144,7 +144,9 @@ struct lap_trace {
         uint32_t calls;
     } groups[LAP_TRACE_GROUPS]; /* for lap_trace_number */
     size_t ngroups;
-    lap_trace_call_t *calls;    /* after gathering: of each rank; else NULL */
+    lap_trace_call_t *calls; /* after gathering: of each rank; else NULL */
+    const struct lap_trace
+        *work;                  /* what its ranks did in other calls and kernels; NULL: not known */
     lap_clock_offset_t *clocks; /* the same */
 };
 
@@ -178,7 +180,8 @@ typedef struct lap_trace_label {
     lap_trace_group_t group;
     lap_traffic_t traffic;
     uint64_t live_bytes;
-    float predicted_us; /* of all of it; 0: not predicted */
+    float predicted_us;  /* of all of it; 0: not predicted */
+    lap_delays_t delays; /* of a kernel; calls have those of their records */
 } lap_trace_label_t;
 
 /* "ag_gemm ring": what runs a schedule. */
@@ -220,8 +223,8 @@ void lap_trace_mark(lap_trace_t *trace);
 void lap_trace_start(lap_trace_t *trace);
 
 /*
- * As lap_trace_gather, but every rank gets all records, and may look at them with its own view. Of both:
- * times are by the clock of rank 0, and what was dropped anywhere is in `dropped`.
+ * As lap_trace_gather, but every rank gets all records, by its own clock and not by that of rank 0. Of both:
+ * what was dropped anywhere is in `dropped`.
  */
 lap_status_t lap_trace_share(lap_trace_t *trace, lap_group_t *group);
 

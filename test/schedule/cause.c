@@ -141,6 +141,36 @@ static void test_late(void)
     expect("a rank that computes and has half a core", 50, 350, 400, 1, 1);
 }
 
+/* What ranks did besides the call, of which rank 1 has begun and not sent: a kernel, or a wait in another call. */
+static void test_besides(void)
+{
+    lap_trace_record_t other = {.rank = 1, .kind = LAP_STEP_KERNEL, .call = LAP_NO_CALL};
+    const lap_trace_t work = {.size = 2, .records = &other, .nrecords = 1};
+    other.span = (lap_span_t){START, START, START + 700};
+    begin(2, false);
+    lap_trace_record_t *put = wait_for(800, 850, 850);
+    expect("a rank that has begun and not sent", 50, 0, 750, 1, 1);
+    trace->work = &work;
+    expect("... since a kernel ran", 50, 600, 150, 1, 1);
+    other.delays.running = 350;
+    expect("... on half a core", 50, 300, 450, 1, 1);
+    other.delays.running = 0;
+    other.kind = LAP_STEP_WAIT;
+    expect("... that was no kernel", 50, 0, 750, 1, 1);
+    other.count = 1;
+    expect("a rank that waits in another call", 50, 600, 150, 1, 1);
+    other.call = 0;
+    expect("... which is the same", 50, 0, 750, 1, 1);
+    other.call = LAP_NO_CALL;
+    other.rank = 0;
+    expect("... or of somebody else", 50, 0, 750, 1, 1);
+    other.rank = 1;
+    add(1, LAP_STEP_RAISE, LAP_STREAM_SEND, 100, 110);
+    put->delays.before = 200; /* of the 690 between the two steps */
+    expect("between two steps it had no core", 60, 490, 250, 1, 1);
+    trace->work = NULL;
+}
+
 static void test_core(void)
 {
     begin(2, false);
@@ -183,6 +213,7 @@ int main(void)
         return tap_done();
     test_wire();
     test_late();
+    test_besides();
     test_core();
     test_chain();
     test_count();

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Timelines: what has no room is counted, gathering brings all records and all counts to rank 0, and waits are
- * matched with the raises of their call.
+ * Timelines: what has no room is counted, gathering brings all records and all counts to rank 0, sharing brings them to
+ * all ranks, by the clock of each, and waits are matched with the raises of their call.
  */
+#include "core/status.h"
 #include "schedule/trace.h"
 #include "tap.h"
 
@@ -44,6 +45,41 @@ static void fill_and_gather(lap_world_t *world, void *arg)
     }
     tap_ok(rank == 0 || (timeline.nrecords == 150 - 50 * (size_t)rank && !timeline.calls),
            "other ranks have their own");
+    lap_trace_clear(&timeline);
+}
+
+enum { AHEAD = 100 }; /* of the clock of the next rank */
+static bool apart;    /* clocks differ */
+
+lap_status_t __real_lap_gather(lap_group_t *group, const void *records, size_t count, size_t bytes,
+                               bool wanted, lap_gathered_t *gathered_p);
+lap_status_t __wrap_lap_gather(lap_group_t *group, const void *records, size_t count, size_t bytes,
+                               bool wanted, lap_gathered_t *gathered_p);
+lap_status_t __wrap_lap_gather(lap_group_t *group, const void *records, size_t count, size_t bytes,
+                               bool wanted, lap_gathered_t *gathered_p)
+{
+    LAP_TRY(__real_lap_gather(group, records, count, bytes, wanted, gathered_p));
+    for (int r = 0; apart && r < lap_group_size(group); r++)
+        gathered_p->clocks[r].ns = AHEAD * r;
+    return LAP_OK;
+}
+
+/* The same moment is 1000 on the clock of rank 0, 900 on that of rank 1, ... */
+static void share(lap_world_t *world, void *arg)
+{
+    (void)arg;
+    const int rank = lap_world_rank(world);
+    const uint64_t here = 1000u - AHEAD * (unsigned)rank;
+    lap_trace_t timeline = {.size = RANKS, .begin = here, .end = here + 1};
+    const lap_trace_record_t record = record_of(rank, here);
+    lap_trace_add(&timeline, &record);
+    tap_success(lap_trace_share(&timeline, lap_world_group(world)), "rank %d has all records",
+                rank);
+    bool same = timeline.nrecords == RANKS && timeline.calls;
+    for (int r = 0; same && r < RANKS; r++)
+        same = timeline.records[r].rank == r && timeline.records[r].span.begin == here &&
+               timeline.calls[r].begin == here;
+    tap_ok(same, "... by its own clock");
     lap_trace_clear(&timeline);
 }
 
@@ -122,5 +158,7 @@ int main(void)
     test_groups();
     test_ranks_of_groups();
     tap_ranks(RANKS, NULL, fill_and_gather, NULL);
+    apart = true;
+    tap_ranks(RANKS, NULL, share, NULL);
     return tap_done();
 }

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Why the ranks of `lap train` stood still. The ranks of a group that call operators together, whatever they share, tell
+ * each other what they did in these calls and besides. Each then looks for the pauses in its own calls, and for what had
+ * to end first. Groups come one after another, in the same order on every rank.
+ */
+#include <stdlib.h>
+
+#include "core/status.h"
+#include "core/world.h"
+#include "nn/nn.h"
+#include "parallel/data_parallel.h"
+#include "train.h"
+#include "util/alloc.h"
+
+/* What ranks of a group have told each other: first the calls of each in order, then what it did besides, as LAP_NO_CALL. */
+typedef struct telling {
+    lap_train_model_t *model;
+    lap_group_t *group;
+    lap_trace_t *all;
+    size_t ncalls; /* of this rank */
+    lap_train_iteration_t *iteration;
+} telling_t;
+
+static lap_status_t no_memory(const lap_trace_t *all)
+{
+    return lap_error(LAP_ERR_NO_MEMORY, "no memory for the calls of %zu records", all->nrecords);
+}
+
+/* ---- telling ---- */
+
+static lap_status_t join_call(void *context, const lap_train_call_t *call)
+{
+    telling_t *telling = context;
+    if (call->group != telling->group)
+        return LAP_OK;
+    telling->ncalls++;
+    telling->all->emulated = telling->all->emulated || call->trace->emulated;
+    return lap_trace_join(telling->all, call->trace);
+}
+
+/* Whether a record of the timeline is of a call of the group. */
+static bool is_of(const lap_group_t *group, const lap_trace_record_t *record)
+{
+    bool same = record->group.size == group->size;
+    for (int r = 0; r < group->size && same; r++)
+        same = lap_trace_group_rank(&record->group, r) == group->members[r];
+    return same;
+}
+
+/* What this rank computed in any call and kernel of the iteration, and when it waited in calls of other groups. */
+static void add_work(const telling_t *telling)
+{
+    const lap_trace_t *timeline = telling->model->timeline;
+    for (size_t i = 0; timeline && i < timeline->nrecords; i++) {
+        lap_trace_record_t record = timeline->records[i];
+        const bool waits = record.count > 0 && !is_of(telling->group, &record);
+        record.rank = telling->group->rank;
+        record.call = LAP_NO_CALL;
+        if (waits || lap_step_computes(record.kind, record.stream))
+            lap_trace_add(telling->all, &record);
+    }
+}
+
+/* All calls in one trace: what ranks tell each other takes a while each time. */
+static lap_status_t join_calls(telling_t *telling, lap_train_walk_t walk)
+{
+    LAP_TRY(lap_trace_create(&telling->all));
+    LAP_TRY(lap_trace_begin(telling->all, LAP_AG_GEMM, "", telling->group->size,
+                            telling->model->nn->list.plan.m, false, 0));
+    return walk(telling->model, join_call, telling);
+}
+
+/* Collective over the group, after its calls were joined with this status. */
+static lap_status_t tell(telling_t *telling, lap_status_t status)
+{
+    LAP_TRY(lap_group_agree(telling->group, status));
+    add_work(telling);
+    return lap_trace_share(telling->all, telling->group);
+}
+
+/* ---- pauses ---- */
+
+/*
+ * The records of one call out of those of all, each rank's of which come in the order of the calls:
+ * ends[r] is how far those of rank r have been taken.
+ */
+static void take_call(const lap_trace_t *all, uint32_t number, size_t *ends, lap_trace_t *call)
+{
+    call->nrecords = 0;
+    for (int r = 0; r < all->size; r++)
+        for (; ends[r] < all->nrecords && all->records[ends[r]].rank == r &&
+               all->records[ends[r]].call == number;
+             ends[r]++)
+            call->records[call->nrecords++] = all->records[ends[r]];
+}
+
+/* Where the records of each rank begin. */
+static void find_ranks(const lap_trace_t *all, size_t *ends)
+{
+    for (size_t i = all->nrecords; i-- > 0;)
+        ends[all->records[i].rank] = i;
+}
+
+typedef struct explaining {
+    const telling_t *told;
+    lap_trace_t call;
+    size_t *ends;
+    uint32_t number;
+    lap_intervals_t work;   /* of this rank, joined, */
+    lap_intervals_t others; /* and pauses in which it waited for other groups */
+    lap_intervals_t calls;  /* the time of those before, joined */
+} explaining_t;
+
+/* A wait that has ended: from when, until when, and whether in a call of the group. */
+typedef struct ended {
+    uint64_t begin, end;
+    bool own;
+} ended_t;
+
+static int compare_ended(const void *left, const void *right)
+{
+    const ended_t *a = left, *b = right;
+    return a->end < b->end ? -1 : a->end > b->end;
+}
+
+/* Of the timeline, in the order of their ends; the caller frees them. NULL: no memory. */
+static ended_t *list_ended(const telling_t *told, size_t *count_p)
+{
+    const lap_trace_t *timeline = told->model->timeline;
+    const size_t most = timeline ? timeline->nrecords : 0;
+    ended_t *list = lap_alloc(most, sizeof(*list));
+    *count_p = 0;
+    for (size_t i = 0; list && i < most; i++) {
+        const lap_trace_record_t *record = &timeline->records[i];
+        if (record->count > 0)
+            list[(*count_p)++] =
+                (ended_t){lap_record_start(record),
+                          record->kind == LAP_STEP_WAIT ? record->span.end : record->span.begin,
+                          is_of(told->group, record)};
+    }
+    if (list)
+        qsort(list, *count_p, sizeof(*list), compare_ended);
+    return list;
+}
+
+/*
+ * A pause belongs to the group whose wait was the last to end before the rank went on; what was before that wait, to
+ * the one whose wait was the last to end until then. Adds the parts of others. `count` waits end until `end`.
+ */
+static void add_others(lap_intervals_t *others, uint64_t begin, uint64_t end, const ended_t *list,
+                       size_t count)
+{
+    for (; count > 0 && begin < end && list[count - 1].end > begin; count--) {
+        const ended_t *last = &list[count - 1];
+        const uint64_t from = last->begin > begin ? last->begin : begin;
+        if (last->end > end || from >= end)
+            continue;
+        if (!last->own)
+            lap_intervals_add(others, from, end);
+        end = from;
+    }
+}
+
+static lap_status_t find_others(explaining_t *explaining)
+{
+    const lap_intervals_t *work = &explaining->work;
+    size_t count, until = 0;
+    ended_t *list = list_ended(explaining->told, &count);
+    for (size_t i = 0; list && i + 1 < work->count; i++) {
+        const uint64_t begin = work->list[i].end, end = work->list[i + 1].begin;
+        while (until < count && list[until].end <= end)
+            until++;
+        add_others(&explaining->others, begin, end, list, until);
+    }
+    const bool failed = !list || explaining->others.failed;
+    lap_free(list);
+    return failed ? no_memory(explaining->told->all) : LAP_OK;
+}
+
+/* Adds those of a list that overlap a call. */
+static void add_within(lap_intervals_t *list, const lap_intervals_t *from,
+                       const lap_trace_call_t *call)
+{
+    for (size_t i = 0; i < from->count; i++)
+        if (from->list[i].end > call->begin && from->list[i].begin < call->end)
+            lap_intervals_add(list, from->list[i].begin, from->list[i].end);
+}
+
+/*
+ * What is no pause of a call: other work, pauses of other groups, the time of calls before it, and the bubbles of a
+ * pipeline.
+ */
+static lap_intervals_t list_spent(const explaining_t *explaining, const lap_trace_call_t *own)
+{
+    lap_intervals_t spent = {.list = NULL};
+    lap_intervals_append(&spent, &explaining->calls);
+    add_within(&spent, &explaining->work, own);
+    add_within(&spent, &explaining->others, own);
+    /* A call may have raised its first signals before the bubble in which its input came. */
+    lap_intervals_append(&spent, &explaining->told->model->times.bubbles);
+    return spent;
+}
+
+static void add_view(const lap_trace_view_t *view, lap_comm_times_t *times, lap_train_comm_t *row)
+{
+    row->exposed += (double)view->exposed_ns * 1e-9;
+    for (int c = 0; c < LAP_CAUSES; c++)
+        row->causes[c] += (double)view->cause_ns[c] * 1e-9;
+    lap_comm_times_explain(times, view);
+}
+
+/* Calls may be in flight together, and a pause counts once, for the first of them. */
+static lap_status_t explain_call(void *context, const lap_train_call_t *call)
+{
+    explaining_t *explaining = context;
+    const telling_t *told = explaining->told;
+    lap_trace_t *trace = &explaining->call;
+    lap_trace_view_t view;
+    if (call->group != told->group)
+        return LAP_OK;
+    take_call(told->all, explaining->number++, explaining->ends, trace);
+    lap_trace_trim(trace);
+    lap_intervals_t spent = list_spent(explaining, &trace->calls[told->group->rank]);
+    const lap_status_t status = spent.failed
+                                    ? no_memory(told->all)
+                                    : lap_trace_view(trace, told->group->rank, &spent, &view);
+    lap_intervals_clear(&spent);
+    LAP_TRY(status);
+    add_view(&view, lap_train_times_of(&told->model->times, call),
+             &told->iteration->rows[call->row]);
+    lap_intervals_add(&explaining->calls, view.call.begin, view.call.end);
+    lap_intervals_join(&explaining->calls);
+    lap_trace_view_clear(&view);
+    return LAP_OK;
+}
+
+static lap_status_t explaining_init(explaining_t *explaining, const telling_t *told)
+{
+    const lap_trace_t *all = told->all;
+    const size_t size = (size_t)all->size;
+    *explaining = (explaining_t){
+        .told = told, .call = {.size = all->size, .emulated = all->emulated, .work = all}};
+    explaining->call.records = lap_alloc(all->nrecords, sizeof(*explaining->call.records));
+    explaining->call.calls = lap_alloc(size, sizeof(*explaining->call.calls));
+    explaining->ends = lap_alloc(size, sizeof(*explaining->ends));
+    lap_train_add_work(all, told->group->rank, &explaining->work);
+    lap_intervals_join(&explaining->work);
+    if (!explaining->call.records || !explaining->call.calls || !explaining->ends ||
+        explaining->work.failed)
+        return no_memory(all);
+    find_ranks(all, explaining->ends);
+    return LAP_OK;
+}
+
+static void explaining_clear(explaining_t *explaining)
+{
+    lap_free(explaining->call.records);
+    lap_free(explaining->call.calls);
+    lap_free(explaining->ends);
+    lap_intervals_clear(&explaining->work);
+    lap_intervals_clear(&explaining->others);
+    lap_intervals_clear(&explaining->calls);
+}
+
+lap_status_t lap_train_explain(lap_train_model_t *model, lap_train_walk_t walk, lap_group_t *group,
+                               lap_train_iteration_t *iteration)
+{
+    telling_t telling = {.model = model, .group = group, .iteration = iteration};
+    explaining_t explaining = {.told = NULL};
+    lap_status_t status = tell(&telling, join_calls(&telling, walk));
+    if (status == LAP_OK)
+        status = explaining_init(&explaining, &telling);
+    if (status == LAP_OK)
+        status = find_others(&explaining);
+    if (status == LAP_OK)
+        status = walk(model, explain_call, &explaining);
+    explaining_clear(&explaining);
+    lap_trace_destroy(telling.all);
+    return status;
+}
+
+/* ---- gradients ---- */
+
+/* Buckets go one after another through the same streams: they are looked at together, for the time of one wait. */
+static lap_status_t explain_wait(const telling_t *told, lap_interval_t *wait)
+{
+    explaining_t explaining;
+    lap_trace_view_t view = {.idle = {.list = wait, .count = wait->begin < wait->end},
+                             .exposed_ns = wait->end - wait->begin};
+    lap_status_t status = explaining_init(&explaining, told);
+    lap_trace_t *trace = &explaining.call;
+    for (size_t i = 0; status == LAP_OK && i < told->all->nrecords; i++)
+        if (told->all->records[i].call != LAP_NO_CALL)
+            trace->records[trace->nrecords++] = told->all->records[i];
+    if (status == LAP_OK) {
+        lap_trace_trim(trace);
+        status = lap_trace_find_causes(trace, told->group->rank, &view);
+    }
+    if (status == LAP_OK)
+        add_view(&view, &told->model->times.kinds[LAP_AXIS_DP],
+                 &told->iteration->rows[LAP_TRAIN_GRADIENTS]);
+    lap_free(view.exposed);
+    explaining_clear(&explaining);
+    return status;
+}
+
+lap_status_t lap_train_explain_gradients(lap_train_model_t *model, lap_train_iteration_t *iteration)
+{
+    telling_t telling = {.model = model, .group = model->groups.replicas, .iteration = iteration};
+    lap_interval_t wait;
+    lap_status_t status =
+        lap_dp_gradients(model->dp, &model->times.kinds[LAP_AXIS_DP], &telling.all, &wait);
+    if (status == LAP_OK)
+        iteration->rows[LAP_TRAIN_GRADIENTS].bytes += lap_trace_bytes(telling.all);
+    status = tell(&telling, status);
+    if (status == LAP_OK)
+        status = explain_wait(&telling, &wait);
+    lap_trace_destroy(telling.all);
+    return status;
+}

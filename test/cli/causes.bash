@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+# For scripts that read causes of exposed time out of JSON; sourced after tap.bash.
+command -v python3 >/dev/null || {
+    echo '1..0 # SKIP there is no python3 to read JSON'
+    exit 77
+}
+
+# is_so CODE: the code, in which `it` is the latest output as JSON, and `steps` the objects of steps before it, raises nothing.
+is_so() {
+    python3 -c "
+import json, re, socket, sys
+*steps, it = map(json.loads, open(sys.argv[1]))
+def causes(part): # which add up to what is exposed, but for the digits that are printed
+    parts = {c: part['exposed_' + c + '_ms'] for c in ('wire', 'late', 'core')}
+    assert abs(sum(parts.values()) - part['exposed_ms']) <= 1e-5 * part['exposed_ms'] + 1e-6, part
+    assert min(parts.values()) >= 0, part
+    return parts
+$1" "$work/out"
+}
+
+# holds NAME CODE: the same, as a check.
+holds() {
+    ok "$1" is_so "$2" || sed 's/^/# out: /; s/\(.\{2000\}\).*/\1/' "$work/out" "$work/err"
+}
+
+# mostly NAME CODE CODE COMMAND...: the command ends well, and for its output the first code holds; and the second, about where most of
+# the time went, for one of three runs: where other programs keep ranks from their cores, that is not where it goes by itself.
+mostly() {
+    local name=$1 always=$2 most=$3 try
+    shift 3
+    for try in 1 2 3; do
+        last=$*
+        "$@" >"$work/out" 2>"$work/err" </dev/null
+        is "$name: status 0" $? 0
+        holds '... the causes add up' "$always" || return
+        if [ $try = 3 ] || is_so "$always$most" 2>"$work/why"; then break; fi
+        sed 's/^/# run again: /' "$work/why" | tail -n 1 | cut -c 1-300
+    done
+    holds "... and most of what is exposed has one cause" "$always$most"
+}
+
+# The first two of the cores that there are: 1,3
+two_cores() {
+    python3 -c 'import os; print(*sorted(os.sched_getaffinity(0))[:2], sep=",")'
+}

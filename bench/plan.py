@@ -18,14 +18,18 @@ import subprocess
 import tempfile
 
 MODEL = "--layers 4 --hidden 512 --heads 8 --ffn 2048 --vocab 2048 --seq 256"
-# tp, pp, dp; options that both commands have; sequences of a step and of a micro-batch
+# tp, pp, cp, dp; options that both commands have; sequences of a step and of a micro-batch
 GRIDS = [
-    (1, 1, 1, "", 2, 2),
-    (2, 1, 1, "", 2, 2),
-    (1, 1, 2, "", 4, 2),
-    (1, 2, 1, "--schedule 1f1b", 4, 1),
-    (2, 1, 2, "", 4, 2),
-    (2, 2, 1, "--schedule 1f1b", 4, 1),
+    (1, 1, 1, 1, "", 2, 2),
+    (2, 1, 1, 1, "", 2, 2),
+    (1, 1, 1, 2, "", 4, 2),
+    (1, 2, 1, 1, "--schedule 1f1b", 4, 1),
+    (1, 2, 1, 1, "--schedule interleaved --virtual-pp 2", 4, 1),
+    (1, 2, 1, 1, "--schedule zb-h1", 4, 1),
+    (1, 1, 2, 1, "", 4, 2),
+    (2, 1, 1, 2, "", 4, 2),
+    (2, 2, 1, 1, "--schedule 1f1b", 4, 1),
+    (2, 1, 2, 1, "", 4, 2),
 ]
 
 
@@ -34,15 +38,15 @@ def call(given, *words):
 
 
 def run(given, grid, folder):
-    tp, pp, dp, more, batch, micro = grid
-    ranks = tp * pp * dp
+    tp, pp, cp, dp, more, batch, micro = grid
+    ranks = tp * pp * cp * dp
     machine = given.machine
     if not machine:
         machine = os.path.join(folder, "machine.yaml")
         call(given, "calibrate", "--ranks", str(ranks), "-o", machine)
-    shape = [*shlex.split(MODEL), *shlex.split(more), "--tp", str(tp), "--pp", str(pp), "--dp", str(dp), "--global-batch", str(batch),
-             "--micro-batch", str(micro)]
-    plan = json.loads(call(given, "plan", "--model", "gpt2-124m", "--gpus", str(ranks), "--gpu", machine, "--precision", "fp32", "--cp", "1",
+    shape = [*shlex.split(MODEL), *shlex.split(more), "--tp", str(tp), "--pp", str(pp), "--cp", str(cp), "--dp", str(dp),
+             "--global-batch", str(batch), "--micro-batch", str(micro)]
+    plan = json.loads(call(given, "plan", "--model", "gpt2-124m", "--gpus", str(ranks), "--gpu", machine, "--precision", "fp32",
                            "--recompute", "none", *shape, "--json"))
     train = call(given, "train", "--model", "gpt2-124m", *shape, "--iters", str(given.iters), "--no-trace", "--no-predict", "--json")
     iterations = json.loads(train.splitlines()[-1])["iterations"]
@@ -58,10 +62,10 @@ def main():
     parser.add_argument("--with", dest="prefix", default="", help="a command that lap is started with")
     parser.add_argument("--machine", help="a description; nothing is calibrated")
     given = parser.parse_args()
-    print("| tp | pp | dp | batch | measured ms | noise | least | planned ms | off | off the least | load |")
-    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print("| tp | pp | cp | dp | options | batch | measured ms | noise | least | planned ms | off | off the least | load |")
+    print("| ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for grid in GRIDS:
-        if grid[0] * grid[1] * grid[2] > given.ranks:
+        if grid[0] * grid[1] * grid[2] * grid[3] > given.ranks:
             continue
         load = os.getloadavg()[0]
         with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +73,7 @@ def main():
         times = sorted(time for measured, _ in runs for time in measured)
         low, middle, high = statistics.quantiles(times, n=4)
         planned = statistics.median(planned for _, planned in runs)
-        print(f"| {grid[0]} | {grid[1]} | {grid[2]} | {grid[4]} | {middle:.0f} | {(high - low) / 2:.0f} | {times[0]:.0f} | {planned:.0f} | "
+        print(f"| {' | '.join(map(str, grid[:6]))} | {middle:.0f} | {(high - low) / 2:.0f} | {times[0]:.0f} | {planned:.0f} | "
               f"{100 * (planned / middle - 1):+.0f} % | {100 * (planned / times[0] - 1):+.0f} % | {load:.1f} |", flush=True)
 
 

@@ -136,6 +136,17 @@ static void write_unit(FILE *file, const lap_tune_t *tune, int u, const lap_tp_o
         write_rule(file, tune, (lap_tp_gemm_t)(unit->gemm + 1), rules);
 }
 
+/* Whether a rule of the file has a method that is ours alone. */
+static bool has_own(const lap_tune_t *tune, const lap_tp_overlap_t *rules)
+{
+    bool own = false;
+    for (int u = 0; u < LAP_TUNE_UNITS; u++) {
+        const lap_tp_method_t method = rules->rules[lap_tune_units[u].gemm].method;
+        own = own || (tune->has[u] && (method == LAP_TP_SERIAL || method == LAP_TP_AUTO));
+    }
+    return own;
+}
+
 lap_status_t lap_tune_write(const lap_tune_t *tune, const lap_tune_entry_t *entry)
 {
     const lap_tune_end_t *end = &entry->end;
@@ -154,6 +165,11 @@ lap_status_t lap_tune_write(const lap_tune_t *tune, const lap_tune_entry_t *entr
     if (end->best != LAP_TUNE_TUNED)
         fprintf(output.file, "# In the end %s was the fastest, and is in this file.\n",
                 lap_tune_way_names[end->best]);
+    if (has_own(tune, &entry->rules))
+        fprintf(output.file,
+                "# NeMo and Megatron do not know the methods serial and auto: they overlap "
+                "such a GEMM in a way of theirs, unless\n# a switch as tp_comm_overlap_ag "
+                "turns off all of its kind.\n");
     for (int u = 0; u < LAP_TUNE_UNITS; u++)
         if (tune->has[u])
             write_unit(output.file, tune, u, &entry->rules, end->best == LAP_TUNE_TUNED);

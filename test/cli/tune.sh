@@ -96,6 +96,7 @@ END
     for u in 1 2 3 4 5 6 7 8; do entry "$first" "^rounds=>choice $u -1 1 1 1 \nrounds"; done
     lap tune -o "$work/mixed.yaml" ${layer% *} --rounds 3
     has 'it is printed where the results are from' "$status $out" '0 ' 'From the cache: measured on 20' 'mixed.yaml has the tuned rules'
+    has '... which says what NeMo makes of serial' "$(<"$work/mixed.yaml")" 'NeMo and Megatron do not know the methods serial and auto'
     is 'the file gives the same passes as the rules that were found' "$(shown --tp-comm-overlap-cfg "$work/mixed.yaml")" "$(shown --auto)"
     ok '... which are not those of auto without the cache' test "$(shown --auto)" != "$(shown --auto --no-cache)"
     ok '... nor those of other layers' test "$(shown --auto --heads 4)" = "$(shown --auto --no-cache --heads 4)"

@@ -7,7 +7,7 @@
 
 #include "graph.h"
 
-#define BRANCHES 16 /* streams that may take part in a graph */
+#define BRANCHES 32 /* streams that may take part in a graph */
 
 typedef struct event {
     CUcontext context;
@@ -165,6 +165,10 @@ static void run_graph(const graph_t *graph)
         int i = 0;
         while (i < run.nbranches && run.branches[i] != op->branch)
             i++;
+        if (i == BRANCHES) {
+            fprintf(stderr, "fake: a graph has more than %d streams\n", BRANCHES);
+            abort();
+        }
         if (i == run.nbranches)
             run.branches[run.nbranches++] = op->branch;
     }

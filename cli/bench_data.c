@@ -42,6 +42,8 @@ static void fill_chunk(const source_t *source, uint64_t index, lap_dtype_t store
 {
     float values[CHUNK];
     unsigned char narrow[CHUNK * sizeof(float)];
+    if (count == 0)
+        return;
     for (size_t i = 0; i < count; i++) {
         const uint64_t at = index + i * source->step;
         const float value = (float)(mix(source->key + at * 0x9e3779b97f4a7c15u) >> 40);

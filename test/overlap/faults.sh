@@ -7,7 +7,7 @@ set -u
 lap=$1 faults=$2 fault=$3 device=${4:-cpu}
 shift $(($# < 4 ? 3 : 4))
 methods=$*
-ranks=4 count=0 failed=0 grace=10 first_ms=20 share=off at_once=1
+ranks=${RANKS:-4} count=0 failed=0 grace=10 first_ms=20 share=off at_once=1
 base=$(mktemp -d) tried=$(mktemp -d)
 trap 'rm -rf "$base" "$tried"' EXIT
 export TMPDIR=$base

@@ -367,6 +367,7 @@ void lap_copy_now(const lap_copy_t *copy);
 /* Every device, stream and event starts with its table. */
 struct lap_device {
     const lap_device_ops_t *ops;
+    unsigned queues; /* that its streams share, see facts.shares_queues; 0: each has one */
 };
 
 /* LAP_ERR_UNSUPPORTED for a value that is no type; `what` is the sentence's first word. */

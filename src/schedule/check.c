@@ -123,6 +123,8 @@ static lap_status_t prove(lap_check_t *check)
         status = lap_check_signals(check);
     if (status == LAP_OK && check->programs)
         status = lap_check_serial(check);
+    if (status == LAP_OK && check->shares_queues)
+        status = lap_check_queues(check);
     check_clear(check);
     return status;
 }
@@ -242,9 +244,12 @@ static lap_status_t check_fragments(lap_check_t *check, const lap_schedule_t **s
     return LAP_OK;
 }
 
-lap_status_t lap_linked_check(const lap_linked_t *const *programs, int size, bool in_line)
+lap_status_t lap_linked_check(const lap_linked_t *const *programs, int size, bool shares_queues)
 {
-    lap_check_t check = {.programs = programs, .ncalls = programs[0]->nfragments, .size = size};
+    lap_check_t check = {.programs = programs,
+                         .ncalls = programs[0]->nfragments,
+                         .size = size,
+                         .shares_queues = shares_queues};
     for (int rank = 0; rank < size; rank++)
         if (programs[rank]->nfragments != check.ncalls)
             return lap_error(LAP_ERR_CHECK, "rank %d has %u fragments, expected %u as rank 0 has",
@@ -263,7 +268,7 @@ lap_status_t lap_linked_check(const lap_linked_t *const *programs, int size, boo
     line.in_line = true;
     if (status == LAP_OK)
         status = prove(&check);
-    if (status == LAP_OK && in_line)
+    if (status == LAP_OK && shares_queues)
         status = play(&line);
     lap_free(schedules);
     lap_free(group);

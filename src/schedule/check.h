@@ -65,6 +65,7 @@ typedef struct lap_check {
     uint32_t nsignals;     /* words of a rank, of all its buffers */
     uint32_t buffer_words; /* of each buffer */
     bool in_line;          /* steps follow one another as they are listed, whatever their streams */
+    bool shares_queues;    /* streams may, where the programs run */
     lap_status_t status;   /* the first failure */
 
     lap_node_t *nodes;
@@ -165,6 +166,9 @@ lap_status_t lap_check_signals(const lap_check_t *check);
  * nothing of the list is left out.
  */
 lap_status_t lap_check_access(lap_check_t *check);
+
+/* check_queues.c: that no wait of a program can hold up what its graph sends before it in the list. */
+lap_status_t lap_check_queues(const lap_check_t *check);
 
 /* check_serial.c: that nothing of a rank runs at the same time as a serial fragment. */
 lap_status_t lap_check_serial(const lap_check_t *check);

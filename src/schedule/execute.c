@@ -3,10 +3,11 @@
  * Running linked programs. Fragments that follow one another without the host are a segment: issued
  * step by step the first time, and then launched as a graph. Graphs of one program are launched on one
  * stream, which ends after all of each; so links lead from one segment to another only where no
- * graph is launched. A program whose foreground waits for its background is one graph, of both.
- * Messages of a pipeline are issued step by step between the graphs of what is computed: branches of one
- * graph may run in any order, and one that waits for a message could hold up the one that it is the answer
- * to. There graphs and messages wait for each other by events.
+ * graph is launched. A program whose foreground waits for its background is one graph, of both, where
+ * each stream can have a hardware queue. Where they share queues its segments are graphs apart, which wait
+ * for each other by events: branches of one graph may run in any order, and one that waits for a peer could
+ * hold up the one that the peer waits for. For the same reason messages of a pipeline are issued step by step between the
+ * graphs of what is computed.
  */
 #include "schedule/execute.h"
 
@@ -37,7 +38,7 @@ struct lap_exec {
     unsigned streams; /* bits: those that it uses */
     bool graphs;      /* it may be launched as graphs, */
     bool one_graph;   /* ... or only as one, of all sets, */
-    bool messages;    /* ... or as graphs between messages, which are none */
+    bool apart;       /* ... or as those of segments, which wait for each other by events */
     bool uncaptured;  /* there was no room for one */
     bool timed;       /* kernels are */
     uint64_t issues;  /* since it was bound */
@@ -61,14 +62,26 @@ static lap_stream_set_t set_of(const lap_exec_t *exec, uint32_t fragment)
     return exec->linked.fragments[fragment].schedule.set;
 }
 
-/* Whether something in the foreground waits for another set. */
-static bool goes_back(const lap_exec_t *exec, uint32_t fragment)
+/* Whether each stream can have a queue of its own. */
+static bool has_queues(const lap_device_t *device, unsigned streams)
 {
-    const lap_fragment_t *from = &exec->linked.fragments[fragment];
-    for (uint32_t i = 0; i < from->nlinks && set_of(exec, fragment) == LAP_FOREGROUND; i++)
-        if (set_of(exec, from->links[i].fragment) != LAP_FOREGROUND)
-            return true;
-    return false;
+    unsigned count = 0;
+    for (; streams; streams &= streams - 1)
+        count++;
+    return device->queues == 0 || count <= device->queues;
+}
+
+/*
+ * A program whose foreground waits for its background is one graph. Where its streams share queues it is one for each
+ * segment: branches of a graph may come to a queue in any order, but graphs come in that of their launches.
+ */
+static void choose_graphs(lap_exec_t *exec)
+{
+    const bool messages = lap_linked_has_messages(&exec->linked);
+    const bool goes_back = lap_linked_goes_back(&exec->linked);
+    exec->one_graph = goes_back && !messages && has_queues(exec->engine->device, exec->streams);
+    exec->apart = messages || (goes_back && !exec->one_graph);
+    lap_linked_cut(&exec->linked, exec->begins);
 }
 
 static lap_status_t create_events(lap_exec_t *exec)
@@ -122,11 +135,8 @@ lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_run
         exec->streams |= runnables[f] ? lap_runnable_stream_bits(runnables[f])
                                       : 1u << lap_stream_of(set_of(exec, f), LAP_STREAM_COMPUTE);
         exec->graphs = exec->graphs && (!runnables[f] || runnables[f]->schedule.graph);
-        exec->one_graph = exec->one_graph || goes_back(exec, f);
     }
-    exec->messages = lap_linked_has_messages(&exec->linked);
-    exec->one_graph = exec->one_graph && !exec->messages;
-    lap_linked_cut(&exec->linked, begins);
+    choose_graphs(exec);
     lap_status_t status = lap_engine_need_streams(engine, exec->streams);
     if (status == LAP_OK)
         status = create_events(exec);
@@ -353,7 +363,7 @@ static lap_status_t capture(lap_exec_t *exec, uint32_t first, uint32_t end)
     lap_saved_error_t saved;
     lap_error_save(&saved);
     const lap_status_t ended = device->graph_end(streams, count, &part->graph);
-    exec->first = exec->messages ? 0 : first;
+    exec->first = exec->apart ? 0 : first;
     if (status == LAP_OK)
         return ended;
     lap_error_restore(&saved);
@@ -376,7 +386,7 @@ static lap_status_t get_graph(lap_exec_t *exec, uint32_t first, uint32_t end)
     else
         LAP_TRY(status);
     part->graph_end = status == LAP_OK ? end : 0;
-    return exec->messages && !part->launched
+    return exec->apart && !part->launched
                ? exec->engine->device->ops->event_create(exec->engine->device, &part->launched)
                : LAP_OK;
 }
@@ -401,15 +411,15 @@ static lap_status_t launch(lap_exec_t *exec, uint32_t first, uint32_t end)
         if (graph_bits(exec, set) & lap_stream_bits((lap_stream_set_t)other))
             LAP_TRY(lap_engine_join(exec->engine, (lap_stream_set_t)other));
     LAP_TRY(lap_engine_take_graph(exec->engine, graph_bits(exec, set)));
-    if (exec->messages)
+    if (exec->apart)
         LAP_TRY(await_outside(exec, first, streams[0]));
     for (uint32_t f = first; f < end; f++)
         announce(&exec->parts[f]);
     LAP_TRY(ops->graph_launch(exec->parts[first].graph, streams[0]));
-    if (exec->messages)
+    if (exec->apart)
         LAP_TRY(ops->event_record(exec->parts[first].launched, streams[0]));
     for (uint32_t f = first; f < end; f++) {
-        if (exec->messages)
+        if (exec->apart)
             exec->parts[f].segment = first;
         count_signals(&exec->parts[f]);
     }
@@ -425,7 +435,7 @@ lap_status_t lap_exec_begin(lap_exec_t *exec)
     exec->first = 0;
     exec->ended = 0;
     exec->joined = 1u << LAP_FOREGROUND;
-    for (uint32_t f = 0; exec->messages && f < exec->linked.nfragments; f++)
+    for (uint32_t f = 0; exec->apart && f < exec->linked.nfragments; f++)
         exec->parts[f].segment = LAP_NO_STEP;
     return exec->launches ? lap_engine_join(exec->engine, LAP_FOREGROUND)
                           : join(exec, LAP_FOREGROUND);
@@ -440,7 +450,7 @@ static lap_status_t issue_segment(lap_exec_t *exec, uint32_t first, uint32_t end
     if (is_launched(exec, set))
         return launch(exec, first, end);
     if (exec->uncaptured && set <= LAP_BACKGROUND) {
-        exec->first = exec->messages ? 0 : first;
+        exec->first = exec->apart ? 0 : first;
         LAP_TRY(join(exec, set));
     }
     return issue_steps(exec, first, end);

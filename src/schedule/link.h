@@ -178,9 +178,11 @@ bool lap_link_counts(const lap_schedule_t *schedule, uint32_t step);
  * Proves the programs of all ranks of a world: see lap_schedule_check. A read of a region must find
  * what the program wrote there, within its scope, or what filled it before; and nothing that was
  * written since for another region in the same memory. Regions are used in the order of the list that the
- * program is made from, and, where that says so, written by as many fragments. `in_line`: and that they cannot deadlock
- * even if each rank runs its steps one after the other: see lap_schedule_check_in_line.
+ * program is made from, and, where that says so, written by as many fragments. `shares_queues`: and that they cannot
+ * deadlock where streams share hardware queues and each segment (segments.h) is a graph. Run step by step in the order of
+ * the list they do not: see lap_schedule_check_in_line. And a wait comes after all that its segment sends before it in
+ * the list.
  */
-lap_status_t lap_linked_check(const lap_linked_t *const *programs, int size, bool in_line);
+lap_status_t lap_linked_check(const lap_linked_t *const *programs, int size, bool shares_queues);
 
 #endif

@@ -4,7 +4,7 @@
  * steps run one by one, in any order that the dependencies allow, has sent at each wait all that it
  * would have sent in the order of the list. So what lap_schedule_check_in_line proves holds for it,
  * too. The pass adds no other dependencies. In a graph of several calls the streams go on with that from
- * call to call, so a call has no streams of its own: the second pair becomes the first.
+ * call to call (check_queues.c proves it), so a call has no streams of its own: the second pair becomes the first.
  */
 #include "core/status.h"
 #include "schedule/lower.h"

@@ -14,6 +14,16 @@ bool lap_linked_has_messages(const lap_linked_t *linked)
     return false;
 }
 
+bool lap_linked_goes_back(const lap_linked_t *linked)
+{
+    for (uint32_t f = 0; f < linked->nfragments; f++)
+        for (uint32_t i = 0; i < linked->fragments[f].nlinks && set_of(linked, f) == LAP_FOREGROUND;
+             i++)
+            if (set_of(linked, linked->fragments[f].links[i].fragment) != LAP_FOREGROUND)
+                return true;
+    return false;
+}
+
 static void cut_at_links(const lap_linked_t *linked, bool *begins)
 {
     for (uint32_t f = 0; f < linked->nfragments; f++)
@@ -28,7 +38,7 @@ void lap_linked_cut(const lap_linked_t *linked, bool *begins)
 {
     for (uint32_t f = 0; f <= linked->nfragments; f++)
         begins[f] = false;
-    if (lap_linked_has_messages(linked))
+    if (lap_linked_has_messages(linked) || lap_linked_goes_back(linked))
         cut_at_links(linked, begins);
     uint32_t last = LAP_NO_STEP; /* what others do has no steps, and is in no segment */
     for (uint32_t f = 0; f < linked->nfragments; f++) {

@@ -74,6 +74,9 @@ FAKE_EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribu
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
         *value = SHARED_MOST;
         return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
+        *value = fake_number("FAKE_MPS", 0);
+        return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
         *value = 1;
         return CUDA_SUCCESS;

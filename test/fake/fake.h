@@ -14,6 +14,7 @@
  *   FAKE_ONE_QUEUE=1   all streams share a queue, where a wait holds up whatever comes after it, and
  *                      a graph runs step by step in any order that its edges allow: the worst that
  *                      a GPU may do
+ *   FAKE_MPS=1         processes are clients of MPS
  *   FAKE_SHARED_FATE=1 when a process whose memory is mapped here dies, every call fails, as it may
  *                      for clients of one MPS server
  *   FAKE_NO_IPC        1: memory has no handle for other processes; 2: they cannot open it

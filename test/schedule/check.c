@@ -510,6 +510,59 @@ static void test_regions(void)
     }
 }
 
+/*
+ * Rank 0 raises a signal that rank 1 answers. Where its wait for the answer may come first, on another stream, each stream
+ * needs a queue: that the signal comes before the answer helps nobody. `fragments`: raise and wait are one, or two.
+ */
+static lap_status_t check_answer(int fragments, bool ordered, lap_stream_set_t set,
+                                 bool shares_queues)
+{
+    lap_linked_t ranks[2] = {{.rank = 0}, {.rank = 1}};
+    const lap_linked_t *programs[] = {&ranks[0], &ranks[1]};
+    for (int i = 0; i < 2 * fragments; i++) {
+        const int rank = i % 2;
+        const lap_problem_t problem = {.rank = rank, .size = 2};
+        lap_fragment_t *fragment = lap_link_fragment(&ranks[rank]);
+        lap_schedule_t *schedule = &fragment->schedule;
+        const bool first = i < 2, last = i >= 2 * (fragments - 1);
+        uint32_t sent = LAP_NO_STEP;
+        lap_schedule_init(schedule, &problem, "test");
+        if (!first)
+            schedule->set = set;
+        if (rank == 1 && first) {
+            (void)lap_add_wait(schedule, SEND, 0, lap_signal_data(0), 1);
+            lap_expect(schedule, lap_signal_data(0));
+        }
+        if (rank == 1 && last)
+            (void)lap_add_raise(schedule, SEND, 0, lap_signal_data(1), 0);
+        if (rank == 0 && first)
+            sent = lap_add_raise(schedule, SEND, 1, lap_signal_data(0), 0);
+        if (rank == 0 && last) {
+            const uint32_t wait = lap_add_wait(schedule, COMPUTE, 1, lap_signal_data(1), 1);
+            lap_expect(schedule, lap_signal_data(1));
+            if (ordered)
+                lap_add_dep(schedule, wait, sent);
+        }
+    }
+    const lap_status_t status = lap_linked_check(programs, 2, shares_queues);
+    for (int rank = 0; rank < 2; rank++)
+        lap_linked_clear(&ranks[rank]);
+    return status;
+}
+
+static void test_queues(void)
+{
+    const char *const held = "a wait that may hold up a shared queue";
+    tap_success(check_answer(1, false, LAP_FOREGROUND, false), "a wait that may come too early");
+    tap_failure(check_answer(1, false, LAP_FOREGROUND, true), LAP_ERR_CHECK, held, "step 1 WAIT",
+                "step 0 RAISE", NULL);
+    tap_success(check_answer(1, true, LAP_FOREGROUND, true), "one that depends on the raise");
+    tap_failure(check_answer(2, false, LAP_FOREGROUND, true), LAP_ERR_CHECK, held, "call 1 rank 0 ",
+                "step 0 WAIT", "call 0 rank 0 ", "step 0 RAISE", NULL);
+    tap_success(check_answer(2, false, LAP_BACKGROUND, true),
+                "one in a graph that is launched later");
+}
+
 int main(void)
 {
     test_pair();
@@ -529,5 +582,6 @@ int main(void)
     test_form();
     sequence_clear(&s);
     test_regions();
+    test_queues();
     return tap_done();
 }

@@ -19,6 +19,8 @@
 #include "util/clock.h"
 
 #define PARTS_MOST 64
+#define DRIVER_QUEUES 8         /* hardware queues of a process that asks for no other number, */
+#define MPS_QUEUES 2            /* ... and of one that is a client of MPS */
 #define SM_GROUP 8              /* multiprocessors come in groups of so many */
 #define SM_PAIR 2               /* or, where that would leave many unused, of so many */
 #define OLDEST 80               /* compute capability 8.0 */
@@ -125,6 +127,22 @@ static lap_status_t choose_gpu(lap_cuda_device_t *device, int rank)
                          "GPU %d has compute capability %d.%d, expected 8.0 or later",
                          device->ordinal, major, minor);
     return LAP_OK;
+}
+
+/*
+ * How many streams run side by side, whatever they wait for: as many as the process has asked for, or what an H200
+ * was seen to give one that has not (CUDA 13.0).
+ */
+static unsigned count_queues(const lap_cuda_device_t *device)
+{
+    const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    int asked, mps = 0;
+    if (text && read_number(&text, &asked) && asked > 0)
+        return (unsigned)asked;
+    if (device->api.cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device->gpu) !=
+        CUDA_SUCCESS)
+        mps = 0;
+    return mps ? MPS_QUEUES : DRIVER_QUEUES;
 }
 
 /* ---- which part of it ---- */
@@ -337,6 +355,7 @@ static lap_status_t open_context(lap_cuda_device_t *device)
 static lap_status_t open_all(lap_cuda_device_t *device, int rank)
 {
     LAP_TRY(choose_gpu(device, rank));
+    device->base.queues = count_queues(device);
     LAP_TRY(read_switches(device));
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     const bool relaxed = swap_mode(device, &mode);

@@ -182,11 +182,16 @@ void lap_show_why(const lap_show_train_t *show, uint32_t fragment, const lap_lin
     accesses_t before, after;
     find_accesses(linked, link->fragment, link->dep, &before);
     find_accesses(linked, fragment, link->step, &after);
-    const bool serial =
-        linked->fragments[fragment].serial || linked->fragments[link->fragment].serial;
+    const lap_fragment_t *waiter = &linked->fragments[fragment],
+                         *sender = &linked->fragments[link->fragment];
+    const bool serial = waiter->serial || sender->serial;
+    const bool sends = waiter->buffer != sender->buffer &&
+                       lap_step_waits(&waiter->schedule, link->step) &&
+                       lap_step_sends(&sender->schedule, link->dep);
     snprintf(text, LAP_SHOW_RANGE, "%s",
-             serial ? "which it is not to overlap"
-                    : "which uses the symmetric buffer, or waits for a rank that does");
+             serial  ? "which it is not to overlap"
+             : sends ? "which sends, and could be held up in a queue"
+                     : "which uses the symmetric buffer, or waits for a rank that does");
     for (int found = 0, reads = 1; reads >= 0 && !found; reads--) /* what is read says most */
         for (size_t i = 0; i < before.count && !found; i++)
             for (size_t j = 0; j < after.count && !found; j++) {

@@ -128,7 +128,8 @@ static lap_status_t link_step(lap_nn_t *nn, const lap_nn_source_t *source, lap_n
 static lap_status_t make_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
     const lap_nn_source_t source = lap_nn_chosen(nn);
-    lap_linked_t linked = {.rank = lap_nn_list_place(&nn->list)};
+    lap_linked_t linked = {.rank = lap_nn_list_place(&nn->list),
+                           .shares_queues = nn->engine->device->ops->facts.shares_queues};
     lap_status_t status = LAP_OK;
     lap_nn_link_regions(&nn->list, pass->mode.first, &linked);
     if (pass->mode.replicas)

@@ -131,6 +131,7 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
         lap_nn_list_t *list = &programs->lists[rank];
         lap_linked_t *linked = &programs->programs[rank];
         linked->rank = rank;
+        linked->shares_queues = !linking->as_built && linking->target->device.shares_queues;
         programs->list[rank] = linked;
         LAP_TRY(lap_nn_list_init(list, plan, plan->desc.shards > 1 ? rank : rank % place, kernels));
         if (linking->optimizer)

@@ -580,6 +580,7 @@ lap_status_t lap_stage_link(const lap_stage_linking_t *linking, lap_stage_progra
 {
     *program =
         (lap_stage_program_t){.linked.rank = linking->base + (int)linking->rank * linking->stride};
+    program->linked.shares_queues = linking->target && linking->target->device.shares_queues;
     lap_nn_link_regions(linking->list, linking->copies, &program->linked);
     if (linking->replicas)
         lap_nn_link_wire(linking->list, linking->replicas, &program->linked);

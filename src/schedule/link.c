@@ -41,6 +41,7 @@ typedef struct linker {
     uint32_t first;              /* the first point of the fragment in work */
     uint32_t last[LAP_STREAMS];  /* the latest point of each stream; LAP_NO_STEP: none */
     uint32_t fence[LAP_STREAMS]; /* where a serial fragment began or ended: all since follow it */
+    uint32_t sent[LAP_STREAMS];  /* the latest point of each that sends */
     uint32_t *lasts;             /* the latest of steps that occupy a buffer, of fragments before */
     uint32_t *consumes;          /* of each buffer: the latest CONSUME of fragments before */
     uint32_t nbuffers;
@@ -168,6 +169,14 @@ static void join_grant(linker_t *linker, const lap_schedule_t *schedule, uint32_
                         &linker->points[linker->first + grant].clock);
 }
 
+/* What fragments before have sent on these streams: a wait must not hold it up. */
+static void need_sent(linker_t *linker, unsigned streams)
+{
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (streams >> s & 1 && linker->sent[s] != LAP_NO_STEP)
+            need(linker, linker->sent[s]);
+}
+
 static void link_step(linker_t *linker, uint32_t f, uint32_t index)
 {
     lap_linked_t *linked = linker->linked;
@@ -195,6 +204,8 @@ static void link_step(linker_t *linker, uint32_t f, uint32_t index)
         for (int s = 0; s < LAP_STREAMS; s++)
             if (lasts[s] != LAP_NO_STEP)
                 need(linker, lasts[s]);
+    if (linked->shares_queues && lap_step_waits(&fragment->schedule, index))
+        need_sent(linker, lap_stream_bits(fragment->schedule.set));
     if (lap_link_counts(&fragment->schedule, index) &&
         linker->consumes[fragment->buffer] != LAP_NO_STEP)
         need(linker, linker->consumes[fragment->buffer]);
@@ -218,6 +229,9 @@ static void link_fragment(linker_t *linker, uint32_t f)
         if (lap_link_occupies(linked, fragment, i))
             linker->lasts[(size_t)fragment->buffer * LAP_STREAMS +
                           fragment->schedule.steps[i].stream] = linker->first + i;
+    for (uint32_t i = 0; i < fragment->schedule.nsteps; i++)
+        if (lap_step_sends(&fragment->schedule, i))
+            linker->sent[fragment->schedule.steps[i].stream] = linker->first + i;
     for (uint32_t i = 0; i < fragment->schedule.nsteps; i++)
         if (fragment->schedule.steps[i].kind == LAP_STEP_CONSUME)
             linker->consumes[fragment->buffer] = linker->first + i;
@@ -312,7 +326,7 @@ lap_status_t lap_link(lap_linked_t *linked)
     if (linked->status == LAP_OK && (!linker.points || !linker.lasts || !linker.consumes))
         linked->status = lap_error(LAP_ERR_NO_MEMORY, "no memory to link %zu steps", count);
     for (int s = 0; s < LAP_STREAMS; s++)
-        linker.last[s] = linker.fence[s] = LAP_NO_STEP;
+        linker.last[s] = linker.fence[s] = linker.sent[s] = LAP_NO_STEP;
     for (size_t i = 0; linker.lasts && i < (size_t)linker.nbuffers * LAP_STREAMS; i++)
         linker.lasts[i] = LAP_NO_STEP;
     for (uint32_t i = 0; linker.consumes && i < linker.nbuffers; i++)

@@ -9,7 +9,8 @@
  * On a symmetric buffer fragments follow the rule of schedule.h. Take a step that uses this rank's
  * symmetric memory, or lets a peer use it. It runs after all steps of the buffer's previous fragment
  * that use that memory, or that wait for a peer that does. Where streams count the signals of
- * a buffer, those of a fragment come after the CONSUME of the fragment before it.
+ * a buffer, those of a fragment come after the CONSUME of the fragment before it. Where streams share
+ * queues, a wait comes after all that fragments before it, in its set of streams, send: lower_waits.c.
  *
  * All ranks of a world have the same number of fragments; fragment i of all ranks is one call of the
  * groups that they form.
@@ -113,8 +114,9 @@ typedef struct lap_linked {
     lap_fragment_t *fragments;
     uint32_t nfragments;
     size_t fragments_room;
-    lap_status_t status;           /* the first failure: nothing is added after it */
-    bool counted;                  /* regions say how many fragments are to write them */
+    lap_status_t status; /* the first failure: nothing is added after it */
+    bool counted;        /* regions say how many fragments are to write them */
+    bool shares_queues;  /* streams may: a wait comes after all that its set sends before it */
     const lap_step_watch_t *watch; /* (optional) of a simulation of it */
 } lap_linked_t;
 

@@ -512,12 +512,14 @@ static void test_regions(void)
 
 /*
  * Rank 0 raises a signal that rank 1 answers. Where its wait for the answer may come first, on another stream, each stream
- * needs a queue: that the signal comes before the answer helps nobody. `fragments`: raise and wait are one, or two.
+ * needs a queue: that the signal comes before the answer helps nobody. `fragments`: raise and wait are one, or two;
+ * `links`: these are linked.
  */
-static lap_status_t check_answer(int fragments, bool ordered, lap_stream_set_t set,
+static lap_status_t check_answer(int fragments, bool ordered, bool links, lap_stream_set_t set,
                                  bool shares_queues)
 {
-    lap_linked_t ranks[2] = {{.rank = 0}, {.rank = 1}};
+    lap_linked_t ranks[2] = {{.rank = 0, .shares_queues = shares_queues},
+                             {.rank = 1, .shares_queues = shares_queues}};
     const lap_linked_t *programs[] = {&ranks[0], &ranks[1]};
     for (int i = 0; i < 2 * fragments; i++) {
         const int rank = i % 2;
@@ -544,7 +546,9 @@ static lap_status_t check_answer(int fragments, bool ordered, lap_stream_set_t s
                 lap_add_dep(schedule, wait, sent);
         }
     }
-    const lap_status_t status = lap_linked_check(programs, 2, shares_queues);
+    lap_status_t status = links ? lap_link(&ranks[0]) : LAP_OK;
+    if (status == LAP_OK)
+        status = lap_linked_check(programs, 2, shares_queues);
     for (int rank = 0; rank < 2; rank++)
         lap_linked_clear(&ranks[rank]);
     return status;
@@ -553,14 +557,17 @@ static lap_status_t check_answer(int fragments, bool ordered, lap_stream_set_t s
 static void test_queues(void)
 {
     const char *const held = "a wait that may hold up a shared queue";
-    tap_success(check_answer(1, false, LAP_FOREGROUND, false), "a wait that may come too early");
-    tap_failure(check_answer(1, false, LAP_FOREGROUND, true), LAP_ERR_CHECK, held, "step 1 WAIT",
-                "step 0 RAISE", NULL);
-    tap_success(check_answer(1, true, LAP_FOREGROUND, true), "one that depends on the raise");
-    tap_failure(check_answer(2, false, LAP_FOREGROUND, true), LAP_ERR_CHECK, held, "call 1 rank 0 ",
-                "step 0 WAIT", "call 0 rank 0 ", "step 0 RAISE", NULL);
-    tap_success(check_answer(2, false, LAP_BACKGROUND, true),
+    tap_success(check_answer(1, false, false, LAP_FOREGROUND, false),
+                "a wait that may come too early");
+    tap_failure(check_answer(1, false, false, LAP_FOREGROUND, true), LAP_ERR_CHECK, held,
+                "step 1 WAIT", "step 0 RAISE", NULL);
+    tap_success(check_answer(1, true, false, LAP_FOREGROUND, true),
+                "one that depends on the raise");
+    tap_failure(check_answer(2, false, false, LAP_FOREGROUND, true), LAP_ERR_CHECK, held,
+                "call 1 rank 0 ", "step 0 WAIT", "call 0 rank 0 ", "step 0 RAISE", NULL);
+    tap_success(check_answer(2, false, false, LAP_BACKGROUND, true),
                 "one in a graph that is launched later");
+    tap_success(check_answer(2, false, true, LAP_FOREGROUND, true), "one that linking has ordered");
 }
 
 int main(void)

@@ -15,22 +15,42 @@
 /* ---- clocks ---- */
 
 /*
- * Each rank reads its clock before and after a collective. Rank r came to it before rank 0 left it,
- * and left it after rank 0 came: that bounds the difference of their clocks from both sides, and the
- * narrowest bounds of some rounds count.
+ * Each rank reads its clock before and after a collective. The last rank of a host came to it before the first of the
+ * host of rank 0 left it, and the first left it after the last of that host came: this bounds the difference of the
+ * clocks of two hosts from both sides, and the narrowest bounds of some rounds count.
  */
 typedef struct bounds {
-    int64_t least, most; /* of what is to be added to the times of a rank */
+    int64_t least, most; /* of what is to be added to the times of a host */
 } bounds_t;
 
+/* Of a rank; or of a host: when its last rank came, and its first one left. */
 typedef struct reading {
     uint64_t came, left;
+    uint64_t host; /* the first rank of the group that has the same clock */
 } reading_t;
 
 static bool has_same_clock(const lap_group_t *group, int rank)
 {
     const lap_world_t *world = group->world;
     return world->kind == LAP_WORLD_THREADS || world->peers[group->members[rank]].heap_fd >= 0;
+}
+
+static uint64_t host_of(const lap_group_t *group)
+{
+    int first = 0;
+    while (first != group->rank && !has_same_clock(group, first))
+        first++;
+    return (uint64_t)first;
+}
+
+/* Makes the reading of each first rank that of its host. */
+static void join_hosts(reading_t *all, size_t size)
+{
+    for (size_t r = 0; r < size; r++) {
+        reading_t *host = &all[all[r].host];
+        host->came = all[r].came > host->came ? all[r].came : host->came;
+        host->left = all[r].left < host->left ? all[r].left : host->left;
+    }
 }
 
 static void narrow(bounds_t *bounds, const reading_t *zero, const reading_t *own)
@@ -57,20 +77,22 @@ lap_status_t lap_clock_offsets(lap_group_t *group, lap_clock_offset_t *clocks)
     for (size_t r = 0; r < size && status == LAP_OK; r++)
         bounds[r] = (bounds_t){INT64_MIN, INT64_MAX};
     for (int i = 0; i < CLOCK_ROUNDS && status == LAP_OK; i++) {
-        reading_t mine = {.came = lap_now_ns()};
+        reading_t mine = {.came = lap_now_ns(), .host = host_of(group)};
         status = lap_group_barrier(group);
         mine.left = lap_now_ns();
         if (status == LAP_OK)
             status = lap_group_allgather(group, &mine, sizeof(mine), all);
+        if (status == LAP_OK)
+            join_hosts(all, size);
         for (size_t r = 0; r < size && status == LAP_OK; r++)
-            narrow(&bounds[r], &all[0], &all[r]);
+            narrow(&bounds[all[r].host], &all[0], &all[all[r].host]);
     }
     for (size_t r = 0; r < size && status == LAP_OK; r++) {
-        const bool same = has_same_clock(group, (int)r) && has_same_clock(group, 0);
-        const int64_t width = bounds[r].most - bounds[r].least;
-        clocks[r] = same || r == 0 ? (lap_clock_offset_t){0, 0}
-                                   : (lap_clock_offset_t){bounds[r].least + width / 2,
-                                                          (uint64_t)(width / 2) + 1};
+        const bounds_t *host = &bounds[all[r].host];
+        const int64_t width = host->most - host->least;
+        clocks[r] = all[r].host == 0
+                        ? (lap_clock_offset_t){0, 0}
+                        : (lap_clock_offset_t){host->least + width / 2, (uint64_t)(width / 2) + 1};
     }
     lap_free(bounds);
     lap_free(all);

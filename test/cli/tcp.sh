@@ -48,6 +48,18 @@ last='two hosts of two ranks'
 timeout 60 bash "$hosts" 2 "$LAP" train --layer layernorm_mlp --seq 8 --heads 4 --head-dim 4 --iters 2 >"$work/out" 2>"$work/err"
 is 'lap train on two hosts of two ranks, with the variables of torchrun' $? 0
 has '... over TCP between them' "$(cat "$work/out")" 'tensor-parallel group: [0, 1, 2, 3]' 'transport hosts' 'Iter 2'
+for r in 3 2 1 0; do
+    LAP_NODE=$((r / 2)) rank $r 4 train --layer layernorm_mlp --tp 2 --dp 2 --seq 8 --heads 4 --head-dim 4 --iters 2 --trace "$work/hosts.json"
+done
+join
+is 'a trace of two hosts' "$statuses" '0 0 0 0 '
+if command -v python3 >/dev/null; then
+    ok '... whose ranks have one clock on a host, and another host has bounds' python3 "$(dirname "$0")/trace.py" "$work/hosts.json" '
+clocks = it["lapstrake"]["measured"]["clocks"]
+assert [clock["bound_us"] for clock in clocks[:2]] == [0, 0] and clocks[2] == clocks[3] and clocks[2]["bound_us"] > 0, clocks
+near = [(s, f) for s, f in flows if s["pid"] // 2 == f["pid"] // 2]
+assert near and all(s["ts"] <= f["ts"] + 0.0015 for s, f in near), near'
+fi
 rank 1 2 $tiny
 rank 0 2 $tiny
 join

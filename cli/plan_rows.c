@@ -19,8 +19,8 @@ static void print_row(const lap_plan_row_t *row, const lap_plan_verdict_t *verdi
     const lap_plan_config_t *config = &verdict->config;
     char grid[64];
     if (verdict->class == LAP_PLAN_REFUSED) {
-        printf("  %-32.32s %-9.9s %-8.8s no plan: %s\n", row->texts[LAP_ROW_MODEL],
-               row->texts[LAP_ROW_GPU], row->texts[LAP_ROW_PRECISION], verdict->why);
+        printf("  %-32.32s %-9.9s %-8.8s no plan, line %zu: %s\n", row->texts[LAP_ROW_MODEL],
+               row->texts[LAP_ROW_GPU], row->texts[LAP_ROW_PRECISION], row->line, verdict->why);
         return;
     }
     snprintf(grid, sizeof(grid), "%zu = %zu x %zu x %zu x %zu", config->gpus, config->tp,
@@ -30,11 +30,21 @@ static void print_row(const lap_plan_row_t *row, const lap_plan_verdict_t *verdi
            verdict->result.seconds, 100 * verdict->error, lap_plan_class_names[verdict->class]);
 }
 
+/* Rows that no error is of. */
+static size_t count_refused(const lap_plan_rows_t *rows, const lap_plan_verdict_t *verdicts)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < rows->count; i++)
+        count += verdicts[i].class == LAP_PLAN_REFUSED;
+    return count;
+}
+
 static void print_errors(const lap_plan_rows_t *rows, const lap_plan_verdict_t *verdicts)
 {
     static const char *const titles[LAP_PLAN_CLASSES] = {
         "Megatron, NeMo, Bridge, dgxc; fp16, bf16, FP8; A100, H100", "FSDP",
         "other GPUs, types and sources", "no plan"};
+    const size_t refused = count_refused(rows, verdicts);
     printf(
         "\nerrors                                                      rows  median %%  90 %% of "
         "them %%  within 20 %%\n");
@@ -45,6 +55,8 @@ static void print_errors(const lap_plan_rows_t *rows, const lap_plan_verdict_t *
             printf("%-58s  %4zu  %8.1f  %14.1f  %8.0f %%\n", titles[class], errors.rows,
                    100 * errors.median, 100 * errors.p90, 100 * errors.within);
     }
+    if (refused > 0)
+        printf("%-58s  %4zu\n", titles[LAP_PLAN_REFUSED], refused);
 }
 
 void lap_plan_print_rows(const lap_plan_rows_t *rows, const lap_plan_verdict_t *verdicts)
@@ -98,7 +110,8 @@ void lap_plan_json_rows(const lap_plan_rows_t *rows, const lap_plan_verdict_t *v
         json_errors(rows, verdicts, (lap_plan_class_t) class);
         printf("}");
     }
-    printf(",\"by_row\":[");
+    printf(",\"%s\":%zu,\"by_row\":[", lap_plan_class_names[LAP_PLAN_REFUSED],
+           count_refused(rows, verdicts));
     for (size_t i = 0; i < rows->count; i++) {
         printf("%s", i ? "," : "");
         json_row(&rows->list[i], &verdicts[i]);

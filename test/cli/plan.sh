@@ -193,6 +193,14 @@ has '... with the reason' "$out" 'does not fit'
 
 # ---- what is wrong ----
 
+# A row whose heads cannot be shared has no plan: it is told with its line, and counted.
+head -n 3 "$LAP_SOURCE_DIR/docs/published_steps.csv" | sed '3s/,64,64,/,60,64,/' >"$work/heads.csv"
+lap plan --validate "$work/heads.csv"
+has 'a row whose heads do not divide: its line, and how many there are' "$status $out" '0 ' 'no plan, line 3: heads is 60, expected a multiple of tp, 8' \
+    "$(printf '%-58s  %4d' 'no plan' 1)"
+lap plan --validate "$work/heads.csv" --json
+has '... as JSON' "$out" '"refused":1,"by_row":[' '"why":"heads is 60'
+
 # refused NAME SENTENCE ARGUMENTS: status 2 and the sentence.
 refused() {
     local name=$1 sentence=$2

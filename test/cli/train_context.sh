@@ -64,7 +64,10 @@ is '... with tensor parallelism, too' "$order" '1attention 0keys 0fc2_dgrad 0pro
 lap show train ${small%% --iters*} --layers 2 --cp 2 --tp 2 --steps
 # streams NAME: on which its calls put and wait for data.
 streams() { awk -v name="$1" '$2 == "forward" || $2 == "backward" { on = / external | AG.GEMM / && index($0, " " name " ") } on && $3 ~ /^(PUT|WAIT)$/ { print $2 }' "$work/out" | sort -u | tr '\n' ' '; }
-is '... where they do not hold up what GEMMs receive' "$(streams 'keys and values')and $(streams fc2_dgrad)" 'receive2 send2 and compute receive send '
+# A GPU may have fewer queues than streams: there the two share theirs, in one order.
+apart='receive2 send2 and compute receive send '
+[ "${LAP_DEVICE:-cpu}" != cuda ] || apart='receive send and compute2 receive send '
+is '... where they do not hold up what GEMMs receive' "$(streams 'keys and values')and $(streams fc2_dgrad)" "$apart"
 # shellcheck disable=SC2086
 lap train $small --tp 2 --cp 2 --compare --quiet
 has '... overlapped or not' "$out" 'The losses are the same to the last bit.'

@@ -50,23 +50,40 @@ void lap_about_cpu(char text[LAP_ABOUT_TEXT])
         snprintf(text, TEXT, "%.64s", machine.machine);
 }
 
-void lap_about_json(const char *device)
+static void put_host(void)
 {
     struct utsname machine;
     if (uname(&machine) != 0)
         memset(&machine, 0, sizeof(machine));
-    char cpu[TEXT], date[32];
-    lap_about_cpu(cpu);
-    lap_cuda_info_t gpus;
-    const bool gpu = strcmp(device, "cuda") == 0 && lap_cuda_info(&gpus) == LAP_OK;
+    lap_json_text("host", machine.nodename);
+}
+
+static void put_date(void)
+{
+    char date[32];
     const time_t now = time(NULL);
     struct tm utc;
     gmtime_r(&now, &utc);
     strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", &utc);
-    lap_json_text("host", machine.nodename);
+    lap_json_text("date", date);
+}
+
+void lap_about_place_json(void)
+{
+    put_host();
+    put_date();
+}
+
+void lap_about_json(const char *device)
+{
+    char cpu[TEXT];
+    lap_about_cpu(cpu);
+    lap_cuda_info_t gpus;
+    const bool gpu = strcmp(device, "cuda") == 0 && lap_cuda_info(&gpus) == LAP_OK;
+    put_host();
     lap_json_text("cpu", cpu);
     lap_json_text("gpu", gpu ? gpus.gpus[0].name : NULL);
     lap_json_text("version", lap_version_string());
     lap_json_text("commit", LAP_COMMIT);
-    lap_json_text("date", date);
+    put_date();
 }

@@ -13,4 +13,7 @@ void lap_about_cpu(char text[LAP_ABOUT_TEXT]);
  */
 void lap_about_json(const char *device);
 
+/* Only ,"host":...,"date":... */
+void lap_about_place_json(void);
+
 #endif

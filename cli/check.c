@@ -371,21 +371,26 @@ static bool check_sense(const lap_args_t *args, const checks_t *checks)
     return true;
 }
 
-static bool parse(const lap_args_t *args, checks_t *checks)
+static bool parse_what(const char *what, size_t *op_p)
 {
-    const size_t most = (size_t)1 << 20;
     const char *words[LAP_KINDS + 4] = {NULL};
     for (size_t kind = 0; kind < LAP_KINDS; kind++)
         words[kind] = lap_kind_words[kind].word;
     words[LAP_KINDS] = "all";
     words[LAP_KINDS + 1] = "train";
     words[LAP_KINDS + 2] = "pipeline";
+    return lap_arg_choice(&command, "what to check", what, words, op_p);
+}
+
+static bool parse(const lap_args_t *args, checks_t *checks)
+{
+    const size_t most = (size_t)1 << 20;
     checks->wire_dtype = LAP_DTYPE_DEFAULT;
-    if (!lap_arg_choice(&command, "what to check", args->positionals[0], words, &checks->op))
+    if (!parse_what(args->positionals[0], &checks->op))
         return false;
     if (checks->op > LAP_KINDS)
         return lap_args_wrong(&command, "%s comes after options; expected lap check %s [OPTIONS]",
-                              words[checks->op], words[checks->op]);
+                              args->positionals[0], args->positionals[0]);
     if (!lap_arg_list(&command, "--method", args->values[METHOD], &checks->methods) ||
         !parse_ranks(args->values[RANKS], &checks->first, &checks->last) ||
         !lap_arg_target(&command, args->values[TARGET], &checks->target) ||
@@ -411,6 +416,9 @@ int lap_cli_check(int argc, char **argv)
         return lap_cli_check_train(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "pipeline") == 0)
         return lap_cli_check_pipeline(argc - 1, argv + 1);
+    size_t op; /* a wrong word comes before options that would be right with another */
+    if (argc > 1 && argv[1][0] != '-' && !parse_what(argv[1], &op))
+        return LAP_CLI_USAGE;
     int status = lap_args_parse(&command, argc, argv, &args);
     if (status != LAP_CLI_GO)
         return status;

@@ -19,6 +19,7 @@
 
 #include <lap/lap.h>
 
+#include "about.h"
 #include "cli.h"
 #include "core/file.h"
 #include "core/make.h"
@@ -382,10 +383,12 @@ int lap_cli_info(int argc, char **argv)
         return status;
     page_t page = {.json = args.given[JSON]};
     const char *version = lap_version_string();
-    if (page.json)
+    if (page.json) {
         printf("{\"version\":\"%s\",\"commit\":\"%s\"", version, LAP_COMMIT);
-    else
+        lap_about_place_json();
+    } else {
         printf("Lapstrake %s\n", version);
+    }
     show_build(&page);
     show_backends(&page);
     show_types(&page);

@@ -95,22 +95,27 @@ typedef struct request {
 
 /* ---- reading ---- */
 
-static bool parse_kind(const lap_args_t *args, lap_op_kind_t *kind_p)
+static bool parse_what(const char *what, size_t *kind_p)
 {
     const char *words[LAP_KINDS + 3] = {NULL};
-    size_t kind;
     for (size_t i = 0; i < LAP_KINDS; i++)
         words[i] = lap_kind_words[i].word;
     words[LAP_KINDS] = "train";
     words[LAP_KINDS + 1] = "pipeline";
-    if (!lap_arg_choice(&command, "what to show", args->positionals[0], words, &kind))
+    return lap_arg_choice(&command, "what to show", what, words, kind_p);
+}
+
+static bool parse_kind(const lap_args_t *args, lap_op_kind_t *kind_p)
+{
+    size_t kind;
+    if (!parse_what(args->positionals[0], &kind))
         return false;
     if (kind >= LAP_KINDS)
         return lap_args_wrong(&command, "%s comes after options; expected lap show %s [OPTIONS]",
-                              words[kind], words[kind]);
+                              args->positionals[0], args->positionals[0]);
     if (args->npositionals != 4)
         return lap_args_wrong(&command, "%s takes the three sizes M N K: got %zu of them",
-                              words[kind], args->npositionals - 1);
+                              args->positionals[0], args->npositionals - 1);
     *kind_p = (lap_op_kind_t)kind;
     return true;
 }
@@ -266,6 +271,9 @@ int lap_cli_show(int argc, char **argv)
         return lap_cli_show_pipeline(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "train") == 0)
         return lap_cli_show_train(argc - 1, argv + 1);
+    size_t kind; /* a wrong word comes before options that would be right with another */
+    if (argc > 1 && argv[1][0] != '-' && !parse_what(argv[1], &kind))
+        return LAP_CLI_USAGE;
     const int parsed = lap_args_parse(&command, argc, argv, &args);
     if (parsed != LAP_CLI_GO)
         return parsed;

@@ -38,6 +38,10 @@ bool lap_train_pipeline(lap_train_t *train, const lap_args_t *args)
     pipeline->schedule = schedule                       ? schedule
                          : pipeline->virtual_stages > 1 ? "interleaved"
                                                         : "1f1b";
+    if (strcmp(pipeline->schedule, "interleaved") == 0 && pipeline->virtual_stages == 1)
+        return lap_args_wrong(args->command,
+                              "--virtual-pp is 1 with --schedule interleaved; expected 2 to %d",
+                              LAP_NN_CHUNKS);
     if (train->grid.pp > 1 && train->desc.kind != LAP_NN_MODEL)
         return lap_args_wrong(args->command,
                               "--pp is %d; expected --model with it: only models are cut into the "

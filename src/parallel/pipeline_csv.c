@@ -31,11 +31,25 @@ static uint32_t read_number(const char **text)
     return number < LAP_PIPE_MOST ? number : UINT32_MAX;
 }
 
+/* The beginning of a cell, for a sentence: what no terminal should be sent is \xNN. */
+enum { SHOWN = 40 };
+static const char *show_cell(const char *cell, char text[4 * SHOWN + 1])
+{
+    size_t used = 0;
+    for (int i = 0; i < SHOWN && cell[i]; i++) {
+        const unsigned char byte = (unsigned char)cell[i];
+        const bool plain = byte >= ' ' && byte < 0x7f;
+        used += (size_t)snprintf(text + used, 5, plain ? "%c" : "\\x%02x", byte);
+    }
+    text[used] = '\0';
+    return text;
+}
+
 static lap_status_t read_action(lap_pipeline_t *pipeline, const char *text, const char *name)
 {
     const uint32_t rank = pipeline->ranks - 1;
     const char *rest = text, *letters = "FBIW";
-    char word[16];
+    char word[16], shown[4 * SHOWN + 1];
     const uint32_t stage = read_number(&rest);
     const size_t length = strspn(rest, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_");
     snprintf(word, sizeof(word), "%.*s", (int)length, rest);
@@ -45,11 +59,10 @@ static lap_status_t read_action(lap_pipeline_t *pipeline, const char *text, cons
     const uint32_t micro = read_number(&rest);
     const char *letter = length == 1 ? strchr(letters, word[0]) : NULL;
     if (stage == UINT32_MAX || micro == UINT32_MAX || !letter || *rest != '\0')
-        return lap_error(
-            LAP_ERR_INVALID,
-            "%s, line %u: the action is '%.40s', expected one such as 0F3: a stage, F, "
-            "B, I or W, and a micro-batch, both less than %u",
-            name, (unsigned)rank + 1, text, LAP_PIPE_MOST);
+        return lap_error(LAP_ERR_INVALID,
+                         "%s, line %u: the action is '%s', expected one such as 0F3: a stage, F, "
+                         "B, I or W, and a micro-batch, both less than %u",
+                         name, (unsigned)rank + 1, show_cell(text, shown), LAP_PIPE_MOST);
     pipeline->stages = stage >= pipeline->stages ? stage + 1 : pipeline->stages;
     pipeline->micros = micro >= pipeline->micros ? micro + 1 : pipeline->micros;
     lap_pipe_add(pipeline, rank, (lap_pipe_work_t)(letter - letters), stage, micro);

@@ -169,4 +169,5 @@ wrong 'external-rs has no option --n' -- external-rs --n 12
 wrong 'bulk-rs can have bias-grad' -- bulk-rs --epilogue gelu
 wrong "'rs'" -- ag rs
 wrong "'--frob'" -- all --frob
+wrong "what to check is 'trian'" "did you mean 'train'?" -- trian --model gpt --tp 2
 finish

@@ -38,8 +38,11 @@ has 'LAP_BLAS_EVEN that is no number' "$out" "LAP_BLAS_EVEN is 'yes', expected a
 lap info --json
 is 'JSON: status 0, one line' "$status$err $(wc -l <"$work/out")" '0 1'
 ok 'JSON: an object with the facts' python3 -c '
-import json, os, sys
+import datetime, json, os, socket, sys
 info = json.load(open(sys.argv[1]))
+then = datetime.datetime.strptime(info["date"], "%Y-%m-%dT%H:%M:%S%z")
+assert info["host"] == socket.gethostname() and info["commit"], info
+assert abs((datetime.datetime.now(datetime.timezone.utc) - then).total_seconds()) < 300, info["date"]
 machine = info["machine"]
 assert info["version"] and info["build"]["compiler"] and info["build"]["openblas"]
 assert set(info["devices"]) >= {"cpu", "ref"} and "shm" in info["transports"]

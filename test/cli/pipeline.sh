@@ -46,6 +46,9 @@ lap check pipeline --schedule "$work/missing.csv"
 has 'a missing action: rank and action' "$status $err" '1 ' 'rank 0, action' '7W3: its gradient of the input does not come before it'
 lap check pipeline --schedule "$work/zb-v.csv"
 has 'a table that is right' "$status $out" '0 ' '4 ranks, 8 stages, 8 micro-batches' 'proved'
+printf '0F0,\033[2J\377F\n' >"$work/bytes.csv"
+lap check pipeline --schedule "$work/bytes.csv"
+has 'bytes that are no text are spelled out' "$status $err" "line 1: the action is '\\x1b[2J\\xffF', expected one such as 0F3"
 lap show pipeline --schedule "$work/no.csv"
 has 'no file' "$status $err" "cannot open '$work/no.csv'"
 ln -s /dev/zero "$work/zero.csv"

@@ -91,6 +91,8 @@ has "another library's call" "$status $err" '2 lap show: --predict: method cubla
 lap show trian
 is 'what is no operator' "$status $err" \
     "2 lap show: what to show is 'trian'; expected ag, rs, ar, gemm, bulk-ag, bulk-rs, external-ag, external-rs, train or pipeline; did you mean 'train'?"
+lap show trian --model gpt
+has '... also before options of another' "$status $err" "2 lap show: what to show is 'trian'" "did you mean 'train'?"
 lap show ag 8 8
 is 'too few sizes' "$status $err" '2 lap show: ag takes the three sizes M N K: got 2 of them'
 lap show --json train

@@ -139,6 +139,7 @@ printf '0F0,0F1,0F2,0B0,0B1,0B2,0B3\n,1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n' >"$work
 refuse "rank 0, action 6, 0B3: its forward does not come before it" --tp 1 --pp 2 --schedule "$work/missing.csv"
 printf '0F0,0B0,0F1,0F2,0F3,0B1,0B2,0B3\n1F0,1F1,1B0,1B1,1F2,1B2,1F3,1B3\n' >"$work/deadlock.csv"
 refuse "deadlock: rank 0, action 1, 0B0 waits for 1B0" --tp 1 --pp 2 --schedule "$work/deadlock.csv"
+refuse '--virtual-pp is 1 with --schedule interleaved; expected 2 to 128' --tp 1 --pp 2 --schedule interleaved --virtual-pp 1
 refuse "$work/table.csv is for 2 ranks, expected the 3 of the pipeline" --tp 1 --pp 3 --schedule "$work/table.csv"
 refuse "lap train: --micro-batches is 2, expected the 4 that $work/table.csv is for" --tp 1 --pp 2 --schedule "$work/table.csv" --micro-batches 2
 refuse "no pipeline schedule '1f1', expected 1f1b, interleaved, zb-h1, zb-v or 1f1b-eager; did you mean 1f1b?" --tp 1 --pp 2 --schedule 1f1

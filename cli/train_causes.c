@@ -107,6 +107,7 @@ typedef struct explaining {
     lap_trace_t call;
     size_t *ends;
     uint32_t number;
+    lap_work_t besides;     /* what all ranks did */
     lap_intervals_t work;   /* of this rank, joined, */
     lap_intervals_t others; /* and pauses in which it waited for other groups */
     lap_intervals_t calls;  /* the time of those before, joined */
@@ -240,7 +241,8 @@ static lap_status_t explaining_init(explaining_t *explaining, const telling_t *t
     const lap_trace_t *all = told->all;
     const size_t size = (size_t)all->size;
     *explaining = (explaining_t){
-        .told = told, .call = {.size = all->size, .emulated = all->emulated, .work = all}};
+        .told = told,
+        .call = {.size = all->size, .emulated = all->emulated, .work = &explaining->besides}};
     explaining->call.records = lap_alloc(all->nrecords, sizeof(*explaining->call.records));
     explaining->call.calls = lap_alloc(size, sizeof(*explaining->call.calls));
     explaining->ends = lap_alloc(size, sizeof(*explaining->ends));
@@ -250,7 +252,7 @@ static lap_status_t explaining_init(explaining_t *explaining, const telling_t *t
         explaining->work.failed)
         return no_memory(all);
     find_ranks(all, explaining->ends);
-    return LAP_OK;
+    return lap_work_init(&explaining->besides, all);
 }
 
 static void explaining_clear(explaining_t *explaining)
@@ -258,6 +260,7 @@ static void explaining_clear(explaining_t *explaining)
     lap_free(explaining->call.records);
     lap_free(explaining->call.calls);
     lap_free(explaining->ends);
+    lap_work_clear(&explaining->besides);
     lap_intervals_clear(&explaining->work);
     lap_intervals_clear(&explaining->others);
     lap_intervals_clear(&explaining->calls);

@@ -3,9 +3,10 @@
  * Why arithmetic stood still: from the moment at which it went on, a walk goes back in time along
  * what had to end first. Each stretch of that path is data on the wire, a rank that was busy with
  * something else or had not begun the call, or somebody who could have gone on and was not running:
- * what ranks did besides the call (`work`) tells who was busy. A wait leads to the rank that raised the signal, and on from there, so that who waits for a rank
- * that has no core waits for a core.
+ * what ranks did besides the call (`work`) tells who was busy. A wait leads to the rank that raised
+ * the signal, and on from there, so that who waits for a rank that has no core waits for a core.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/status.h"
@@ -79,6 +80,57 @@ static uint64_t delay_in(const lap_trace_record_t *record, uint64_t begin, uint6
     return (uint64_t)((double)record->delays.running * ((double)(end - begin) / whole));
 }
 
+/* ---- what ranks did besides ---- */
+
+static int compare_done(const void *left, const void *right)
+{
+    const lap_done_t *a = left, *b = right;
+    if (a->record->rank != b->record->rank)
+        return a->record->rank < b->record->rank ? -1 : 1;
+    const uint64_t x = a->record->span.end, y = b->record->span.end;
+    return x != y ? (x < y ? -1 : 1) : (a->record > b->record) - (a->record < b->record);
+}
+
+lap_status_t lap_work_init(lap_work_t *work, const lap_trace_t *trace)
+{
+    *work = (lap_work_t){.list = lap_alloc(trace->nrecords, sizeof(*work->list))};
+    if (!work->list)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the work of %zu records",
+                         trace->nrecords);
+    for (size_t i = 0; i < trace->nrecords; i++) {
+        const lap_trace_record_t *it = &trace->records[i];
+        if (it->span.begin < it->span.end &&
+            (it->count > 0 || lap_step_computes(it->kind, it->stream)))
+            work->list[work->count++] = (lap_done_t){it, lap_record_start(it)};
+    }
+    qsort(work->list, work->count, sizeof(*work->list), compare_done);
+    for (size_t i = work->count; i-- > 1;)
+        if (work->list[i - 1].record->rank == work->list[i].record->rank)
+            work->list[i - 1].first = sooner(work->list[i - 1].first, work->list[i].first);
+    return LAP_OK;
+}
+
+void lap_work_clear(lap_work_t *work)
+{
+    lap_free(work->list);
+    *work = (lap_work_t){.list = NULL};
+}
+
+/* How many are of ranks before this one, or of this one and ended before a moment. */
+static size_t done_before(const lap_work_t *work, int rank, uint64_t when)
+{
+    size_t low = 0, high = work->count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        const lap_trace_record_t *it = work->list[middle].record;
+        if (it->rank < rank || (it->rank == rank && it->span.end < when))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* Something that a rank computed, or that it waited for in another call. */
 static bool is_work(const walk_t *walk, const lap_trace_record_t *record)
 {
@@ -89,16 +141,19 @@ static bool is_work(const walk_t *walk, const lap_trace_record_t *record)
 /* What a rank did besides the call before a moment, the last to end; NULL: nothing that is known. */
 static const lap_trace_record_t *last_work(const walk_t *walk, int rank, uint64_t when)
 {
-    const lap_trace_t *work = walk->trace->work;
-    const lap_trace_record_t *best = NULL;
-    for (size_t i = 0; work && i < work->nrecords; i++) {
-        const lap_trace_record_t *it = &work->records[i];
-        if (it->rank == rank && lap_record_start(it) < when && it->span.begin < it->span.end &&
-            (!best || sooner(it->span.end, when) > sooner(best->span.end, when)) &&
-            is_work(walk, it))
-            best = it;
+    const lap_work_t *work = walk->trace->work;
+    const size_t ended = work ? done_before(work, rank, when) : 0;
+    for (size_t i = ended; work && i < work->count; i++) { /* what was not over yet */
+        const lap_trace_record_t *it = work->list[i].record;
+        if (it->rank != rank || work->list[i].first >= when)
+            break;
+        if (lap_record_start(it) < when && is_work(walk, it))
+            return it;
     }
-    return best;
+    for (size_t i = ended; i > 0 && work->list[i - 1].record->rank == rank; i--)
+        if (is_work(walk, work->list[i - 1].record))
+            return work->list[i - 1].record;
+    return NULL;
 }
 
 /* [begin, end) of a rank between two steps of the call: for `cause`, unless it did something else. */

@@ -144,10 +144,10 @@ struct lap_trace {
         uint32_t calls;
     } groups[LAP_TRACE_GROUPS]; /* for lap_trace_number */
     size_t ngroups;
-    lap_trace_call_t *calls; /* after gathering: of each rank; else NULL */
-    const struct lap_trace
-        *work;                  /* what its ranks did in other calls and kernels; NULL: not known */
+    lap_trace_call_t *calls;    /* after gathering: of each rank; else NULL */
     lap_clock_offset_t *clocks; /* the same */
+    const struct lap_work
+        *work; /* what its ranks did in other calls and kernels; NULL: not known */
 };
 
 /* Frees what it holds: for a trace that is part of something. */
@@ -296,6 +296,22 @@ typedef struct lap_trace_view {
 lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, const lap_intervals_t *work,
                             lap_trace_view_t *view_p);
 void lap_trace_view_clear(lap_trace_view_t *view);
+
+/* Something that a rank computed or waited for. */
+typedef struct lap_done {
+    const lap_trace_record_t *record;
+    uint64_t first; /* the least begin of this and of what the rank ended later */
+} lap_done_t;
+
+/* All of a trace, rank by rank in the order of their ends. */
+typedef struct lap_work {
+    lap_done_t *list;
+    size_t count;
+} lap_work_t;
+
+/* The trace lives as long as this, which the caller clears, also after a failure. LAP_ERR_NO_MEMORY. */
+lap_status_t lap_work_init(lap_work_t *work, const lap_trace_t *trace);
+void lap_work_clear(lap_work_t *work);
 
 /* The part of lap_trace_view that finds the causes of `idle`: see cause.c. */
 lap_status_t lap_trace_find_causes(const lap_trace_t *trace, int rank, lap_trace_view_t *view);

@@ -5,6 +5,7 @@
  * the causes are always as long as the pauses.
  */
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "schedule/trace.h"
@@ -141,34 +142,84 @@ static void test_late(void)
     expect("a rank that computes and has half a core", 50, 350, 400, 1, 1);
 }
 
+/* As expect, where ranks also did what is in `besides`. */
+static void expect_besides(const lap_trace_t *besides, const char *what, uint64_t wire,
+                           uint64_t late, uint64_t core)
+{
+    lap_work_t work;
+    if (tap_success(lap_work_init(&work, besides), "%s: the work", what)) {
+        trace->work = &work;
+        expect(what, wire, late, core, 1, 1);
+    }
+    trace->work = NULL;
+    lap_work_clear(&work);
+}
+
 /* What ranks did besides the call, of which rank 1 has begun and not sent: a kernel, or a wait in another call. */
 static void test_besides(void)
 {
     lap_trace_record_t other = {.rank = 1, .kind = LAP_STEP_KERNEL, .call = LAP_NO_CALL};
-    const lap_trace_t work = {.size = 2, .records = &other, .nrecords = 1};
+    const lap_trace_t besides = {.size = 2, .records = &other, .nrecords = 1};
     other.span = (lap_span_t){START, START, START + 700};
     begin(2, false);
     lap_trace_record_t *put = wait_for(800, 850, 850);
     expect("a rank that has begun and not sent", 50, 0, 750, 1, 1);
-    trace->work = &work;
-    expect("... since a kernel ran", 50, 600, 150, 1, 1);
+    expect_besides(&besides, "... since a kernel ran", 50, 600, 150);
     other.delays.running = 350;
-    expect("... on half a core", 50, 300, 450, 1, 1);
+    expect_besides(&besides, "... on half a core", 50, 300, 450);
     other.delays.running = 0;
     other.kind = LAP_STEP_WAIT;
-    expect("... that was no kernel", 50, 0, 750, 1, 1);
+    expect_besides(&besides, "... that was no kernel", 50, 0, 750);
     other.count = 1;
-    expect("a rank that waits in another call", 50, 600, 150, 1, 1);
+    expect_besides(&besides, "a rank that waits in another call", 50, 600, 150);
     other.call = 0;
-    expect("... which is the same", 50, 0, 750, 1, 1);
+    expect_besides(&besides, "... which is the same", 50, 0, 750);
     other.call = LAP_NO_CALL;
     other.rank = 0;
-    expect("... or of somebody else", 50, 0, 750, 1, 1);
+    expect_besides(&besides, "... or of somebody else", 50, 0, 750);
     other.rank = 1;
     add(1, LAP_STEP_RAISE, LAP_STREAM_SEND, 100, 110);
     put->delays.before = 200; /* of the 690 between the two steps */
-    expect("between two steps it had no core", 60, 490, 250, 1, 1);
-    trace->work = NULL;
+    expect_besides(&besides, "between two steps it had no core", 60, 490, 250);
+}
+
+/* Several things at once, in any order: rank 1 is busy from 200 to 600, from 650 to 700 and over the end of the pause. */
+static void test_several(void)
+{
+    static const uint64_t spans[][2] = {{790, 990}, {810, 820}, {200, 600},
+                                        {0, 90},    {650, 700}, {300, 400}};
+    enum { COUNT = sizeof(spans) / sizeof(spans[0]) };
+    lap_trace_record_t others[COUNT + 1] = {{.rank = 0}};
+    const lap_trace_t besides = {.size = 2, .records = others, .nrecords = COUNT + 1};
+    for (int i = 0; i <= COUNT; i++) {
+        const uint64_t *span = i < COUNT ? spans[i] : (const uint64_t[]){100, 790};
+        others[i] =
+            (lap_trace_record_t){.rank = i < COUNT, .kind = LAP_STEP_KERNEL, .call = LAP_NO_CALL};
+        others[i].span = (lap_span_t){START + span[0], START + span[0], START + span[1]};
+    }
+    begin(2, false);
+    wait_for(800, 850, 850);
+    expect_besides(&besides, "a rank that did several things", 50, 460, 290);
+}
+
+/* A step has as many: each is looked up, and not looked for among all. */
+static void test_many(void)
+{
+    enum { MANY = 400000, EACH = 2 };
+    lap_trace_record_t *others = calloc(MANY, sizeof(*others));
+    const lap_trace_t besides = {.size = 2, .records = others, .nrecords = MANY};
+    begin(2, false);
+    wait_for(EACH * MANY, EACH * MANY, EACH * MANY);
+    trace->records[1].span.begin = trace->records[1].span.end = START + EACH * MANY;
+    trace->end = trace->calls[0].end = trace->calls[1].end = START + EACH * MANY;
+    for (uint64_t i = 0; others && i < MANY; i++)
+        others[i] = (lap_trace_record_t){
+            .rank = 1,
+            .kind = LAP_STEP_KERNEL,
+            .call = LAP_NO_CALL,
+            .span = {START + EACH * i, START + EACH * i, START + EACH * i + 1}};
+    expect_besides(&besides, "many small kernels", 0, MANY - 50, MANY - 50);
+    free(others);
 }
 
 static void test_core(void)
@@ -214,6 +265,8 @@ int main(void)
     test_wire();
     test_late();
     test_besides();
+    test_several();
+    test_many();
     test_core();
     test_chain();
     test_count();

@@ -125,9 +125,10 @@ has 'two ways to cut a batch' "$status $err" '2 ' '--micro-batch and --micro-bat
 
 # ---- learning ----
 
-"$LAP" data tokenize --bytes "$LAP_SOURCE_DIR"/README.md "$LAP_SOURCE_DIR"/docs/*.md -o docs.bin >/dev/null
-entropy=$("$LAP" data info docs.bin --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["entropy"])')
-learn=(--model gpt --hidden 64 --heads 4 --layers 2 --seq 64 --data docs.bin --batch 16 --lr 0.001 --lr-warmup-iters 10 --steps 200 --no-trace
+# A text that nobody changes: rounding grows for a step or two where the loss jumps, and in words of the documents it did with some of their commits.
+"$LAP" data tokenize --bytes "$LAP_SOURCE_DIR"/LICENSE -o text.bin >/dev/null
+entropy=$("$LAP" data info text.bin --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["entropy"])')
+learn=(--model gpt --hidden 64 --heads 4 --layers 2 --seq 64 --data text.bin --batch 16 --lr 0.001 --lr-warmup-iters 10 --steps 200 --no-trace
     --no-predict --json)
 for grid in '--tp 1' '--tp 2 --pp 2 --dp 2 --micro-batches 2'; do
     # shellcheck disable=SC2086

@@ -27,8 +27,8 @@ lap_status_t lap_train_timeline_init(lap_train_model_t *model, lap_trace_t *time
 {
     const int size = lap_train_ranks(model->train);
     *timeline = (lap_trace_t){.size = size, .most = LAP_TRACE_MOST / (size_t)size};
-    /* What communication is hidden by are kernels, too, which only a timeline times. */
-    if (!writes_trace(model->train) && !model->train->trace)
+    /* Communication is hidden by kernels, too, which only a timeline times. */
+    if (!model->train->trace)
         return LAP_OK;
     model->timeline = timeline;
     return lap_nn_set_timeline(model->nn, timeline);

@@ -76,8 +76,8 @@ static lap_status_t place(lap_probe_t *probe, lap_update_t *update)
                                probe->memory, update);
 }
 
-/* Both moments, the masters and the gradients are read, and all but the gradients are written. */
-static double update_bytes(const lap_update_t *update)
+/* Gradients are read; masters, and one moment or two, are read and written. */
+static double moved_bytes(const lap_update_t *update)
 {
     const int moments = update->kind == LAP_ADAMW ? 2 : 1;
     return (double)update->count * sizeof(float) * (3 + 2 * moments);
@@ -105,7 +105,7 @@ lap_status_t lap_probe_update(lap_probe_t *probe)
         status = lap_probe_work(probe, issue_squares, &squares, status, &summing);
     lap_probe_free(probe);
     LAP_TRY(status);
-    probe->update_rate = update_bytes(&update) / fmax(updating, 1e-9);
+    probe->update_rate = moved_bytes(&update) / fmax(updating, 1e-9);
     probe->squares_rate = (double)update.count * sizeof(float) / fmax(summing, 1e-9);
     return LAP_OK;
 }

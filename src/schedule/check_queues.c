@@ -14,8 +14,8 @@
 typedef struct queues {
     const lap_check_t *check;
     bool *begins; /* a graph does with a call of a rank, [rank * (ncalls + 1) + call] */
-    uint32_t *
-        sent; /* the latest that its graph sends on each stream of each rank; LAP_CHECK_NONE: nothing */
+    uint32_t
+        *sent; /* by the graph of each rank, the latest on each stream; LAP_CHECK_NONE: nothing */
 } queues_t;
 
 static uint32_t *sent_by(const queues_t *queues, int rank)

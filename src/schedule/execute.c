@@ -6,8 +6,8 @@
  * graph is launched. A program whose foreground waits for its background is one graph, of both, where
  * each stream can have a hardware queue. Where they share queues its segments are graphs apart, which wait
  * for each other by events: branches of one graph may run in any order, and one that waits for a peer could
- * hold up the one that the peer waits for. For the same reason messages of a pipeline are issued step by step between the
- * graphs of what is computed.
+ * hold up the one that the peer waits for. For the same reason messages of a pipeline are issued step by step
+ * between the graphs of what is computed.
  */
 #include "schedule/execute.h"
 

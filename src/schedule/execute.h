@@ -5,8 +5,8 @@
  * before the program comes before all of it, by one join of the engine's streams. Where the target
  * has graphs, a program that is issued again with the same memory is launched as a graph: what follows
  * one another in the foreground, or in the background, is one; all of it is, where the foreground waits
- * for the background and each stream can have a hardware queue, and it is then issued at once. Messages of a pipeline are in no graph, but for
- * those that are sent in the foreground: segments.h.
+ * for the background and each stream can have a hardware queue, and it is then issued at once. Messages
+ * of a pipeline are in no graph, but for those that are sent in the foreground: segments.h.
  */
 #ifndef LAP_SCHEDULE_EXECUTE_H
 #define LAP_SCHEDULE_EXECUTE_H

@@ -298,8 +298,10 @@ static CUresult destroy(CUgraphNode node)
     for (op_t *op = gone->next; op; op = op->next)
         if (op->before == gone)
             op->before = gone->before;
+    if (graph->known == gone)
+        graph->known = last;
     if (graph->last == gone)
-        graph->known = graph->last = last;
+        graph->last = last;
     free(gone);
     return CUDA_SUCCESS;
 }

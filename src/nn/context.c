@@ -25,7 +25,7 @@ static lap_status_t check_heads(const lap_nn_desc_t *desc, int nranks)
         return LAP_OK;
     return lap_error(LAP_ERR_INVALID,
                      "cp_comm is %s, where %zu ranks exchange heads, but a rank has %zu %s: "
-                     "expected a multiple of %zu, or cp_comm p2p or all_gather",
+                     "expected a multiple of %zu, or p2p or all_gather",
                      lap_cp_comm_names[desc->cp_comm], desc->cp_a2a, queries ? here : kv_here,
                      queries ? "heads" : "kv_heads", desc->cp_a2a);
 }

@@ -35,6 +35,7 @@ hidden=$(grep -oE '"cp":[^}]*' "$work/out" | grep -oE '"hidden_ms":[^,}]+' | awk
 ok "keys and values are hidden for a while: ${hidden:-none} ms" awk "BEGIN { exit !(${hidden:-0} > 0) }"
 
 refuse '--cp-comm-type is a2a, where 4 ranks exchange heads, but a rank has 2 kv_heads' --model llama-tiny --kv-heads 2 --tp 1 --cp 4 --cp-comm-type a2a
+refuse 'but a rank has 8 heads: expected a multiple of 5, or p2p or all_gather' --model gpt --tp 1 --cp 5 --cp-comm-type a2a
 refuse "--cp-comm-type is 'ring'; expected p2p, all_gather, a2a or a2a+p2p" --model llama-tiny --tp 1 --cp 2 --cp-comm-type ring
 refuse '--cp-comm-type is for context parallel; expected --cp 2 or more' --model llama-tiny --tp 1 --cp-comm-type a2a
 refuse '--cp-a2a is for --cp-comm-type a2a+p2p' --model llama-tiny --tp 1 --cp 2 --cp-a2a 2

@@ -35,6 +35,10 @@ CUDA_DEVICE_MAX_CONNECTIONS='' FAKE_MPS=1 train --tp 2 --dp 2
 is '... but not those of a client of MPS' "$((launches > 2 * once)):$losses" "1:$enough"
 CUDA_DEVICE_MAX_CONNECTIONS=4 train --tp 2 --dp 2
 is '... and not fewer than there are streams' "$((launches > 2 * once)):$losses" "1:$enough"
+for number in 33 8x 0; do
+    CUDA_DEVICE_MAX_CONNECTIONS=$number train --tp 2 --dp 2
+    is "... and $number, which CUDA does not document, is not relied on" "$((launches > 2 * once)):$losses" "1:$enough"
+done
 # What is in the foreground alone is one graph anyway.
 train --tp 4
 enough=$losses once=$launches

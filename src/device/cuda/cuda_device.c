@@ -21,6 +21,7 @@
 #define PARTS_MOST 64
 #define DRIVER_QUEUES 8         /* hardware queues of a process that asks for no other number, */
 #define MPS_QUEUES 2            /* ... and of one that is a client of MPS */
+#define MOST_QUEUES 32          /* that CUDA knows to be asked for */
 #define SM_GROUP 8              /* multiprocessors come in groups of so many */
 #define SM_PAIR 2               /* or, where that would leave many unused, of so many */
 #define OLDEST 80               /* compute capability 8.0 */
@@ -131,14 +132,17 @@ static lap_status_t choose_gpu(lap_cuda_device_t *device, int rank)
 
 /*
  * How many streams run side by side, whatever they wait for: as many as the process has asked for, or what an H200
- * was seen to give one that has not (CUDA 13.0).
+ * was seen to give one that has not (CUDA 13.0). What CUDA makes of a number that it does not document is not known:
+ * it counts as one queue, with which no stream is taken to run beside another.
  */
 static unsigned count_queues(const lap_cuda_device_t *device)
 {
     const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     int asked, mps = 0;
-    if (text && read_number(&text, &asked) && asked > 0)
-        return (unsigned)asked;
+    if (text && *text)
+        return read_number(&text, &asked) && !*text && asked > 0 && asked <= MOST_QUEUES
+                   ? (unsigned)asked
+                   : 1;
     if (device->api.cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device->gpu) !=
         CUDA_SUCCESS)
         mps = 0;

@@ -44,7 +44,7 @@ lap_status_t lap_check_waits(const lap_schedule_t *schedule)
     return status;
 }
 
-/* On a second pair, waits would not come after what other calls send on the first. */
+/* Waits on a second pair would come after what other calls send on the first by links only. */
 static void leave_second_pair(lap_schedule_t *schedule)
 {
     for (uint32_t i = 0; i < schedule->nsteps; i++) {

@@ -225,4 +225,10 @@ lap show train "${small[@]}" --each --json
 has 'forms that exclude each other' "$status $err" '2 ' '--each prints text'
 lap show train "${small[@]}" --svg /nowhere/x.svg
 has 'a picture that cannot be written' "$status $err" '1 ' /nowhere/x.svg
+# Keys of a context have streams of their own, but for a GPU, whose streams may share queues.
+for target in cpu cuda; do
+    lap show train --model gpt --layers 2 --hidden 48 --vocab 96 --seq 16 --heads 12 --head-dim 4 --tp 2 --cp 2 --target $target --json
+    seconds=$(grep -oE '"stream":"(send2|receive2)"' "$work/out" | sort -u | wc -l)
+    is "--target $target: so many streams are those of keys" "$status:$seconds" "0:$([ $target = cpu ] && echo 2 || echo 0)"
+done
 finish

@@ -184,7 +184,7 @@ lap_status_t lap_nn_predict(lap_nn_t *nn, lap_nn_prediction_t *prediction)
     lap_status_t status = lap_probe_init(&probe, nn);
     status = lap_probe_agree(&probe, status);
     if (status == LAP_OK)
-        status = lap_probe_measure(&probe);
+        status = lap_probe_measure(&probe, prediction->step);
     if (status == LAP_OK)
         status = share(&probe, prediction);
     lap_probe_clear(&probe);

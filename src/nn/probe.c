@@ -527,14 +527,13 @@ lap_status_t lap_probe_kernels(lap_probe_t *probe)
     LAP_TRY(lap_probe_calibrate(probe, nn->group, nn->buffer, LAP_FLOAT32, 0, 0, &probe->costs[0]));
     for (uint32_t i = 0; i < nn->list.nsteps; i++)
         LAP_TRY(find_finish(probe, i));
-    LAP_TRY(lap_probe_update(probe));
     return measure_kernels(probe);
 }
 
-lap_status_t lap_probe_measure(lap_probe_t *probe)
+lap_status_t lap_probe_measure(lap_probe_t *probe, bool step)
 {
     LAP_TRY(measure_operators(probe));
-    LAP_TRY(lap_probe_update(probe));
+    LAP_TRY(lap_probe_update(probe, step));
     LAP_TRY(measure_kernels(probe));
     LAP_TRY(measure_cast(probe));
     return probe->nn->engine->device->ops->tries_methods ? lap_probe_steps(probe) : LAP_OK;

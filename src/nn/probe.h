@@ -41,10 +41,10 @@ lap_status_t lap_probe_init(lap_probe_t *probe, lap_nn_t *nn);
 void lap_probe_clear(lap_probe_t *probe);
 
 /*
- * Measures all that the passes of the layers consist of. Collective over the ranks that share weights
+ * Measures all that the passes of the layers consist of, and with `step` the step of an optimizer. Collective over the ranks that share weights
  * and their replicas; when one fails, all do.
  */
-lap_status_t lap_probe_measure(lap_probe_t *probe);
+lap_status_t lap_probe_measure(lap_probe_t *probe, bool step);
 
 /* The same of kernels and epilogues only. */
 lap_status_t lap_probe_kernels(lap_probe_t *probe);
@@ -98,8 +98,8 @@ bool lap_probe_is_alike(const lap_nn_list_t *list, const lap_nn_entry_t *a,
 
 /* ---- probe_update.c ---- */
 
-/* The rates of the optimizer's kernels, if the layers have one. Collective. */
-lap_status_t lap_probe_update(lap_probe_t *probe);
+/* The rates of the optimizer's kernels, with `step` and if the layers have one; else that of a sum. Collective. */
+lap_status_t lap_probe_update(lap_probe_t *probe, bool step);
 
 /*
  * An update of update->count weights in memory of lap_nn_update_bytes(count) bytes, to be measured: writes its

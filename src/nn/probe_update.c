@@ -83,7 +83,7 @@ static double moved_bytes(const lap_update_t *update)
     return (double)update->count * sizeof(float) * (3 + 2 * moments);
 }
 
-lap_status_t lap_probe_update(lap_probe_t *probe)
+lap_status_t lap_probe_update(lap_probe_t *probe, bool step)
 {
     const lap_optimizer_desc_t *desc = &probe->nn->optimizer;
     lap_update_t update = {.kind = desc->kind,
@@ -94,7 +94,7 @@ lap_status_t lap_probe_update(lap_probe_t *probe)
                            .epsilon = desc->epsilon};
     double updating = 0, summing = 0;
     probe->update_rate = probe->squares_rate = probe->costs[0].reduce;
-    if (!probe->nn->has_optimizer)
+    if (!step || !probe->nn->has_optimizer)
         return LAP_OK;
     LAP_TRY(piece_of(probe, &update.count));
     lap_status_t status = place(probe, &update);

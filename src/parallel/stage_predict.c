@@ -213,7 +213,7 @@ static lap_status_t measure(lap_pp_t *pp, figures_t *figures)
     probe.ranks *= pp->pipeline->size;
     status = lap_probe_agree(&probe, status);
     if (status == LAP_OK)
-        status = lap_probe_measure(&probe);
+        status = lap_probe_measure(&probe, true);
     status = lap_group_agree(pp->pipeline, status);
     if (status == LAP_OK)
         status = measure_messages(pp, &probe, &figures->message);

@@ -106,8 +106,11 @@ static void measure(lap_nn_t *nn, lap_optimizer_kind_t kind)
     probe.costs[0].reduce = SUM_RATE;
     for (uint32_t i = 0; i < nn->list.nentries; i++)
         probe.kernels[i].seconds = -1;
+    updated = 0;
+    tap_success(lap_probe_update(&probe, false), "a prediction without the step");
+    tap_ok(updated == 0 && probe.update_rate == SUM_RATE, "measures none of it");
     now = __real_lap_now_ns();
-    tap_success(lap_probe_update(&probe), "the optimizer's kernels are measured");
+    tap_success(lap_probe_update(&probe, true), "the optimizer's kernels are measured");
     now = 0;
     tap_ok(updated >= 4 * 24 * 24, "with a piece as large as an update here (%zu weights)",
            updated);
@@ -133,7 +136,7 @@ static void rank_main(lap_world_t *world, void *arg)
         return;
     tap_success(lap_probe_init(&probe, nn), "a probe without an optimizer");
     probe.costs[0].reduce = SUM_RATE;
-    tap_success(lap_probe_update(&probe), "there is nothing to measure");
+    tap_success(lap_probe_update(&probe, true), "there is nothing to measure");
     tap_ok(probe.update_rate == SUM_RATE, "the rate is that of a sum: %g", probe.update_rate);
     lap_probe_clear(&probe);
     measure(nn, LAP_SGD);

@@ -2,8 +2,9 @@
 /*
  * Which kernel a GEMM gets on a GPU, over the fake driver, whose GEMMs take the time that is set:
  * of two that are about as fast, on Hopper the one that takes less power, elsewhere the one that
- * cuBLASLt proposes first; and always the one that is faster by more than a trifle. What fails on a
- * GPU is reported, and not taken for a GPU that is busy or full.
+ * cuBLASLt proposes first; and always the one that is faster by more than a trifle, unless it adds in
+ * another order than the first: times must not decide about bits. What fails on a GPU is reported,
+ * and not taken for a GPU that is busy or full.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,6 +88,19 @@ static void test_choice(void)
     }
 }
 
+/* However fast it is, on any GPU. */
+static void test_bits(void)
+{
+    static const char *const others[] = {"FAKE_OTHER_ID", "FAKE_OTHER_SPLIT", "FAKE_OTHER_SCHEME"};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        (void)setenv(others[i], "2", 1);
+        const char *tile = choose(ROWS + 8 * (20 + i), 50, 100);
+        (void)unsetenv(others[i]);
+        tap_ok(strcmp(tile, "256x128") == 0, "%s=2, twice as fast: %s, expected 256x128", others[i],
+               tile);
+    }
+}
+
 static void test_failures(void)
 {
     static const struct {
@@ -110,6 +124,7 @@ static void test_failures(void)
 static void test_all(void)
 {
     test_choice();
+    test_bits();
     test_failures();
 }
 

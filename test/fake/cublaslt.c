@@ -245,6 +245,7 @@ static bool can(const struct operation *operation, const struct layout *a, const
 
 /* What is proposed: two that do it, one that is not meant, and one that refuses when it comes to it. */
 enum { NONE, GOOD, WRONG, REFUSES, ALSO_GOOD, PROPOSALS };
+#define FAMILY 66 /* that of the real one's kernels for Hopper */
 
 /* Most of those of the real one need no more than a word. */
 static size_t workspace_of(int algorithm)
@@ -284,11 +285,29 @@ cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algorithm,
                                      cublasLtMatmulAlgoConfigAttributes_t attribute, void *value,
                                      size_t bytes, size_t *written)
 {
-    const uint32_t tile = tile_of((int)algorithm->data[0]);
-    if (attribute != CUBLASLT_ALGO_CONFIG_TILE_ID || bytes != sizeof(tile))
+    const int which = (int)algorithm->data[0];
+    const bool is_other = which == ALSO_GOOD;
+    uint32_t found;
+    switch ((int)attribute) {
+    case CUBLASLT_ALGO_CONFIG_TILE_ID:
+        found = tile_of(which);
+        break;
+    case CUBLASLT_ALGO_CONFIG_ID:
+        found = is_other ? (uint32_t)fake_number("FAKE_OTHER_ID", FAMILY) : FAMILY;
+        break;
+    case CUBLASLT_ALGO_CONFIG_SPLITK_NUM:
+        found = is_other ? (uint32_t)fake_number("FAKE_OTHER_SPLIT", 1) : 1;
+        break;
+    case CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME:
+        found = is_other ? (uint32_t)fake_number("FAKE_OTHER_SCHEME", 0) : 0;
+        break;
+    default:
         return CUBLAS_STATUS_INVALID_VALUE;
-    memcpy(value, &tile, sizeof(tile));
-    *written = sizeof(tile);
+    }
+    if (bytes != sizeof(found))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(value, &found, sizeof(found));
+    *written = sizeof(found);
     return CUBLAS_STATUS_SUCCESS;
 }
 

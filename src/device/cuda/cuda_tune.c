@@ -8,7 +8,8 @@
  * data takes more power, and may lose there what it gains in a short trial. So kernels that are known
  * to move less come first, then the others as cuBLASLt proposes them, large tiles first; and a later
  * one replaces an earlier one only if it is faster by 3 %. Other ranks' use of the GPU during the
- * trial is not known here.
+ * trial is not known here. The outcome of a trial changes no result: kernels that add in another order
+ * than cuBLASLt's first proposal take no part.
  */
 #include <math.h>
 #include <string.h>
@@ -139,6 +140,51 @@ static void put_moves_less_first(const lap_cuda_device_t *device,
                     (size_t)(i - thrifty) * sizeof(*proposals));
             proposals[thrifty++] = found;
         }
+}
+
+/* ---- bits ---- */
+
+/* The order in which a kernel adds: its family, and the parts in which it splits a sum along k. */
+typedef struct sums {
+    int32_t family;
+    uint32_t parts, scheme;
+} sums_t;
+
+static sums_t sums_of(const lap_cuda_device_t *device, const cublasLtMatmulAlgo_t *algorithm)
+{
+    sums_t sums = {0};
+    const struct {
+        cublasLtMatmulAlgoConfigAttributes_t attribute;
+        void *value;
+    } asked[] = {
+        {CUBLASLT_ALGO_CONFIG_ID, &sums.family},
+        {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &sums.parts},
+        {CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &sums.scheme},
+    };
+    size_t written;
+    /* An attribute that a kernel does not have stays 0. */
+    for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++)
+        (void)device->api.cublasLtMatmulAlgoConfigGetAttribute(
+            algorithm, asked[i].attribute, asked[i].value, sizeof(uint32_t), &written);
+    return sums;
+}
+
+/*
+ * Keeps the proposals that give the same bits as the first, in their order, and says how many there
+ * are. Tiles, stages and clusters leave the order of a sum as it is, its split along k does not.
+ */
+static int keep_same_bits(const lap_cuda_device_t *device,
+                          cublasLtMatmulHeuristicResult_t *proposals, int count)
+{
+    const sums_t first = sums_of(device, &proposals[0].algo);
+    int kept = 0;
+    for (int i = 0; i < count; i++) {
+        const sums_t sums = sums_of(device, &proposals[i].algo);
+        if (sums.family == first.family && sums.parts == first.parts &&
+            sums.scheme == first.scheme)
+            proposals[kept++] = proposals[i];
+    }
+    return kept;
 }
 
 /* ---- trials ---- */
@@ -296,6 +342,7 @@ static lap_status_t tune(tuning_t *tuning, cublasLtMatmulHeuristicResult_t *prop
         .aux = (void *)(uintptr_t)tuning->aux,
     };
     LAP_TRY(lap_cuda_plan_point(tuning->plan, api, &pointers));
+    count = keep_same_bits(tuning->device, proposals, count);
     put_moves_less_first(tuning->device, proposals, count);
     LAP_TRY(try_all(tuning, proposals, count, trials));
     proposals[0] = proposals[fastest(trials, count)];

@@ -231,12 +231,12 @@ int lap_cli_check_train(int argc, char **argv)
     if (status == LAP_OK && train.grid.pp > 1)
         status = lap_pp_validate(&desc, train.grid.tp, train.grid.pp, &stages);
     if (status != LAP_OK)
-        return lap_args_refused(command, status, "");
+        return lap_train_refuse(&train, status);
     const uint64_t begin = lap_now_ns();
     status = prove(&train, &desc, target, &proof);
     const double seconds = (double)(lap_now_ns() - begin) * 1e-9;
     if (status != LAP_OK && status != LAP_ERR_CHECK)
-        return lap_args_refused(command, status, "");
+        return lap_train_refuse(&train, status);
     if (train.json)
         print_json(&train, target, &proof, status, seconds);
     else

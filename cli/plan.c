@@ -13,6 +13,7 @@
 
 #include "cli.h"
 #include "core/status.h"
+#include "heads.h"
 #include "nn/nn_fields.h"
 #include "parallel/pipeline.h"
 #include "plan/step_trace.h"
@@ -159,13 +160,27 @@ static bool parse_size(const lap_args_t *args, int option, size_t *size_p)
            lap_arg_size(&command, what, args->values[option], 1, most, size_p);
 }
 
+/* Where the given ranks cannot share the heads, there is no grid to search for. */
+static bool check_heads(const lap_plan_config_t *config)
+{
+    const lap_nn_desc_t *model = &config->model;
+    char advice[LAP_HEADS_TEXT];
+    if (config->tp == 0 || config->gpus % config->tp != 0 || lap_heads_divide(model, config->tp))
+        return true;
+    const bool heads = model->heads % config->tp != 0;
+    lap_heads_advise(model, config->tp, advice);
+    return lap_args_wrong(
+        &command, "--%sheads is %zu, expected a multiple of --tp, %zu (%s would do)",
+        heads ? "" : "kv-", heads ? model->heads : model->kv_heads, config->tp, advice);
+}
+
 static bool parse_grid(const lap_args_t *args, lap_plan_config_t *config)
 {
     return parse_size(args, GPUS, &config->gpus) && parse_size(args, TP, &config->tp) &&
            parse_size(args, PP, &config->pp) && parse_size(args, CP, &config->cp) &&
            parse_size(args, DP, &config->dp) && parse_size(args, VIRTUAL_PP, &config->virtual_pp) &&
            parse_size(args, MICRO_BATCH, &config->micro_batch) &&
-           parse_size(args, GLOBAL_BATCH, &config->global_batch);
+           parse_size(args, GLOBAL_BATCH, &config->global_batch) && check_heads(config);
 }
 
 static bool parse_ways(const lap_args_t *args, lap_plan_config_t *config)

@@ -305,7 +305,7 @@ static int run(const lap_command_t *command, int argc, char **argv, char *const 
         return lap_train_start(&request.train, predict_rank, &request, again);
     if (status == LAP_OK)
         status = show_plan(&request);
-    return status == LAP_OK ? LAP_CLI_OK : lap_args_refused(command, status, "");
+    return status == LAP_OK ? LAP_CLI_OK : lap_train_refuse(&request.train, status);
 }
 
 /* argv[-1] is "show": ranks are started with both words. */

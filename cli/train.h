@@ -127,6 +127,12 @@ lap_status_t lap_train_target(const lap_train_t *train, const char *name,
 int lap_train_check(const lap_train_t *train, int nranks);
 
 /*
+ * Tells why a description is refused, as lap_args_refused. A sentence of the library about a field is one about the option that
+ * the field is made of: kv_heads is --kv-heads, in the spelling of whoever typed it.
+ */
+int lap_train_refuse(const lap_train_t *train, lap_status_t status);
+
+/*
  * The bytes that a rank needs at least where its device has its memory, roughly. Fails as lap_nn_plan
  * does, or without the memory to count them.
  */

@@ -6,6 +6,7 @@
 
 #include "core/environment.h"
 #include "core/status.h"
+#include "heads.h"
 #include "nn/list.h"
 #include "nn/plan.h"
 #include "parallel/grid.h"
@@ -173,11 +174,19 @@ static int check_memory(const lap_train_t *train, int nranks)
         needed / (1 << 30), there / (1 << 30));
 }
 
-/*
- * A sentence of the library about a field is one about the option that the field is made of: kv_heads is --kv-heads, in the
- * spelling of whoever typed it.
- */
-static int refuse(const lap_train_t *train, lap_status_t status)
+/* Where ranks cannot share heads, the sentence says what would do. */
+static void advise(const lap_train_t *train, const char *field, char *sentence, size_t bytes)
+{
+    char advice[LAP_HEADS_TEXT];
+    const bool about = strcmp(field, "heads") == 0 || strcmp(field, "kv-heads") == 0;
+    if (!about || train->desc.heads == 0 || lap_heads_divide(&train->desc, (size_t)train->grid.tp))
+        return;
+    lap_heads_advise(&train->desc, (size_t)train->grid.tp, advice);
+    const size_t used = strlen(sentence);
+    snprintf(sentence + used, bytes - used, " (%s would do)", advice);
+}
+
+int lap_train_refuse(const lap_train_t *train, lap_status_t status)
 {
     static const char *const others[][2] = {{"cp-comm", "cp-comm-type"},
                                             {"lr-decay-steps", "lr-decay-iters"}};
@@ -192,7 +201,8 @@ static int refuse(const lap_train_t *train, lap_status_t status)
             snprintf(field, sizeof(field), "%s", others[i][1]);
     for (int o = 0; o < NOPTIONS && strncmp(text + length, " is ", 4) == 0; o++)
         if (strcmp(lap_train_options[o].name, field) == 0) {
-            snprintf(sentence, sizeof(sentence), "--%s%.900s", field, text + length);
+            snprintf(sentence, sizeof(sentence), "--%s%.800s", field, text + length);
+            advise(train, field, sentence, sizeof(sentence));
             status = lap_error(status, "%s", sentence);
             break;
         }
@@ -215,7 +225,7 @@ int lap_train_check(const lap_train_t *train, int nranks)
     if (status == LAP_OK)
         status = lap_train_data_check(train);
     if (status != LAP_OK)
-        return refuse(train, status);
+        return lap_train_refuse(train, status);
     /* Ranks of a launcher first compare their command lines, and look for it together then. */
     const int found = lap_environment_launched() ? LAP_CLI_GO : lap_train_load_check(train);
     return found == LAP_CLI_GO ? check_memory(train, nranks) : found;

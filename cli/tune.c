@@ -17,6 +17,7 @@
 #include "core/output.h"
 #include "core/status.h"
 #include "core/world.h"
+#include "heads.h"
 #include "interrupt.h"
 #include "nn/predict.h"
 #include "ranks.h"
@@ -40,7 +41,9 @@ static lap_train_form_t form = {
         .summary = "Finds the overlap of each GEMM of a layer that makes the layer fastest here,\n"
                    "and writes it as a file for --tp-comm-overlap-cfg of lap train.",
         .details =
-            "The options are those of lap train; of a model one layer is tuned. The search begins\n"
+            "The options are those of lap train; of a model one layer is tuned. Where ranks\n"
+            "cannot share its heads evenly, it has the nearest number of heads that they can\n"
+            "share and that leaves all GEMMs as they are, and the file says so. The search begins\n"
             "with the rules of these options, or where that is faster without overlap. One GEMM "
             "after\n"
             "another, each method and its knobs are tried in the whole forward and backward, in\n"
@@ -431,6 +434,8 @@ static lap_status_t tune_all(search_t *search, int *end_p)
     lap_group_t *world = search->groups->world;
     lap_tune_entry_t entry;
     bool cached;
+    if (search->speaks && *tune->note)
+        lap_tell(form.command.name, "%s", tune->note);
     LAP_TRY(find_cached(search, &entry, &cached));
     if (!cached)
         LAP_TRY(search_entry(search, &entry));
@@ -464,6 +469,42 @@ static int run_rank(const void *context, lap_world_t *world)
     leave(&search.best);
     lap_grid_groups_clear(&groups);
     return result;
+}
+
+/* "64 heads of 128 features, 8 for keys". */
+static void put_heads(const lap_nn_desc_t *desc, bool features, char text[LAP_HEADS_TEXT])
+{
+    const bool grouped = desc->kv_heads && desc->kv_heads != desc->heads;
+    char dim[40] = "", keys[40] = "";
+    if (features)
+        snprintf(dim, sizeof(dim), " of %zu features", desc->head_dim);
+    if (grouped)
+        snprintf(keys, sizeof(keys), ", %zu for keys", desc->kv_heads);
+    snprintf(text, LAP_HEADS_TEXT, "%zu heads%.30s%.30s", desc->heads, dim, keys);
+}
+
+/*
+ * Sizes of GEMMs are those of all heads together. Where ranks cannot share the heads of a model, others of the same width are
+ * tuned: the rules are for its GEMMs.
+ */
+static void fit_heads(lap_tune_t *tune)
+{
+    lap_nn_desc_t *desc = &tune->train.desc;
+    const size_t tp = (size_t)tune->train.grid.tp;
+    const lap_nn_desc_t given = *desc;
+    char advice[LAP_HEADS_TEXT], before[LAP_HEADS_TEXT], after[LAP_HEADS_TEXT];
+    tune->heads = desc->heads;
+    const bool attends = desc->kind == LAP_NN_ATTENTION || desc->kind == LAP_NN_TRANSFORMER ||
+                         desc->kind == LAP_NN_MODEL;
+    if (!attends || lap_heads_divide(desc, tp) || !lap_heads_fit(desc, tp))
+        return;
+    lap_heads_advise(&given, tp, advice);
+    put_heads(&given, false, before);
+    put_heads(desc, true, after);
+    snprintf(tune->note, sizeof(tune->note),
+             "%zu ranks cannot share %s: the GEMMs are tuned with %s, which have the same sizes; "
+             "lap train needs %s, too",
+             tp, before, after, advice);
 }
 
 static int empty_cache(const lap_command_t *command)
@@ -502,6 +543,7 @@ static int parse(const lap_command_t *command, int argc, char **argv, lap_tune_t
     const lap_status_t status = lap_output_check("the rules", tune->output);
     if (status != LAP_OK)
         return lap_args_refused(command, status, "");
+    fit_heads(tune);
     tune->start = train->rules;
     tune->train.model = NULL; /* of a model one layer is tuned */
     tune->train.micro = 1;

@@ -29,6 +29,7 @@ typedef struct lap_tune_unit {
 extern const lap_tune_unit_t lap_tune_units[LAP_TUNE_UNITS];
 
 #define LAP_TUNE_TEXT 64
+#define LAP_TUNE_NOTE 512
 #define LAP_TUNE_MOST 12 /* candidates of a unit */
 
 /* Rules for a unit, and words for them. */
@@ -62,7 +63,10 @@ typedef struct lap_tune {
     lap_train_t train; /* first: see lap_train_start */
     const char *output;
     int rounds;
-    lap_tp_overlap_t start; /* the rules that were given */
+    size_t
+        heads; /* that were asked for; those of `train` are others where ranks cannot share them, */
+    char note[LAP_TUNE_NOTE]; /* and this says so; "": they are the same */
+    lap_tp_overlap_t start;   /* the rules that were given */
     bool has[LAP_TUNE_UNITS];
     lap_tune_choice_t choices[LAP_TUNE_CHOICES];
 } lap_tune_t;

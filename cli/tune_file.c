@@ -162,6 +162,8 @@ lap_status_t lap_tune_write(const lap_tune_t *tune, const lap_tune_entry_t *entr
         fprintf(output.file, "%s %s %.4g ms", w ? "," : "", lap_tune_way_names[w],
                 end->seconds[w] * 1e3);
     fprintf(output.file, ".\n");
+    if (*tune->note)
+        fprintf(output.file, "# %s.\n", tune->note);
     if (end->best != LAP_TUNE_TUNED)
         fprintf(output.file, "# In the end %s was the fastest, and is in this file.\n",
                 lap_tune_way_names[end->best]);

@@ -45,6 +45,8 @@ static void print_json(const lap_tune_t *tune, const lap_tune_entry_t *entry, bo
         printf(",\"%s_ms\":%.6g", lap_tune_way_names[w], end->seconds[w] * 1e3);
     printf(",\"written\":\"%s\",\"measured\":\"%s\",\"cached\":%s", lap_tune_way_names[end->best],
            entry->date, cached ? "true" : "false");
+    printf(",\"heads\":%zu,\"heads_given\":%zu", tune->train.desc.heads, tune->heads);
+    lap_json_text("note", *tune->note ? tune->note : NULL);
     lap_about_json(tune->train.device);
     printf("}\n");
 }

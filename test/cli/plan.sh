@@ -253,7 +253,10 @@ refused 'lists that lie deep in each other, at once' 'deep.yaml:10: lists and ma
 refused 'more tokens than any vocabulary' '--vocab is 99999999999, expected at most 2147483647' --model llama-8b --vocab 99999999999
 refused 'a model for published steps' '--model is given with --validate, expected one of them' --validate "$work/steps.csv" --model llama-8b
 refused 'a grid for published steps' '--tp is given with --validate, expected one of them' --validate "$work/steps.csv" --tp 2
-refused 'heads that do not divide' 'heads is 32, expected a multiple of tp, 3' --model llama-8b --gpus 3 --tp 3 --pp 1 --cp 1
+refused 'heads that do not divide' '--heads is 32, expected a multiple of --tp, 3 (--tp 2 would do)' --model llama-8b --gpus 3 --tp 3
+refused '... and which would' '--heads is 25, expected a multiple of --tp, 4 (--tp 5 or --heads 20 would do)' --model gpt2-1.5b --gpus 8 --tp 4 --pp 1 --cp 1
+refused '... those of keys' '--kv-heads is 8, expected a multiple of --tp, 16 (--tp 8 or --heads 128 with --kv-heads 16 would do)' \
+    --model llama-70b --gpus 64 --tp 16
 refused 'hidden that does not divide' '--hidden is 4096, expected a multiple of the 7 heads' --model llama-8b --heads 7
 refused 'a grid of other GPUs' 'expected the 8 GPUs' --model llama-8b --gpus 8 --tp 2 --pp 2 --cp 1 --dp 4
 refused 'three sizes that leave no replica' 'the grid is tp 8, pp 8, cp 8, expected the 64 GPUs as the product of its sizes' \

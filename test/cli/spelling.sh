@@ -40,7 +40,13 @@ says '... that names another option' 2 '--no-overlap-param-sync is for a shared 
 says 'a value is none of our words' 2 "--steps is '--iters'; expected a whole number" --steps --iters
 
 # What the library finds wrong with a field is wrong with an option.
-says 'heads' 2 'lap train: --num-heads is 4, expected a multiple of the 3 tensor-parallel ranks' "${gpt[@]}" --num-heads 4 --tp 3
+says 'heads' 2 'lap train: --num-heads is 4, expected a multiple of the 3 tensor-parallel ranks (--tp 2' "${gpt[@]}" --num-heads 4 --tp 3
+for command in check show; do
+    lap $command train --model gpt2-1.5b --num-heads 25 --tp 4
+    has "... that lap $command train is asked about" "$status $err" '2 ' \
+        "lap $command train: --num-heads is 25, expected a multiple of the 4 tensor-parallel ranks" \
+        '(--tp 5 or --num-heads 20 would do)'
+done
 says '... of keys and values' 2 'lap train: --kv-heads is 3, expected' "${gpt[@]}" --kv-heads 3 --tp 1
 says 'a rate' 2 'lap train: --min-lr is 1, expected at most lr, 0.1' "${gpt[@]}" --tp 1 --lr 0.1 --min-lr 1 --lr-decay-style linear
 says '... that falls' 2 'lap train: --lr-decay-iters is 5, expected more than the 9 steps of warmup' \

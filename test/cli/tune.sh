@@ -155,6 +155,19 @@ refused() {
     lap tune "$@"
     is "refused: $*" "$status ${err%%$'\n'*}" "2 lap tune: $sentence"
 }
+
+# Heads that ranks cannot share: others of the same width are tuned.
+lap tune -o "$work/heads.yaml" --layer attention --tp 2 --hidden 60 --heads 5 --seq 4 --rounds 3 --no-predict --no-cache --json
+note='2 ranks cannot share 5 heads: the GEMMs are tuned with 4 heads of 15 features, which have the same sizes; lap train needs --tp 5 or --heads 4, too'
+is 'heads that do not divide are said once' "$status $err" "0 lap tune: $note"
+has '... with --json' "$out" '"heads":4,"heads_given":5' "\"note\":\"$note\""
+has '... and in the file' "$(<"$work/heads.yaml")" ', hidden 60, ' ', 4 heads, 4 of keys,' "# $note."
+lap train --layer attention --tp 2 --hidden 60 --heads 4 --seq 4 --iters 1 --quiet --tp-comm-overlap-cfg "$work/heads.yaml"
+is '... which lap train reads with such heads' "$status$err" 0
+# Keys of 3 heads of 4 are 12 wide: 10 heads of 6 have 2 of that width in all; 12 heads of 5, which are nearer to 15, have none.
+lap tune -o "$work/heads.yaml" --layer attention --tp 2 --hidden 60 --heads 15 --kv-heads 3 --seq 4 --rounds 3 --no-predict --no-cache --quiet
+is '... those of keys keep their width, too' "$status$err $(grep -o '[0-9]* heads, [0-9]* of keys, seq' "$work/heads.yaml")" '0 10 heads, 2 of keys, seq'
+refused '--heads is 5, expected a multiple of the 2 tensor-parallel ranks (--tp 5 would do)' -o "$work/x" --tp 2 --heads 5 --head-dim 7
 only='expected 2 or more tensor-parallel ranks, and no others: they are what is tuned'
 refused '--output is missing, expected the file to write' --tp 2
 refused "--tp is 1 of 1 ranks, $only" -o "$work/x" --tp 1

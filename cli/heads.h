@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Heads that tensor-parallel ranks cannot share evenly: which others would do. */
+#ifndef LAP_CLI_HEADS_H
+#define LAP_CLI_HEADS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <lap/nn.h>
+
+/* Whether a number of ranks can share the heads of a description, and those of its keys. */
+bool lap_heads_divide(const lap_nn_desc_t *desc, size_t tp);
+
+/*
+ * Gives a description the number of heads nearest to its own that `tp` ranks can share. All heads together, and those of keys,
+ * are as wide as before, so that every GEMM keeps its size. False: there is no such number.
+ */
+bool lap_heads_fit(lap_nn_desc_t *desc, size_t tp);
+
+/* What would do, such as "--tp 5 or --heads 20". */
+#define LAP_HEADS_TEXT 96
+void lap_heads_advise(const lap_nn_desc_t *desc, size_t tp, char text[LAP_HEADS_TEXT]);
+
+#endif

@@ -180,8 +180,7 @@ static int keep_same_bits(const lap_cuda_device_t *device,
     int kept = 0;
     for (int i = 0; i < count; i++) {
         const sums_t sums = sums_of(device, &proposals[i].algo);
-        if (sums.family == first.family && sums.parts == first.parts &&
-            sums.scheme == first.scheme)
+        if (sums.family == first.family && sums.parts == first.parts && sums.scheme == first.scheme)
             proposals[kept++] = proposals[i];
     }
     return kept;

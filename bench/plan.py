@@ -3,15 +3,18 @@
 """How well `lap plan` agrees with `lap train` on this machine: a row for each grid, as Markdown.
 
     bench/plan.py build/lap [--ranks 2] [--runs 3] [--iters 7] [--with 'chrt -r 10'] [--machine FILE.yaml]
+    bench/plan.py build/lap --gpu [--link 112.5] [--ranks 4] ...
 
 `lap calibrate` measures the machine with as many ranks as a grid has; `lap plan` plans a step of a small GPT for that description, and `lap
 train` trains it. Measured: the median of all iterations but the first of each run; noise: half the distance of their quartiles; least:
 the shortest of them. Planned: the median of the runs, each with a calibration of its own, and how far it is off both. The load of the machine before each row
-is that of the last minute: figures count only where it is far below 1.
+is that of the last minute: figures count only where it is far below 1. With --gpu ranks share GPUs, and train layers of hidden 4096 in bfloat16;
+--link is the rate of the emulated link out of each, in GB/s, which the description gets instead of the measured one.
 """
 import argparse
 import json
 import os
+import re
 import shlex
 import statistics
 import subprocess
@@ -31,24 +34,46 @@ GRIDS = [
     (2, 2, 1, 1, "--schedule 1f1b", 4, 1),
     (2, 1, 2, 1, "", 4, 2),
 ]
+GPU_MODEL = "--layers 2 --hidden 4096 --heads 32 --ffn 16384 --vocab 8192 --seq 2048"
+GPU_GRIDS = [
+    (1, 1, 1, 1, "", 2, 2),
+    (4, 1, 1, 1, "", 2, 2),
+    (2, 1, 1, 2, "", 4, 2),
+    (2, 2, 1, 1, "--schedule 1f1b", 8, 1),
+    (1, 1, 2, 2, "", 4, 2),
+    (2, 1, 2, 1, "", 4, 2),
+]
 
 
 def call(given, *words):
     return subprocess.run([*shlex.split(given.prefix), given.lap, *words], check=True, capture_output=True, text=True).stdout
 
 
+def pace(machine, rate):
+    with open(machine, encoding="utf-8") as file:
+        text = file.read()
+    wires = re.compile(r"((?:nvlink|network):\n *gb_per_s:) .*")
+    with open(machine, "w", encoding="utf-8") as file:
+        file.write(wires.sub(rf"\g<1> {rate:g}", text))
+
+
 def run(given, grid, folder):
     tp, pp, cp, dp, more, batch, micro = grid
     ranks = tp * pp * cp * dp
+    device = ["--device", "cuda"] if given.gpu else []
+    link = ["--link", f"{given.link:g}GB/s"] if given.link and ranks > 1 else []
     machine = given.machine
     if not machine:
         machine = os.path.join(folder, "machine.yaml")
-        call(given, "calibrate", "--ranks", str(ranks), "-o", machine)
-    shape = [*shlex.split(MODEL), *shlex.split(more), "--tp", str(tp), "--pp", str(pp), "--cp", str(cp), "--dp", str(dp),
+        call(given, "calibrate", "--ranks", str(ranks), *device, "-o", machine)
+        if link:
+            pace(machine, given.link)
+    shape = [*shlex.split(GPU_MODEL if given.gpu else MODEL), *shlex.split(more), "--tp", str(tp), "--pp", str(pp), "--cp", str(cp), "--dp", str(dp),
              "--global-batch", str(batch), "--micro-batch", str(micro)]
-    plan = json.loads(call(given, "plan", "--model", "gpt2-124m", "--gpus", str(ranks), "--gpu", machine, "--precision", "fp32",
-                           "--recompute", "none", *shape, "--json"))
-    train = call(given, "train", "--model", "gpt2-124m", *shape, "--iters", str(given.iters), "--no-trace", "--no-predict", "--json")
+    plan = json.loads(call(given, "plan", "--model", "gpt2-124m", "--gpus", str(ranks), "--gpu", machine, "--precision",
+                           "bf16" if given.gpu else "fp32", "--recompute", "none", *shape, "--json"))
+    train = call(given, "train", "--model", "gpt2-124m", *shape, *device, *link, "--iters", str(given.iters), "--no-trace", "--no-predict",
+                 "--json")
     iterations = json.loads(train.splitlines()[-1])["iterations"]
     return [iteration["ms"] for iteration in iterations[1:]], 1e3 * plan["plans"][0]["step_s"]
 
@@ -56,16 +81,19 @@ def run(given, grid, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lap")
-    parser.add_argument("--ranks", type=int, default=2, help="grids of at most so many ranks")
+    parser.add_argument("--gpu", action="store_true", help="on GPUs")
+    parser.add_argument("--link", type=float, help="GB/s of an emulated link out of each rank")
+    parser.add_argument("--ranks", type=int, help="grids of at most so many ranks (default 2; with --gpu 4)")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--iters", type=int, default=7)
     parser.add_argument("--with", dest="prefix", default="", help="a command that lap is started with")
     parser.add_argument("--machine", help="a description; nothing is calibrated")
     given = parser.parse_args()
+    ranks = given.ranks or (4 if given.gpu else 2)
     print("| tp | pp | cp | dp | options | batch | measured ms | noise | least | planned ms | off | off the least | load |")
     print("| ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for grid in GRIDS:
-        if grid[0] * grid[1] * grid[2] * grid[3] > given.ranks:
+    for grid in GPU_GRIDS if given.gpu else GRIDS:
+        if grid[0] * grid[1] * grid[2] * grid[3] > ranks:
             continue
         load = os.getloadavg()[0]
         with tempfile.TemporaryDirectory() as folder:

@@ -30,12 +30,15 @@ def tensor(data: int, dtype: DType, rows: int, cols: int, stride: Optional[int] 
     return Tensor(data=data, dtype=dtype, rows=rows, cols=cols, stride=cols if stride is None else stride)
 
 
-def _destroy(destroy: Callable[[int], None], handle: int, lock: threading.RLock, maker: int, parent: Any) -> None:
+def _destroy(destroy: Callable[[int], None], handles: List[int], lock: threading.RLock, maker: int, parent: Any
+             ) -> None:
     # `parent` is only held: the registry of finalizers keeps it alive until this has run. A process that was forked,
     # such as a worker that loads data, does not end what its parent uses.
     if os.getpid() == maker:
         with lock:
-            destroy(handle)
+            destroy(handles.pop())
+    else:
+        handles.clear()
 
 
 class _Object:
@@ -45,11 +48,11 @@ class _Object:
         self._lock: threading.RLock = parent._lock if parent else threading.RLock()
         self._parent = parent
         self._children: List[weakref.ref[_Object]] = []
-        self._value = handle
+        self._handles = [handle]  # it alone; nothing, when it has been destroyed
         self._maker = os.getpid()
         # Finalizers that are left run at the interpreter's end, the newest first.
-        self._finalizer = weakref.finalize(self, _destroy, getattr(library(), destroy), handle, self._lock,
-                                           os.getpid(), parent)
+        self._finalizer = weakref.finalize(self, _destroy, getattr(library(), destroy), self._handles, self._lock,
+                                           self._maker, parent)
         if parent:
             parent._children = [child for child in parent._children if child() is not None]
             parent._children.append(weakref.ref(self))
@@ -57,7 +60,7 @@ class _Object:
     @property
     def closed(self) -> bool:
         """Whether it has been destroyed."""
-        return not self._finalizer.alive
+        return not self._handles
 
     def close(self) -> None:
         """Destroys it, and first all that was made from it. Local; a second time does nothing."""
@@ -69,7 +72,7 @@ class _Object:
 
     def check(self) -> None:
         """Raises InvalidArgument where it cannot be used: it is closed, or another process made it."""
-        if not self._finalizer.alive:
+        if not self._handles:
             raise InvalidArgument(f"this {type(self).__name__} has been closed")
         if os.getpid() != self._maker:  # its threads are not here: a call would wait for them
             raise InvalidArgument(f"this {type(self).__name__} was made by process {self._maker}, expected use in that "
@@ -78,7 +81,7 @@ class _Object:
     @property
     def _handle(self) -> int:
         self.check()
-        return self._value
+        return self._handles[0]
 
     def __enter__(self) -> Any:
         return self
@@ -265,6 +268,23 @@ class Op(_Object):
         """Waits for the call that begin() started."""
         with self._lock:
             check(library().lap_op_end(self._handle))
+
+    def bound(self, args: OpArgs, device: str) -> Callable[..., None]:
+        """run(args), or of a GPU enqueue(args, stream), for many calls: it takes the stream, and is made once.
+
+        Who calls it holds the lock of the world, and has called check() in this process.
+        """
+        function = library().lap_op_run if device == "cpu" else library().lap_op_enqueue
+        handles, handle, reference = self._handles, self._handle, byref(args)
+
+        def call(*stream: int) -> None:
+            if not handles:
+                self.check()
+            status = function(handle, reference, *stream)
+            if status < 0:
+                check(status)
+
+        return call
 
     def enqueue(self, args: OpArgs, stream: int) -> None:
         """Runs the operator in the order of a CUDA stream; does not wait for it. Collective."""

@@ -4,11 +4,14 @@
 import gc
 import os
 import signal
+import sys
 import time
 import unittest
 
 import torch
 import torch.distributed as dist
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import lapstrake
 import lapstrake.torch as lap
@@ -272,6 +275,73 @@ def compiled(rank, ranks, backend):
         same("compiled", ours, theirs)
 
 
+class Watch(TorchDispatchMode):
+    """Names of the operators that are called within it."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class WatchFunctions(TorchFunctionMode):
+    """The same above autograd."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def seen(rank, ranks):
+    """Calls go past PyTorch's dispatcher where nobody looks; who looks sees them, with gradients and without."""
+    full, weight = small(2 * ranks, 5), small(4 * ranks, 5)
+    truth = (full @ weight.t()).chunk(ranks, 1)[rank]
+    slope = (torch.ones(2 * ranks, 4 * ranks) @ weight).chunk(ranks)[rank]
+    torch.set_default_device(None)
+    for gradient in (False, True):
+        A, B = (part(whole, rank, ranks).detach() for whole in (full, weight))
+        B.requires_grad_(gradient)
+
+        def call(first=A):
+            x = first.requires_grad_(gradient)
+            x.grad = None
+            y = lap.all_gather_matmul(x, [B.t()], 0, return_A=False)[1][0]
+            same("result", y.detach(), truth)
+            if y.requires_grad != gradient:
+                raise AssertionError("requires_grad")
+            if gradient:
+                y.sum().backward()
+                same("d A", x.grad, slope)
+        names = []
+        sys.setprofile(lambda frame, event, arg: names.append(frame.f_code.co_name))
+        call()
+        sys.setprofile(None)
+        if "dispatched" in names or "_gather_matmul" not in names:
+            raise AssertionError("a call that nobody looks at was dispatched by PyTorch")
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            call()
+        seers = [[event.key for event in profile.key_averages()]]
+        for mode in (Watch, WatchFunctions):
+            with mode() as watch:
+                call()
+            seers.append(watch.names)
+        for names in seers:
+            if not any("lapstrake" in name and "gather_matmul" in name for name in names):
+                raise AssertionError(f"not seen: {names}")
+        call(torch._neg_view(-A.detach()))  # memory with the other sign
+        left = []
+        torch.func.grad(lambda x: left.append(x) or x.sum())(A.detach().clone())
+        y = lap.all_gather_matmul(left[0], [B.t()], 0, return_A=False)[1][0]  # a transform left a wrapper
+        same("result", y.detach(), truth)
+
+
 def forks(rank, ranks):
     """A process that is forked, such as one that loads data, gets a sentence; its parent goes on."""
     A, B = torch.ones(2, 4), torch.ones(4, 3)
@@ -347,6 +417,9 @@ class Ops(Case):
 
     def test_three_and_four_ranks(self):
         self.on((3, 4), all_cases)
+
+    def test_seen(self):
+        self.on((2,), seen)
 
     def test_forks(self):
         self.on((2,), forks)

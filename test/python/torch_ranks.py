@@ -56,7 +56,8 @@ def _body(rank, ranks, body, folder, arguments):
     if DEVICE == "cuda" and ranks > 1:
         os.environ.update(CUDA_MPS_PIPE_DIRECTORY=folder, CUDA_MPS_LOG_DIRECTORY=folder, LAP_GPU_PART=f"{rank}/{ranks}")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
-    torch.set_default_device(DEVICE)
+    if DEVICE != "cpu":  # a mode, with which PyTorch dispatches every operator; without one ours are called at once
+        torch.set_default_device(DEVICE)
     torch.manual_seed(1)  # the same on all ranks
     result = body(rank, ranks, *arguments)
     if not getattr(body, "leaves", False):

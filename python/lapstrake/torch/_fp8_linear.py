@@ -17,7 +17,8 @@ from lapstrake._abi import Kind, Layout
 from lapstrake.errors import InvalidArgument, Unsupported
 from lapstrake.torch import fp8
 from lapstrake.torch._groups import DTYPES, Call, context, group_size, prepared
-from lapstrake.torch._ops import TYPES, define, differentiate, divided, ops, refuse_gradient, shape_of
+from lapstrake.torch._ops import TYPES, divided, shape_of
+from lapstrake.torch._define import define, differentiate, refuse_gradient
 from lapstrake.torch.fp8 import Scaled, Slot
 from lapstrake.torch.recipe import Recipe
 
@@ -253,8 +254,8 @@ def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, ...]) -> Non
 
 def _gradient(ctx: Any, dy: Tensor, *unused: Any) -> Tuple[Any, ...]:
     needs_x, needs_w = ctx.needs_input_grad[:2]
-    dx, dw = ops.fp8_linear_backward(dy, *ctx.saved_tensors, needs_x, needs_w, ctx.weight_dtype, *ctx.rest)
-    return dx.view(ctx.shape) if needs_x else None, dw if needs_w else None, *(None,) * (1 + len(ctx.rest))
+    dx, dw = _apply_backward(dy, *ctx.saved_tensors, needs_x, needs_w, ctx.weight_dtype, *ctx.rest)
+    return dx.view(ctx.shape) if needs_x else None, dw if needs_w else None, None
 
 
 _REST = "str mode, bool sequence_parallel, str group_name, str[] methods, str recipe, bool training"
@@ -262,11 +263,11 @@ define(f"fp8_linear(Tensor x, Tensor weight, Tensor slots, {_REST}) -> (Tensor, 
        _linear_fake)
 define("fp8_linear_backward(Tensor dy, Tensor x8, Tensor w8, Tensor scales, Tensor slots, bool needs_x, bool needs_w, "
        f"ScalarType weight_dtype, {_REST}) -> (Tensor, Tensor)", _linear_backward, _linear_backward_fake)
-differentiate("fp8_linear", _linear, _gradient, _setup)
-refuse_gradient("fp8_linear_backward", _linear_backward)
+_apply = differentiate("fp8_linear", _linear, _gradient, _setup)
+_apply_backward = refuse_gradient("fp8_linear_backward", _linear_backward)
 
 
 def linear(x: Tensor, weight: Tensor, slots: fp8.Slots, mode: str, sequence_parallel: bool, group: str,
            methods: Tuple[str, str, str], recipe: str, training: bool) -> Tensor:
     """x W^T of FP8 matrices; without a group there is no communication, whatever the mode."""
-    return ops.fp8_linear(x, weight, slots.handle, mode, sequence_parallel, group, methods, recipe, training)[0]
+    return _apply(x, weight, slots.handle, mode, sequence_parallel, group, methods, recipe, training)[0]

@@ -31,9 +31,9 @@ def name_of(group: GroupLike) -> str:
     if isinstance(group, str):
         return group
     if group is None:
-        if not dist.is_initialized():
-            raise InvalidArgument("there is no process group; call torch.distributed.init_process_group first")
         group = dist.group.WORLD
+        if group is None:
+            raise InvalidArgument("there is no process group; call torch.distributed.init_process_group first")
     if not isinstance(group, dist.ProcessGroup):  # ranks outside a new group have a number for it
         raise InvalidArgument("this rank is not in the process group, expected a group that it is in"
                               if group == dist.GroupMember.NON_GROUP_MEMBER else
@@ -78,22 +78,21 @@ class Call:
     `outputs` are the shapes of results, `arguments` all that the operator is given.
     """
 
-    __slots__ = ("op", "lock", "outputs", "a", "b", "d", "gathered", "x", "y", "arguments", "_enqueue", "_device")
+    __slots__ = ("op", "lock", "outputs", "a", "b", "d", "gathered", "x", "y", "arguments", "_run", "_device")
 
     def __init__(self, op: Op, device: torch.device, args: OpArgs, outputs: Tuple[Tuple[int, ...], ...]) -> None:
         self.op, self.lock, self.outputs = op, op._lock, outputs
         self.a, self.b, self.d, self.gathered, self.x, self.y = args.a, args.b, args.d, args.gathered, args.x, args.y
         self.arguments = args
-        self._enqueue = device.type == "cuda"
-        self._device = device.index
+        self._run = op.bound(args, device.type)
+        self._device = device.index if device.type == "cuda" else None
 
     def start(self) -> None:
         """Runs the call; on a GPU in the order of the current stream. Collective."""
-        if self._enqueue:
-            # What torch.cuda.current_stream() gives, without an object for it.
-            self.op.enqueue(self.arguments, torch._C._cuda_getCurrentRawStream(self._device))
+        if self._device is None:
+            self._run()
         else:
-            self.op.run(self.arguments)
+            self._run(torch._C._cuda_getCurrentRawStream(self._device))  # no object, as torch.cuda.current_stream()
 
 
 class Context:
@@ -137,22 +136,23 @@ class Context:
         return Call(op, self.device, args, outputs)
 
 
-_contexts: Dict[Tuple[str, str], Context] = {}
+_contexts: Dict[Tuple[str, str], Context] = {}  # by the kind of device
+_latest: Dict[Tuple[str, torch.device], Context] = {}  # by the device, where a call is looked for first
 
 
 def prepared(key: Tuple[Any, ...], name: str, device: torch.device, prepare: Any, *arguments: Any) -> Call:
     """The call of a key in the context of a process group; prepare(*arguments) makes it the first time."""
-    found = _contexts.get((name, device.type))
-    if found is not None and found.device == device and found.group() is process_group(name) and not found.world.closed:
+    found = _latest.get((name, device))
+    if found is not None and found.group() is process_group(name) and not found.world.closed:
         call = found.calls.get(key)
         if call is not None:
             call.op.check()  # before PyTorch, which in a process that was forked has no GPU, is asked for memory
             return call
     call = prepare(*arguments)
-    calls = context(name, device).calls
-    if len(calls) >= _MOST_CALLS:
-        calls.clear()
-    calls[key] = call
+    found = _latest[name, device] = context(name, device)
+    if len(found.calls) >= _MOST_CALLS:
+        found.calls.clear()
+    found.calls[key] = call
     return call
 
 
@@ -218,4 +218,6 @@ def close(group: GroupLike = None) -> None:
     """Frees the operators and worlds of a group. Local; what is used afterwards is made anew, on all ranks."""
     name = name_of(group)
     for key in [key for key in _contexts if key[0] == name]:
-        _contexts.pop(key).world.close()
+        found = _contexts.pop(key)
+        _latest.pop((name, found.device), None)
+        found.world.close()

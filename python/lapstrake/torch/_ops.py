@@ -19,24 +19,13 @@ from torch import Tensor
 
 from lapstrake._abi import Kind, Layout
 from lapstrake.errors import InvalidArgument, Unsupported
+from lapstrake.torch._define import TAGS, define, differentiate, library, refuse_gradient
 from lapstrake.torch._groups import Call, GroupLike, context, group_size, name_of, prepared
 
-_library = torch.library.Library("lapstrake", "DEF")
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
-_TAGS = (torch.Tag.needs_fixed_stride_order,)
-ops = torch.ops.lapstrake
 
 # How a matrix lies in memory: rows, columns, elements from one row to the next.
 _Matrix = Tuple[int, int, int]
-
-
-def define(schema: str, kernel: Any, fake: Any) -> None:
-    """Makes an operator."""
-    name = schema[:schema.index("(")]
-    _library.define(schema, tags=_TAGS)
-    for key in ("CPU", "CUDA"):
-        _library.impl(name, kernel, key)
-    torch.library.register_fake(f"lapstrake::{name}", fake, lib=_library)
 
 
 # ---- what is refused ----
@@ -149,33 +138,32 @@ def _gather_call(A: Tensor, B: Tensor, group_name: str, keep: bool, method: str)
     if keep:
         views["gathered"] = (m, k, k)
     return here.prepare(Kind.AG_GEMM, layout, m, n * here.size, k, A.dtype, method, views,
-                        ((m, n), (m if keep else 0, k)), gather=keep)
+                        ((m, n), (m, k)), gather=keep)
 
 
 def _gather_matmul(A: Tensor, B: Tensor, gather_dim: int, group_name: str, keep: bool, method: str, dgrad: str,
-                   wgrad: str) -> Tuple[Tensor, Tensor]:
+                   wgrad: str) -> Tuple[Optional[Tensor], Tensor]:
     front, dim = A, 0
     if gather_dim:
         dim = _product(A, B, gather_dim, "gather_dim")
         front = _front(A, dim)
     call = prepared((Kind.AG_GEMM, keep, method, *_lies(front), *_lies(B)), group_name, A.device, _gather_call, front,
                     B, group_name, keep, method)
-    d, gathered = A.new_empty(call.outputs[0]), A.new_empty(call.outputs[1])
+    d, gathered = A.new_empty(call.outputs[0]), A.new_empty(call.outputs[1]) if keep else None
     with call.lock:
         call.a.data, call.b.data, call.d.data = front.data_ptr(), B.data_ptr(), d.data_ptr()
-        if keep:
+        if gathered is not None:
             call.gathered.data = gathered.data_ptr()
         call.start()
-    return _back(gathered, A, dim) if keep else gathered, _back(d, A, dim)
+    return None if gathered is None else _back(gathered, A, dim), _back(d, A, dim)
 
 
 def _gather_matmul_fake(A: Tensor, B: Tensor, gather_dim: int, group_name: str, keep: bool, method: str, dgrad: str,
-                        wgrad: str) -> Tuple[Tensor, Tensor]:
+                        wgrad: str) -> Tuple[Optional[Tensor], Tensor]:
     dim = _product(A, B, gather_dim, "gather_dim")
     _second(B)
     rows = A.numel() // A.shape[-1] * group_size(group_name)
-    gathered = A.new_empty(rows if keep else 0, A.shape[-1])
-    return _back(gathered, A, dim) if keep else gathered, _back(A.new_empty(rows, B.shape[1]), A, dim)
+    return _back(A.new_empty(rows, A.shape[-1]), A, dim) if keep else None, _back(A.new_empty(rows, B.shape[1]), A, dim)
 
 
 def _factor(reduce_op: str, size: int) -> float:
@@ -348,7 +336,7 @@ def _reduce_scatter_fake(X: Tensor, group_name: str, method: str = "auto") -> Te
 
 
 define("gather_matmul(Tensor A, Tensor B, int gather_dim, str group_name, bool keep, str method, str dgrad, str wgrad)"
-        " -> (Tensor, Tensor)", _gather_matmul, _gather_matmul_fake)
+        " -> (Tensor?, Tensor)", _gather_matmul, _gather_matmul_fake)
 define("matmul_reduce_scatter(Tensor A, Tensor B, str reduce_op, int scatter_dim, str group_name, str method='auto', "
         "str dgrad='auto') -> Tensor", _matmul_reduce_scatter, _matmul_reduce_scatter_fake)
 define("matmul_all_reduce(Tensor A, Tensor B, str reduce_op, str group_name, str method='auto') -> Tensor",
@@ -375,51 +363,50 @@ def _weight_gradient(A: Tensor, dY: Tensor, B: Tensor) -> Tensor:
     return (dY.t() @ A).t() if B.stride(0) == 1 and B.stride(1) != 1 else A.t() @ dY
 
 
-def _gather_matmul_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, Tensor]) -> None:
+def _gather_matmul_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Optional[Tensor], Tensor]) -> None:
     A, B, ctx.dim, ctx.group, ctx.keep, _, ctx.dgrad, ctx.wgrad = inputs
     ctx.save_for_backward(output[0] if ctx.keep else A, B)
     ctx.set_materialize_grads(False)
 
 
 def _gather_matmul_backward(ctx: Any, dgathered: Optional[Tensor], dY: Optional[Tensor]) -> Tuple[Any, ...]:
-    rest = (None,) * 6
     saved, B = ctx.saved_tensors
     needs_A, needs_B = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
     dim = ctx.dim % saved.dim()
     kind, _, dgrad = ctx.dgrad.partition("/")
     if dY is None:
         if dgathered is None or not needs_A:
-            return (None, None, *rest)
-        dX = ops.reduce_scatter(_flat(dgathered, dim), ctx.group, ctx.wgrad)
-        return (_back(dX, saved, dim), None, *rest)
+            return None, None
+        dX = reduce_scatter(_flat(dgathered, dim), ctx.group, ctx.wgrad)
+        return (_back(dX, saved, dim), None)
     rows = _flat(dY, dim)
     if kind == "gemm_rs" and (dgathered is None or not ctx.keep):
         # d A by an operator of its own; d B needs nothing more than the gathered A.
-        dA = ops.matmul_reduce_scatter(rows, B.t(), "sum", 0, ctx.group, dgrad) if needs_A else None
+        dA = matmul_scatter(rows, B.t(), "sum", 0, ctx.group, dgrad) if needs_A else None
         dB = None
         if needs_B:
-            full = _flat(saved, dim) if ctx.keep else ops.all_gather(_flat(saved, dim), ctx.group, ctx.wgrad)
+            full = _flat(saved, dim) if ctx.keep else all_gather(_flat(saved, dim), ctx.group, ctx.wgrad)
             dB = _weight_gradient(full, rows, B)
-        return (None if dA is None else _back(dA, saved, dim), dB, *rest)
+        return (None if dA is None else _back(dA, saved, dim), dB)
     # d A of this rank, while A is gathered again; then d B, while d A is reduced.
     if ctx.keep or not needs_B:
         full = _flat(saved, dim)
         dX = rows @ B.t() if needs_A else None
     elif needs_A:
-        dX, full = ops.matmul_with_all_gather(rows, B.t(), _flat(saved, dim), ctx.group, dgrad)
+        dX, full = _matmul_and_gather(rows, B.t(), _flat(saved, dim), ctx.group, dgrad)
     else:
-        dX, full = None, ops.all_gather(_flat(saved, dim), ctx.group, dgrad)
+        dX, full = None, all_gather(_flat(saved, dim), ctx.group, dgrad)
     if dX is not None and dgathered is not None and ctx.keep:
         dX = dX + _flat(dgathered, dim)
     if dX is None:
-        return (None, _weight_gradient(full, rows, B) if needs_B else None, *rest)
+        return (None, _weight_gradient(full, rows, B) if needs_B else None)
     if not needs_B:
-        return (_back(ops.reduce_scatter(dX, ctx.group, ctx.wgrad), saved, dim), None, *rest)
+        return (_back(reduce_scatter(dX, ctx.group, ctx.wgrad), saved, dim), None)
     if B.stride(0) == 1 and B.stride(1) != 1:
-        dW, dA = ops.matmul_with_reduce_scatter(rows.t(), full, dX, ctx.group, ctx.wgrad)
-        return (_back(dA, saved, dim), dW.t(), *rest)
-    dB, dA = ops.matmul_with_reduce_scatter(full.t(), rows, dX, ctx.group, ctx.wgrad)
-    return (_back(dA, saved, dim), dB, *rest)
+        dW, dA = _matmul_and_reduce(rows.t(), full, dX, ctx.group, ctx.wgrad)
+        return (_back(dA, saved, dim), dW.t())
+    dB, dA = _matmul_and_reduce(full.t(), rows, dX, ctx.group, ctx.wgrad)
+    return (_back(dA, saved, dim), dB)
 
 
 def _matmul_reduce_scatter_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
@@ -437,13 +424,13 @@ def _matmul_reduce_scatter_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
     needs_A, needs_B = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
     dX = dB = None
     if needs_A:
-        full, dX = ops.gather_matmul(rows, B.t(), 0, ctx.group, needs_B, ctx.dgrad, "", "")
+        full, dX = gather_matmul(rows, B.t(), 0, ctx.group, needs_B, ctx.dgrad, "", "")
         dX = _back(dX, A, dim)
     elif needs_B:
-        full = ops.all_gather(rows, ctx.group, "auto")
+        full = all_gather(rows, ctx.group, "auto")
     if needs_B:
         dB = _weight_gradient(_flat(A, dim), full, B)
-    return dX, dB, None, None, None, None, None
+    return dX, dB
 
 
 def _matmul_all_reduce_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
@@ -458,7 +445,7 @@ def _matmul_all_reduce_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
         dY = dY * ctx.factor
     dA = dY @ B.t() if ctx.needs_input_grad[0] else None
     dB = _weight_gradient(_flat(A, 0), _flat(dY, 0), B) if ctx.needs_input_grad[1] else None
-    return dA, dB, None, None, None
+    return dA, dB
 
 
 def _copy_matmul_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
@@ -470,10 +457,10 @@ def _copy_matmul_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
     A, B = ctx.saved_tensors
     dA = dB = None
     if ctx.needs_input_grad[0]:
-        dA = ops.matmul_all_reduce(dY.contiguous(), B.t(), "sum", ctx.group, ctx.dgrad)
+        dA = matmul_sum(dY.contiguous(), B.t(), "sum", ctx.group, ctx.dgrad)
     if ctx.needs_input_grad[1]:
         dB = _weight_gradient(_flat(A, 0), _flat(dY, 0), B)
-    return dA, dB, None, None
+    return dA, dB
 
 
 def _moved_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
@@ -481,64 +468,23 @@ def _moved_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
 
 
 def _all_gather_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
-    return ops.reduce_scatter(dY.contiguous(), ctx.group, ctx.method), None, None
+    return reduce_scatter(dY.contiguous(), ctx.group, ctx.method),
 
 
 def _reduce_scatter_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
-    return ops.all_gather(dY.contiguous(), ctx.group, ctx.method), None, None
+    return all_gather(dY.contiguous(), ctx.group, ctx.method),
 
 
-_PLAIN = (Tensor, torch.nn.Parameter)
-
-
-def differentiate(name: str, kernel: Any, backward: Any, setup: Any) -> None:
-    """Registers the gradient of an operator: what torch.library.register_autograd does, with less work in each call."""
-    op = getattr(ops, name).default
-    defaults = tuple(argument.default_value for argument in op._schema.arguments)
-    tensors = sum(str(argument.type) == "Tensor" for argument in op._schema.arguments)  # they come first
-
-    def below(inputs: Tuple[Any, ...]) -> Any:
-        # The kernel at once, unless a mode or a subclass of tensors, as torch.compile has them, is to see the operator.
-        if torch._C._len_torch_dispatch_stack() == 0 and all(type(tensor) in _PLAIN for tensor in inputs[:tensors]):
-            return kernel(*inputs)
-        with torch._C._AutoDispatchBelowAutograd():
-            return op(*inputs)
-
-    def forward(ctx: Any, *inputs: Any) -> Any:
-        output = below(inputs)
-        setup(ctx, inputs, output)
-        return output
-
-    function = type(f"{name}_autograd", (torch.autograd.Function,),
-                    {"forward": staticmethod(forward), "backward": staticmethod(backward)})
-
-    def differentiable(*inputs: Any) -> Any:
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs[:tensors]):
-            return function.apply(*inputs, *defaults[len(inputs):])  # type: ignore[attr-defined]
-        return below(inputs)
-
-    _library.impl(name, differentiable, "Autograd")
-
-
-def refuse_gradient(name: str, kernel: Any) -> None:
-    """Operators of backward are not differentiated themselves: without this PyTorch would leave their gradients out."""
-    def backward(ctx: Any, *unused: Any) -> Any:
-        raise Unsupported(f"the gradient of a gradient needs that of {name}, which has none: use autograd without "
-                          "create_graph, or dgrad='gemm_rs/auto' in all_gather_matmul")
-    differentiate(name, kernel, backward, lambda ctx, inputs, output: None)
-
-
-for _name, _kernel, _backward, _setup in (
-    ("gather_matmul", _gather_matmul, _gather_matmul_backward, _gather_matmul_setup),
-    ("matmul_reduce_scatter", _matmul_reduce_scatter, _matmul_reduce_scatter_backward, _matmul_reduce_scatter_setup),
-    ("matmul_all_reduce", _matmul_all_reduce, _matmul_all_reduce_backward, _matmul_all_reduce_setup),
-    ("copy_matmul", _copy_matmul, _copy_matmul_backward, _copy_matmul_setup),
-    ("all_gather", _all_gather, _all_gather_backward, _moved_setup),
-    ("reduce_scatter", _reduce_scatter, _reduce_scatter_backward, _moved_setup),
-):
-    differentiate(_name, _kernel, _backward, _setup)
-refuse_gradient("matmul_with_all_gather", _matmul_with_all_gather)
-refuse_gradient("matmul_with_reduce_scatter", _matmul_with_reduce_scatter)
+gather_matmul = differentiate("gather_matmul", _gather_matmul, _gather_matmul_backward, _gather_matmul_setup)
+matmul_scatter = differentiate("matmul_reduce_scatter", _matmul_reduce_scatter, _matmul_reduce_scatter_backward,
+                              _matmul_reduce_scatter_setup)
+matmul_sum = differentiate("matmul_all_reduce", _matmul_all_reduce, _matmul_all_reduce_backward,
+                                  _matmul_all_reduce_setup)
+copy_matmul = differentiate("copy_matmul", _copy_matmul, _copy_matmul_backward, _copy_matmul_setup)
+all_gather = differentiate("all_gather", _all_gather, _all_gather_backward, _moved_setup)
+reduce_scatter = differentiate("reduce_scatter", _reduce_scatter, _reduce_scatter_backward, _moved_setup)
+_matmul_and_gather = refuse_gradient("matmul_with_all_gather", _matmul_with_all_gather)
+_matmul_and_reduce = refuse_gradient("matmul_with_reduce_scatter", _matmul_with_reduce_scatter)
 
 
 # ---- as PyTorch's symm_mem has them ----
@@ -551,16 +497,16 @@ def _all_gather_matmul(A: Tensor, Bs: List[Tensor], gather_dim: int, group_name:
         raise InvalidArgument("Bs has no matrix, expected at least one")
     keep = return_A or len(Bs) > 1
     dgrad = dgrad or ("gemm_rs/auto" if keep else "bulk_ag/auto")
-    gathered, first = ops.gather_matmul(A, Bs[0], gather_dim, group_name, keep, method, dgrad, wgrad)
+    gathered, first = gather_matmul(A, Bs[0], gather_dim, group_name, keep, method, dgrad, wgrad)
     for B in Bs[1:]:
         _product(gathered, B)
     return gathered if return_A else None, [first] + [torch.matmul(gathered, B) for B in Bs[1:]]
 
 
-_library.define("all_gather_matmul(Tensor A, Tensor[] Bs, int gather_dim, str group_name, *, bool return_A=True, "
-                "str method='auto', str dgrad='', str wgrad='auto') -> (Tensor?, Tensor[])", tags=_TAGS)
+library.define("all_gather_matmul(Tensor A, Tensor[] Bs, int gather_dim, str group_name, *, bool return_A=True, "
+               "str method='auto', str dgrad='', str wgrad='auto') -> (Tensor?, Tensor[])", tags=TAGS)
 # It consists of the operators above: their gradients and fake kernels are its own.
-_library.impl("all_gather_matmul", _all_gather_matmul, "CompositeImplicitAutograd")
+library.impl("all_gather_matmul", _all_gather_matmul, "CompositeImplicitAutograd")
 
 
 def all_gather_matmul(A: Tensor, Bs: List[Tensor], gather_dim: int, group: GroupLike = None, *, return_A: bool = True,
@@ -585,7 +531,7 @@ def matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int
     The arguments are those of torch.ops.symm_mem.fused_matmul_reduce_scatter. `method` is that of GEMM+RS, `dgrad`
     that of the AG+GEMM of backward.
     """
-    return ops.matmul_reduce_scatter(A, B, reduce_op, scatter_dim, name_of(group), method, dgrad)
+    return matmul_scatter(A, B, reduce_op, scatter_dim, name_of(group), method, dgrad)
 
 
 def matmul_all_reduce(A: Tensor, B: Tensor, reduce_op: str = "sum", group: GroupLike = None, *,
@@ -594,4 +540,4 @@ def matmul_all_reduce(A: Tensor, B: Tensor, reduce_op: str = "sum", group: Group
 
     Backward is local, as in Megatron: every rank goes on with the same result, and has the same gradient of it.
     """
-    return ops.matmul_all_reduce(A, B, reduce_op, name_of(group), method)
+    return matmul_sum(A, B, reduce_op, name_of(group), method)

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lapstrake.errors import InvalidArgument, Unsupported
-from lapstrake.torch._ops import ops
+from lapstrake.torch._ops import all_gather
 from lapstrake.torch.recipe import DelayedScaling, Float8CurrentScaling, Format, Recipe
 
 _LARGEST = {torch.float8_e4m3fn: (448.0, 8), torch.float8_e5m2: (57344.0, 15)}  # and the exponent of the largest power
@@ -136,7 +136,7 @@ def _magnitude(rows: Tensor) -> Tensor:
 def _agreed(found: List[Tensor], group: str) -> Tensor:
     """The largest of all ranks, each."""
     mine = torch.stack(found)[None]
-    return ops.all_gather(mine, group, "direct").amax(0) if group else mine[0]
+    return all_gather(mine, group, "direct").amax(0) if group else mine[0]
 
 
 def quantize(operands: List[Tuple[Tensor, Slot]], recipe: Recipe, note: bool) -> List[Scaled]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from lapstrake.errors import InvalidArgument, Unsupported
 from lapstrake.torch import _fp8_linear, _rules, fp8
 from lapstrake.torch._groups import group_size, name_of
-from lapstrake.torch._ops import ops
+from lapstrake.torch._ops import copy_matmul, gather_matmul, matmul_scatter, matmul_sum
 
 Device = Union[torch.device, str, None]
 Init = Optional[Callable[[Tensor], Any]]
@@ -127,8 +127,8 @@ class _Parallel(nn.Module):
         if self.tp_size == 1:
             return F.linear(x, weight)
         if self.sequence_parallel:
-            return ops.gather_matmul(x, weight.t(), 0, self._group(), False, *methods)[1]
-        return ops.copy_matmul(x, weight.t(), self._group(), "auto")
+            return gather_matmul(x, weight.t(), 0, self._group(), False, *methods)[1]
+        return copy_matmul(x, weight.t(), self._group(), "auto")
 
     def _row(self, x: Tensor, weight: Tensor, methods: Tuple[str, str, str]) -> Tensor:
         """The features of x are shared; with sequence parallelism the rows of the result are, afterwards."""
@@ -138,8 +138,8 @@ class _Parallel(nn.Module):
         if self.tp_size == 1:
             return F.linear(x, weight)
         if self.sequence_parallel:
-            return ops.matmul_reduce_scatter(x, weight.t(), "sum", 0, self._group(), methods[0], methods[1])
-        return ops.matmul_all_reduce(x, weight.t(), "sum", self._group(), "auto")
+            return matmul_scatter(x, weight.t(), "sum", 0, self._group(), methods[0], methods[1])
+        return matmul_sum(x, weight.t(), "sum", self._group(), "auto")
 
     def _fp8(self, mode: str, x: Tensor, weight: Tensor, methods: Tuple[str, str, str]) -> Tensor:
         """The same of FP8 matrices; `mode` is "" where ranks share nothing."""

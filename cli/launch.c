@@ -32,6 +32,7 @@
 #define TERM_NS 2000000000u  /* from SIGTERM to SIGKILL */
 #define DRAIN_NS 1000000000u /* for descendants that outlive their rank */
 #define SETTLE_NS 100000000u /* what fails so soon after something else fails at the same time */
+#define LOOK_NS 2000000u     /* between two looks in that time */
 #define DYING_NS 3000000000u /* how long the end of what is dying may take on a busy machine */
 #define POLLS 4              /* besides those of the ranks */
 
@@ -338,6 +339,16 @@ static bool any_is_dying(const job_t *job)
     return dying;
 }
 
+/* Gives what fails at the same time the time to end; what has ended already needs none. */
+static void settle(job_t *job, failures_t *found)
+{
+    const uint64_t until = lap_now_ns() + SETTLE_NS;
+    while (job->running > 0 && lap_now_ns() < until) {
+        lap_sleep_until_ns(lap_now_ns() + LOOK_NS);
+        find_failures(job, found);
+    }
+}
+
 static void look_at_ranks(job_t *job)
 {
     failures_t found = {.rank = -1};
@@ -348,8 +359,7 @@ static void look_at_ranks(job_t *job)
         /* Peers may see a rank die, and end, before it has died so far that we can see it. */
         const uint64_t until = lap_now_ns() + DYING_NS;
         do {
-            lap_sleep_until_ns(lap_now_ns() + SETTLE_NS);
-            find_failures(job, &found);
+            settle(job, &found);
         } while (found.cause.si_code == CLD_EXITED && any_is_dying(job) && lap_now_ns() < until);
     }
     job->also_failed += first ? found.count - 1 : found.count;

@@ -76,18 +76,17 @@ if(LAP_COMPUTE_SANITIZER AND NOT LAP_TEST_GPU STREQUAL "AUTO")
 endif()
 
 # lap_test(folder/name[.sh] [RANKS n...] [MPI n...] [HOSTS n...] [TCP n...] [ARGS arg...] [ENV name=value...] [TIMEOUT seconds] [LABEL text]
-#          [SERIAL] [FORKS] [GPU] [SANITIZER tool] [TARGET target])
+#          [FORKS] [GPU] [SANITIZER tool] [TARGET target])
 # Runs the program, or with .sh the script, of that name. RANKS: under `lap run`, once for each number of ranks. MPI: the
 # same under mpirun. HOSTS: with so many ranks on each of two hosts, as test/hosts.sh makes them (Open MPI only). TCP: the
-# same over TCP, as test/tcp.sh makes them. LABEL tells several entries of one program apart. Several tests run at a time, those with the longest TIMEOUT first. SERIAL: alone on the
-# machine, for a test that counts on being done with something after a while.
+# same over TCP, as test/tcp.sh makes them. LABEL tells several entries of one program apart. Several tests run at a time, those with the longest TIMEOUT first.
 # LOCK: not at the same time as another test that names the same; those over TCP name tcp_ports, as they choose ports at random.
 # FORKS: the program starts processes itself. GPU: it needs one, which its ranks share, and is alone on it; ctest knows it by
 # the label gpu. SANITIZER: on a GPU under that tool of compute-sanitizer; the label is gpu-sanitizer. There are tests of these
 # two only where gpu_tests and sanitizer_tests above are ON. TARGET: a program that is not one of this folder.
 function(lap_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;FORKS;GPU" "TIMEOUT;LABEL;LOCK;TARGET;SANITIZER" "RANKS;MPI;HOSTS;TCP;ARGS;ENV")
-  set(alone ${arg_SERIAL})
+  cmake_parse_arguments(PARSE_ARGV 1 arg "FORKS;GPU" "TIMEOUT;LABEL;LOCK;TARGET;SANITIZER" "RANKS;MPI;HOSTS;TCP;ARGS;ENV")
+  set(alone OFF)
   set_property(GLOBAL APPEND PROPERTY lap_tests ${name})
   if((arg_GPU AND NOT gpu_tests) OR (arg_SANITIZER AND NOT sanitizer_tests))
     return()

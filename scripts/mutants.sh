@@ -66,15 +66,26 @@ source=$(cd "$source" && pwd) || exit 2
 : "${mutants:=$source/scripts/mutants}" "${work:=$source/build-mutants}"
 command -v patch >/dev/null || die "patch is missing: install it with 'apt-get install patch'"
 
-# header FILE KEY: what the mutant's line `# KEY: ...` says. No other program is started: there are hundreds of mutants.
+# Lines `# KEY: ...` of all mutants, by name and key. One program reads them all: there are hundreds of mutants.
+declare -A headers=()
+read_headers() {
+    local key value
+    while IFS=$'\t' read -r key value; do
+        headers[$key]=$value
+    done < <(awk '
+        FNR == 1 { name = FILENAME; sub(/.*\//, "", name); sub(/\.diff$/, "", name) }
+        !/^(#|$)/ { nextfile }
+        match($0, /^# [a-z]+:/) {
+            value = substr($0, RLENGTH + 1)
+            sub(/^ +/, "", value)
+            print name " " substr($0, 3, RLENGTH - 3) "\t" value
+        }' "$@")
+}
+
+# header FILE KEY: leaves what the mutant's line `# KEY: ...` says in $said.
 header() {
-    local line
-    while IFS= read -r line && [[ -z $line || $line == '#'* ]]; do
-        if [[ $line == "# $2:"* ]]; then
-            line=${line#"# $2:"}
-            echo "${line#"${line%%[! ]*}"}"
-        fi
-    done <"$1"
+    local name=${1##*/}
+    said=${headers[${name%.diff} $2]:-}
 }
 
 # The files that a mutant changes.
@@ -85,11 +96,12 @@ touched() {
 # fits FILE: says what is wrong with a mutant, if something is. No fuzz: a mistake is to be made where it was meant.
 fits() {
     local layer build told
-    layer=$(header "$1" layer) build=$(header "$1" build)
+    header "$1" layer && layer=$said
+    header "$1" build && build=$said
     [[ -n $layer && " $layers " == *" $layer "* ]] || echo "its layer is '$layer', expected one of: $layers"
     [[ ${build:-plain} =~ ^(plain|asan|tsan)$ ]] || echo "its build is '$build', expected plain, asan or tsan"
-    [ -n "$(header "$1" test)" ] || echo "it names no test"
-    [ -n "$(header "$1" why)" ] || echo "it does not say why it is a mistake"
+    header "$1" test && [ -n "$said" ] || echo "it names no test"
+    header "$1" why && [ -n "$said" ] || echo "it does not say why it is a mistake"
     [ -n "$(touched "$1")" ] || echo "it has no line '+++ b/FILE'"
     told=$(patch -p1 -d "$2" --dry-run --force --fuzz=0 --reject-file=- <"$1" 2>&1) ||
         echo "it does not apply: $(grep -i -m1 'fail\|can.t\|malformed\|garbage' <<<"$told")"
@@ -98,8 +110,9 @@ fits() {
 # Whether a mutant is among those that were asked for.
 wanted() {
     local name layer build pattern
-    name=${1##*/} layer=$(header "$1" layer) build=$(header "$1" build)
-    name=${name%.diff}
+    name=${1##*/} name=${name%.diff}
+    header "$1" layer && layer=$said
+    header "$1" build && build=$said
     [[ -z $only_layers || $only_layers == *" $layer "* ]] || return 1
     [[ -z $only_builds || $only_builds == *" ${build:-plain} "* ]] || return 1
     [ ${#names[@]} -gt 0 ] || return 0
@@ -182,14 +195,14 @@ restore() {
 # try FILE: sets `verdict` and `detail`.
 try() {
     local build tests file machine
-    build=$(header "$1" build) tests=$(header "$1" test)
-    : "${build:=plain}"
+    header "$1" test && tests=$said
+    header "$1" build && build=${said:-plain}
     detail=$(fits "$1" "$tree" | head -n 1)
     if [ -n "$detail" ]; then
         verdict='does not apply'
         return
     fi
-    machine=$(header "$1" machine)
+    header "$1" machine && machine=$said
     if [ -n "$machine" ] && [ "$machine" != "$(uname -m)" ]; then
         verdict='other machine' detail=$machine
         return
@@ -217,6 +230,7 @@ try() {
 }
 
 all=()
+[ -z "$(compgen -G "$mutants/*.diff")" ] || read_headers "$mutants"/*.diff
 for file in "$mutants"/*.diff; do
     if [ -e "$file" ] && wanted "$file"; then
         all+=("$file")
@@ -226,7 +240,9 @@ done
 
 if [ "$mode" = list ]; then
     for file in "${all[@]}"; do
-        printf '%-10s %-34s %s\n' "$(header "$file" layer)" "$(basename "$file" .diff)" "$(header "$file" why)"
+        name=${file##*/} name=${name%.diff}
+        header "$file" layer && layer=$said
+        header "$file" why && printf '%-10s %-34s %s\n' "$layer" "$name" "$said"
     done
     exit
 fi
@@ -254,15 +270,18 @@ rows=()
 for file in "${all[@]}"; do
     name=$(basename "$file" .diff) start=$SECONDS verdict='' detail=''
     try "$file"
-    if [ -n "$(header "$file" equivalent)" ]; then
+    header "$file" equivalent
+    if [ -n "$said" ]; then
         case $verdict in
-        alive) verdict=equivalent detail=$(header "$file" equivalent) ;;
+        alive) verdict=equivalent detail=$said ;;
         caught) verdict='not equivalent' ;;
         esac
     fi
-    [ "$verdict" = caught ] && caught_by["$(header "$file" build) ${detail%% *}"]+=" $name"
+    header "$file" build
+    [ "$verdict" = caught ] && caught_by["$said ${detail%% *}"]+=" $name"
     counts[$verdict]=$((${counts[$verdict]:-0} + 1))
-    row=$(printf '%-14s %-10s %-34s %4d s  %s' "$verdict" "$(header "$file" layer)" "$name" $((SECONDS - start)) "$detail")
+    header "$file" layer
+    row=$(printf '%-14s %-10s %-34s %4d s  %s' "$verdict" "$said" "$name" $((SECONDS - start)) "$detail")
     rows+=("$row")
     echo "$row"
 done

@@ -113,6 +113,20 @@ else
 fi'
 lap run -n 2 sh -c "$victim_and_witness" "$work/victim"
 is 'a death by signal is the cause, and a status beside it the consequence' "$status" 137
+# The other way round: the status is there before the death. On a busy machine that may be long before.
+# shellcheck disable=SC2016
+after_it='if [ $LAP_RANK = 1 ]; then
+    echo $$ >"$0.new" && mv "$0.new" "$0"
+    exit 1
+fi
+until [ -e "$0" ]; do sleep 0.01; done
+until grep -q "^State:.Z" "/proc/$(cat "$0")/status"; do sleep 0.001; done
+kill -9 $$'
+for try in 1 2 3; do
+    lap run -n 2 sh -c "$after_it" "$work/ended$try"
+    if [ "$status" = 137 ]; then break; fi
+done
+is '... also where the status comes a moment before it' "$status" 137
 lap run -n 1 sh -c 'echo last words >&2; exit 9'
 is 'last words come before the sentence' "${err%%pid*}" \
     "$(printf '[0] last words\nlap run: rank 0 (')"

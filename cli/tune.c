@@ -19,9 +19,7 @@
 #include "core/world.h"
 #include "heads.h"
 #include "interrupt.h"
-#include "nn/predict.h"
 #include "ranks.h"
-#include "stats.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
@@ -52,7 +50,7 @@ static lap_train_form_t form = {
             "was faster in three quarters of the rounds, twice; serial stays where overlap\n"
             "loses. At the end the rules are timed against the defaults, auto and serial, and\n"
             "the fastest is written. The file says what each GEMM gained.\n\n"
-            "What was found is in FILE.yaml.part after each GEMM: a search that was interrupted\n"
+            "What was found is in FILE.yaml.part after each method: a search that was interrupted\n"
             "goes on there if it is started with the same options.\n\n"
             "Results are stored in a cache, by machine, layer, type and version. The same search\n"
             "is then not made again, unless it has more rounds or begins with other rules; and\n"
@@ -63,97 +61,9 @@ static lap_train_form_t form = {
                        "  128 + n  signal n ended it; the same command goes on",
     }};
 
-#define WARM 2
 #define SLOWER 1.10 /* predicted, of a candidate that is left out */
 #define TIE 0.99    /* of two times that count as equal at the end */
 #define ROUNDS_MOST 1000
-
-/* ---- timing ---- */
-
-/* Rules with the layer that has them. */
-typedef struct contender {
-    lap_train_t train; /* with these rules */
-    lap_train_model_t model;
-} contender_t;
-
-static lap_status_t enter(contender_t *contender, const lap_tune_t *tune,
-                          const lap_tp_overlap_t *rules, const lap_grid_groups_t *groups,
-                          lap_link_t link)
-{
-    memset(contender, 0, sizeof(*contender));
-    contender->train = tune->train;
-    contender->train.rules = *rules;
-    LAP_TRY(lap_train_model_init(&contender->model, &contender->train, groups, true, false, link));
-    return lap_train_generate(&contender->model, 0);
-}
-
-static void leave(contender_t *contender)
-{
-    if (contender->model.train)
-        lap_train_model_clear(&contender->model);
-    memset(contender, 0, sizeof(*contender));
-}
-
-/* Of the slowest rank. Collective. */
-static lap_status_t time_pass(contender_t *contender, double *seconds_p)
-{
-    lap_train_model_t *model = &contender->model;
-    lap_group_t *world = model->groups.world;
-    LAP_TRY(lap_group_barrier(world));
-    const uint64_t begin = lap_now_ns();
-    LAP_TRY(lap_train_begin(model, 0, false));
-    LAP_TRY(lap_train_wait(model));
-    *seconds_p = (double)(lap_now_ns() - begin) * 1e-9;
-    return lap_group_max(world, seconds_p);
-}
-
-/* Times all of them in turns: seconds[w * rounds + i]. *interrupted_p: a signal, and not all were. */
-static lap_status_t time_rounds(contender_t *const *contenders, int count, int rounds,
-                                double *seconds, int *interrupted_p)
-{
-    double unused;
-    for (int i = 0; i < WARM; i++)
-        for (int w = 0; w < count; w++)
-            LAP_TRY(time_pass(contenders[w], &unused));
-    for (int i = 0; i < rounds && !*interrupted_p; i++) {
-        for (int n = 0; n < count; n++) {
-            const int w = i % 2 ? count - 1 - n : n; /* nobody is always the first */
-            LAP_TRY(time_pass(contenders[w], &seconds[w * rounds + i]));
-        }
-        LAP_TRY(lap_interrupt_agree(contenders[0]->model.groups.world, interrupted_p));
-    }
-    return LAP_OK;
-}
-
-/* The time of one over that of another. */
-static lap_status_t compare(contender_t *one, contender_t *other, int rounds, lap_stats_t *ratio_p,
-                            int *interrupted_p)
-{
-    contender_t *const both[] = {one, other};
-    double *seconds = lap_alloc(2 * (size_t)rounds, sizeof(*seconds));
-    if (!seconds)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %d rounds", rounds);
-    const lap_status_t status = time_rounds(both, 2, rounds, seconds, interrupted_p);
-    if (status == LAP_OK && !*interrupted_p) {
-        for (int i = 0; i < rounds; i++)
-            seconds[i] /= seconds[rounds + i];
-        *ratio_p = lap_stats(seconds, (size_t)rounds);
-    }
-    lap_free(seconds);
-    return status;
-}
-
-/* What a pass should take; 0: that is not known here. Collective. */
-static lap_status_t predict(contender_t *contender, double *seconds_p)
-{
-    lap_nn_prediction_t prediction = {.spans = NULL};
-    *seconds_p = 0;
-    if (!contender->train.predicts)
-        return LAP_OK;
-    LAP_TRY(lap_nn_predict(contender->model.nn, &prediction));
-    *seconds_p = prediction.seconds[0][0];
-    return LAP_OK;
-}
 
 /* ---- the search ---- */
 
@@ -161,40 +71,43 @@ typedef struct search {
     lap_tune_t *tune;
     const lap_grid_groups_t *groups;
     lap_link_t link;
-    lap_tp_overlap_t rules; /* the best so far, */
-    contender_t best;       /* with its layer */
+    lap_tp_overlap_t rules;    /* the best so far, */
+    lap_tune_contender_t best; /* with its layer */
     double predicted;
     int left_out, tried;
-    uint64_t begin;
-    bool speaks;
+    lap_tune_progress_t progress;
     int interrupted; /* the signal that ends it; 0: none has come */
 } search_t;
 
 static lap_status_t crown(search_t *search)
 {
-    leave(&search->best);
-    LAP_TRY(enter(&search->best, search->tune, &search->rules, search->groups, search->link));
-    return predict(&search->best, &search->predicted);
+    lap_tune_leave(&search->best);
+    LAP_TRY(
+        lap_tune_enter(&search->best, search->tune, &search->rules, search->groups, search->link));
+    return lap_tune_predict(&search->best, &search->predicted);
 }
 
 /* One candidate against the best so far: fills `ratio_p`, or leaves it out: *timed_p. */
-static lap_status_t try_candidate(search_t *search, const lap_tp_overlap_t *rules,
+static lap_status_t try_candidate(search_t *search, const lap_tp_overlap_t *rules, const char *what,
                                   lap_stats_t *ratio_p, bool *timed_p)
 {
-    contender_t contender;
+    search->progress.what = what;
+    lap_tune_contender_t contender;
     double predicted = 0;
-    lap_status_t status = enter(&contender, search->tune, rules, search->groups, search->link);
+    lap_status_t status =
+        lap_tune_enter(&contender, search->tune, rules, search->groups, search->link);
     if (status == LAP_OK)
-        status = predict(&contender, &predicted);
+        status = lap_tune_predict(&contender, &predicted);
     *timed_p = search->predicted <= 0 || predicted <= SLOWER * search->predicted;
     if (status == LAP_OK && *timed_p)
-        status =
-            compare(&contender, &search->best, search->tune->rounds, ratio_p, &search->interrupted);
+        status = lap_tune_compare(&contender, &search->best, search->tune->rounds,
+                                  &search->progress, ratio_p, &search->interrupted);
     /* Once more: of many, some are lucky. */
     if (status == LAP_OK && *timed_p && !search->interrupted && ratio_p->q3 < 1)
-        status =
-            compare(&contender, &search->best, search->tune->rounds, ratio_p, &search->interrupted);
-    leave(&contender);
+        status = lap_tune_compare(&contender, &search->best, search->tune->rounds,
+                                  &search->progress, ratio_p, &search->interrupted);
+    lap_tune_leave(&contender);
+    search->progress.done++;
     return status;
 }
 
@@ -208,6 +121,14 @@ static lap_status_t plain_rules(int tp, int way, lap_tp_overlap_t *rules_p)
     return lap_tp_overlap_switch(rules_p, &switches);
 }
 
+/* Writes what was found so far. Collective. */
+static lap_status_t keep(const search_t *search)
+{
+    lap_group_t *world = search->groups->world;
+    const bool writes = lap_group_rank(world) == 0;
+    return lap_group_agree(world, writes ? lap_tune_keep(search->tune) : LAP_OK);
+}
+
 /* Where all overlap loses, the search begins without any. */
 static lap_status_t decide_start(search_t *search)
 {
@@ -216,66 +137,87 @@ static lap_status_t decide_start(search_t *search)
     lap_stats_t ratio = {.median = 0};
     bool timed;
     LAP_TRY(plain_rules(search->rules.tp, LAP_TUNE_SERIAL, &rules));
-    LAP_TRY(try_candidate(search, &rules, &ratio, &timed));
+    LAP_TRY(try_candidate(search, &rules, "no overlap", &ratio, &timed));
     if (search->interrupted)
         return LAP_OK;
     const bool wins = timed && ratio.q3 < 1;
     *choice = (lap_tune_choice_t){.decided = 1, .candidate = wins ? 0 : -1};
+    LAP_TRY(keep(search));
     if (!wins)
         return LAP_OK;
     search->rules = rules;
     return crown(search);
 }
 
-/* All candidates of a unit. What wins is the best from then on. */
+/* A candidate was timed: the choice is it, or as it was. `before` has what the rules have. */
+static void weigh(lap_tune_choice_t *choice, int c, const lap_tune_candidate_t *candidate,
+                  const char *before, const lap_stats_t *ratio)
+{
+    const bool wins = ratio->q3 < 1;
+    if ((choice->candidate >= 0 && !(wins && ratio->median < choice->ratio)) ||
+        (choice->candidate < 0 && !wins && choice->other[0] && ratio->median >= choice->ratio))
+        return;
+    choice->candidate = wins ? c : -1;
+    choice->ratio = ratio->median;
+    choice->least = ratio->q1;
+    choice->most = ratio->q3;
+    snprintf(choice->other, sizeof(choice->other), "%s", wins ? before : candidate->text);
+}
+
+/* All candidates of a unit, from the first that was not tried. What wins is the best from then on. */
 static lap_status_t decide(search_t *search, int u)
 {
     const lap_tune_unit_t *unit = &lap_tune_units[u];
     lap_tune_candidate_t candidates[LAP_TUNE_MOST];
-    const size_t count = lap_tune_candidates(unit, search->rules.tp, candidates);
-    lap_tune_choice_t choice = {.decided = 1, .candidate = -1};
+    const int count = (int)lap_tune_candidates(unit, search->rules.tp, candidates);
+    lap_tune_choice_t *choice = &search->tune->choices[u];
     const char *before = "other rules";
-    for (size_t c = 0; c < count; c++)
+    for (int c = 0; c < count; c++)
         if (lap_tune_has(&search->rules, unit, &candidates[c]))
             before = candidates[c].text;
-    for (size_t c = 0; c < count; c++) {
+    if (choice->next == 0)
+        choice->candidate = -1;
+    for (int c = choice->next; c < count; c++) {
         lap_tp_overlap_t rules = search->rules;
         lap_stats_t ratio = {.median = 0};
         bool timed;
+        char what[LAP_TUNE_TEXT * 2];
         if (candidates[c].text == before)
             continue;
+        snprintf(what, sizeof(what), "%s: %s", unit->name, candidates[c].text);
         lap_tune_take(&rules, unit, &candidates[c]);
-        LAP_TRY(try_candidate(search, &rules, &ratio, &timed));
+        LAP_TRY(try_candidate(search, &rules, what, &ratio, &timed));
         if (search->interrupted)
-            return LAP_OK; /* nothing is decided */
+            return LAP_OK;
         search->tried += timed;
         search->left_out += !timed;
-        const bool wins = timed && ratio.q3 < 1;
-        if (!timed || (choice.candidate >= 0 && !(wins && ratio.median < choice.ratio)) ||
-            (choice.candidate < 0 && !wins && choice.other[0] && ratio.median >= choice.ratio))
-            continue;
-        choice.candidate = wins ? (int)c : -1;
-        choice.ratio = ratio.median;
-        choice.least = ratio.q1;
-        choice.most = ratio.q3;
-        snprintf(choice.other, sizeof(choice.other), "%s", wins ? before : candidates[c].text);
+        if (timed)
+            weigh(choice, c, &candidates[c], before, &ratio);
+        choice->next = c + 1;
+        LAP_TRY(keep(search));
     }
-    if (choice.candidate >= 0) {
-        lap_tune_take(&search->rules, unit, &candidates[choice.candidate]);
+    if (choice->candidate >= 0) {
+        lap_tune_take(&search->rules, unit, &candidates[choice->candidate]);
         LAP_TRY(crown(search));
     }
-    search->tune->choices[u] = choice;
-    return LAP_OK;
+    choice->decided = 1;
+    return keep(search);
 }
 
-static void say_progress(const search_t *search, int done, int of)
+#define JUDGED (LAP_TUNE_WAYS / 2) /* the end takes as long as so many trials */
+
+/* How many trials there are to come, of which one of each unit is that which it has already. */
+static int count_trials(const lap_tune_t *tune)
 {
-    const double seconds = (double)(lap_now_ns() - search->begin) * 1e-9;
-    if (done == 0)
-        lap_bench_progress(search->speaks, "%s", "the first GEMM");
-    else
-        lap_bench_progress(search->speaks, "%d of %d: %s; about %.0f s left", done + 1, of,
-                           "next GEMM", seconds / done * (of - done));
+    lap_tune_candidate_t candidates[LAP_TUNE_MOST];
+    int trials = JUDGED + !tune->choices[LAP_TUNE_START].decided;
+    for (int u = 0; u < LAP_TUNE_UNITS; u++) {
+        const int count =
+            (int)lap_tune_candidates(&lap_tune_units[u], tune->start.tp, candidates) - 1;
+        if (tune->has[u] && !tune->choices[u].decided && count > tune->choices[u].next)
+            trials += count - tune->choices[u].next;
+    }
+    return trials;
 }
 
 /* Takes what an earlier search has decided. */
@@ -297,25 +239,13 @@ static lap_status_t replay(search_t *search)
 static lap_status_t search_all(search_t *search)
 {
     lap_tune_t *tune = search->tune;
-    int of = 0, done = 0;
-    for (int u = 0; u < LAP_TUNE_UNITS; u++)
-        of += tune->has[u] && !tune->choices[u].decided;
-    search->begin = lap_now_ns();
+    search->progress.of = count_trials(tune);
+    search->progress.begin = lap_now_ns();
     if (!tune->choices[LAP_TUNE_START].decided)
         LAP_TRY(decide_start(search));
-    for (int u = 0; u < LAP_TUNE_UNITS; u++) {
-        if (!tune->has[u] || tune->choices[u].decided)
-            continue;
-        LAP_TRY(lap_interrupt_agree(search->groups->world, &search->interrupted));
-        if (search->interrupted)
-            return LAP_OK;
-        say_progress(search, done++, of);
-        LAP_TRY(decide(search, u));
-        if (search->interrupted)
-            return LAP_OK;
-        const bool writes = lap_group_rank(search->groups->world) == 0;
-        LAP_TRY(lap_group_agree(search->groups->world, writes ? lap_tune_keep(tune) : LAP_OK));
-    }
+    for (int u = 0; u < LAP_TUNE_UNITS && !search->interrupted; u++)
+        if (tune->has[u] && !tune->choices[u].decided)
+            LAP_TRY(decide(search, u));
     return LAP_OK;
 }
 
@@ -329,7 +259,7 @@ static lap_status_t rules_of(const search_t *search, int way, lap_tp_overlap_t *
 /* Times what was found against what there is without a search. */
 static lap_status_t judge(search_t *search, lap_tune_end_t *end)
 {
-    contender_t contenders[LAP_TUNE_WAYS], *list[LAP_TUNE_WAYS];
+    lap_tune_contender_t contenders[LAP_TUNE_WAYS], *list[LAP_TUNE_WAYS];
     const int rounds = search->tune->rounds;
     lap_status_t status = LAP_OK;
     double *seconds = lap_alloc(LAP_TUNE_WAYS * (size_t)rounds, sizeof(*seconds));
@@ -337,24 +267,26 @@ static lap_status_t judge(search_t *search, lap_tune_end_t *end)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %d rounds", rounds);
     status = lap_group_agree(search->groups->world, status);
     memset(contenders, 0, sizeof(contenders));
-    lap_bench_progress(search->speaks, "the rules against defaults, auto and serial");
-    leave(&search->best); /* its memory */
+    search->progress.what = "the rules against defaults, auto and serial";
+    lap_tune_leave(&search->best); /* its memory */
     for (int w = 0; w < LAP_TUNE_WAYS && status == LAP_OK; w++) {
         lap_tp_overlap_t rules;
         list[w] = &contenders[w];
         status = rules_of(search, w, &rules);
         if (status == LAP_OK)
-            status = enter(&contenders[w], search->tune, &rules, search->groups, search->link);
+            status =
+                lap_tune_enter(&contenders[w], search->tune, &rules, search->groups, search->link);
     }
     if (status == LAP_OK)
-        status = time_rounds(list, LAP_TUNE_WAYS, rounds, seconds, &search->interrupted);
+        status = lap_tune_time(list, LAP_TUNE_WAYS, rounds, &search->progress, seconds,
+                               &search->interrupted);
     for (int w = 0; w < LAP_TUNE_WAYS && status == LAP_OK; w++)
         end->seconds[w] = lap_stats(&seconds[(size_t)w * (size_t)rounds], (size_t)rounds).median;
     for (int w = 0; w < LAP_TUNE_WAYS && status == LAP_OK; w++)
         if (end->seconds[w] < end->seconds[end->best] * (end->best == LAP_TUNE_TUNED ? TIE : 1))
             end->best = w;
     for (int w = 0; w < LAP_TUNE_WAYS; w++)
-        leave(&contenders[w]);
+        lap_tune_leave(&contenders[w]);
     lap_free(seconds);
     return status;
 }
@@ -416,12 +348,14 @@ static lap_status_t search_entry(search_t *search, lap_tune_entry_t *entry)
         (lap_tune_entry_t){.rounds = tune->rounds, .start = lap_tune_rules_digest(&tune->start)};
     LAP_TRY(lap_train_find_link(&search->tune->train, search->groups, &search->link));
     LAP_TRY(go_on(search));
+    lap_bench_progress(search->progress.speaks,
+                       "the costs of GEMMs and kernels, to predict passes");
     LAP_TRY(crown(search));
     LAP_TRY(find_units(search));
     LAP_TRY(search_all(search));
     if (!search->interrupted)
         LAP_TRY(judge(search, &entry->end));
-    lap_bench_progress_end(search->speaks);
+    lap_bench_progress_end(search->progress.speaks);
     memcpy(entry->choices, tune->choices, sizeof(entry->choices));
     gmtime_r(&now, &utc);
     strftime(entry->date, sizeof(entry->date), "%Y-%m-%d", &utc);
@@ -434,7 +368,7 @@ static lap_status_t tune_all(search_t *search, int *end_p)
     lap_group_t *world = search->groups->world;
     lap_tune_entry_t entry;
     bool cached;
-    if (search->speaks && *tune->note)
+    if (search->progress.speaks && *tune->note)
         lap_tell(form.command.name, "%s", tune->note);
     LAP_TRY(find_cached(search, &entry, &cached));
     if (!cached)
@@ -459,14 +393,14 @@ static int run_rank(const void *context, lap_world_t *world)
     search_t search = {.tune = &tune,
                        .groups = &groups,
                        .rules = tune.start,
-                       .speaks = lap_world_rank(world) == 0 && !tune.train.quiet};
+                       .progress.speaks = lap_world_rank(world) == 0 && !tune.train.quiet};
     int end = LAP_CLI_OK;
     lap_status_t status = lap_grid_groups_init(&groups, &tune.train.grid, lap_world_group(world));
     if (status == LAP_OK)
         status = tune_all(&search, &end);
     const int result =
         status == LAP_OK ? end : lap_ranks_fail(form.command.name, lap_world_rank(world), status);
-    leave(&search.best);
+    lap_tune_leave(&search.best);
     lap_grid_groups_clear(&groups);
     return result;
 }

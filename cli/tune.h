@@ -2,7 +2,7 @@
 /*
  * `lap tune`: finds the rule of each GEMM of a layer by measuring the whole layer, and writes them as
  * a file for --tp-comm-overlap-cfg. The candidates are in tune_rules.c, files in tune_file.c,
- * the cache in tune_cache.c, the search in tune.c, what it prints in tune_print.c.
+ * the cache in tune_cache.c, the search in tune.c, timing in tune_time.c, what it prints in tune_print.c.
  */
 #ifndef LAP_CLI_TUNE_H
 #define LAP_CLI_TUNE_H
@@ -14,6 +14,7 @@
 
 #include <lap/tp_overlap.h>
 
+#include "stats.h"
 #include "train.h"
 
 /*
@@ -50,7 +51,8 @@ void lap_tune_take(lap_tp_overlap_t *rules, const lap_tune_unit_t *unit,
 
 /* What was found for a unit. Its time is that of the layer, over the time with the rules before. */
 typedef struct lap_tune_choice {
-    int decided;               /* 1: it was; 0: not yet */
+    int decided;               /* 1: it was; 0: not yet, */
+    int next;                  /* but the candidates before this one were tried */
     int candidate;             /* -1: that before stays */
     double ratio, least, most; /* median and quartiles; of the one that came nearest, if none won */
     char other[LAP_TUNE_TEXT]; /* that one; "": nothing else was measured */
@@ -78,6 +80,44 @@ typedef struct lap_tune_end {
     double seconds[LAP_TUNE_WAYS];
     int best; /* what the file has */
 } lap_tune_end_t;
+
+/* ---- timing: tune_time.c ---- */
+
+/* Rules with the layer that has them. */
+typedef struct lap_tune_contender {
+    lap_train_t train; /* with these rules */
+    lap_train_model_t model;
+} lap_tune_contender_t;
+
+/* Collective. lap_tune_leave undoes it, also after a failure and of one that is all zero. */
+lap_status_t lap_tune_enter(lap_tune_contender_t *contender, const lap_tune_t *tune,
+                            const lap_tp_overlap_t *rules, const lap_grid_groups_t *groups,
+                            lap_link_t link);
+void lap_tune_leave(lap_tune_contender_t *contender);
+
+/* What a pass should take; 0: that is not known here. Collective. */
+lap_status_t lap_tune_predict(lap_tune_contender_t *contender, double *seconds_p);
+
+/* How far a search is. */
+typedef struct lap_tune_progress {
+    bool speaks;
+    const char *what; /* is timed */
+    uint64_t begin;
+    double done, of; /* trials */
+} lap_tune_progress_t;
+
+/*
+ * Times all of them in turns: seconds[w * rounds + i]. *interrupted_p: a signal, and not all were.
+ * Collective.
+ */
+lap_status_t lap_tune_time(lap_tune_contender_t *const *contenders, int count, int rounds,
+                           const lap_tune_progress_t *progress, double *seconds,
+                           int *interrupted_p);
+
+/* The time of one over that of another. Likewise. */
+lap_status_t lap_tune_compare(lap_tune_contender_t *one, lap_tune_contender_t *other, int rounds,
+                              const lap_tune_progress_t *progress, lap_stats_t *ratio_p,
+                              int *interrupted_p);
 
 /* ---- a search as text: tune_entry.c ---- */
 

@@ -130,9 +130,14 @@ void lap_tune_entry_write(FILE *file, const lap_tune_key_t *key, const lap_tune_
     fprintf(file, "%srounds %d\nstart %016" PRIx64 "\n", key->text, entry->rounds, entry->start);
     for (int u = 0; u < LAP_TUNE_CHOICES; u++) {
         const lap_tune_choice_t *choice = &entry->choices[u];
+        if (!choice->decided && choice->next == 0)
+            continue;
         if (choice->decided)
-            fprintf(file, "choice %d %d %.17g %.17g %.17g %s\n", u, choice->candidate,
-                    choice->ratio, choice->least, choice->most, choice->other);
+            fprintf(file, "choice");
+        else
+            fprintf(file, "begun %d", choice->next);
+        fprintf(file, " %d %d %.17g %.17g %.17g %s\n", u, choice->candidate, choice->ratio,
+                choice->least, choice->most, choice->other);
     }
     if (!entry->date[0])
         return;
@@ -167,15 +172,16 @@ static bool is_within(double value, int least, int most)
     return value >= least && value <= most && value == (double)(int)value;
 }
 
-/* "UNIT CANDIDATE RATIO LEAST MOST OTHER" */
-static bool read_choice(const char *line, lap_tune_entry_t *entry)
+/* "UNIT CANDIDATE RATIO LEAST MOST OTHER", of what was decided; or so far, with the candidate that is the next. */
+static bool read_choice(const char *line, int next, lap_tune_entry_t *entry)
 {
     double values[5];
     if (!read_numbers(line, values, 5, &line) || !is_within(values[0], 0, LAP_TUNE_CHOICES - 1) ||
         !is_within(values[1], -1, LAP_TUNE_MOST - 1))
         return false;
     lap_tune_choice_t *choice = &entry->choices[(int)values[0]];
-    *choice = (lap_tune_choice_t){.decided = 1,
+    *choice = (lap_tune_choice_t){.decided = next == 0,
+                                  .next = next,
                                   .candidate = (int)values[1],
                                   .ratio = values[2],
                                   .least = values[3],
@@ -223,11 +229,12 @@ typedef struct reader {
 
 static bool read_line(reader_t *reader, const char *line)
 {
-    static const char *const words[] = {"rounds", "start", "choice", "date", "end", "rule", NULL};
-    enum { ROUNDS, START, CHOICE, DATE, END, RULE, WORDS };
+    static const char *const words[] = {"rounds", "start", "begun", "choice",
+                                        "date",   "end",   "rule",  NULL};
+    enum { ROUNDS, START, BEGUN, CHOICE, DATE, END, RULE, WORDS };
     lap_tune_entry_t *entry = reader->entry;
     const char *rest = strchr(line, ' '), *unused;
-    double rounds;
+    double number;
     int word = 0;
     if (!rest || !strchr(line, '\n'))
         return false;
@@ -236,15 +243,18 @@ static bool read_line(reader_t *reader, const char *line)
     rest++;
     switch (word) {
     case ROUNDS:
-        if (!read_numbers(rest, &rounds, 1, &unused) || !is_within(rounds, 1, VALUE_MOST))
+        if (!read_numbers(rest, &number, 1, &unused) || !is_within(number, 1, VALUE_MOST))
             return false;
-        entry->rounds = (int)rounds;
+        entry->rounds = (int)number;
         return true;
     case START:
         entry->start = strtoull(rest, NULL, 16);
         return true;
+    case BEGUN:
+        return read_numbers(rest, &number, 1, &rest) && is_within(number, 1, LAP_TUNE_MOST) &&
+               read_choice(rest, (int)number, entry);
     case CHOICE:
-        return read_choice(rest, entry);
+        return read_choice(rest, 0, entry);
     case DATE:
         snprintf(entry->date, sizeof(entry->date), "%.*s", (int)strcspn(rest, "\n"), rest);
         return true;

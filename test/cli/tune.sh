@@ -55,9 +55,15 @@ END
     is '... also within the rounds of a comparison, without being killed' "$? $(grep -c killed "$work/out")" '143 0'
     sed -i 's/rounds 200$/rounds 3/' "$work/long.yaml.part"
     sed 's/^seq: 16/seq: 17/' "$work/long.yaml.part" >"$work/other.yaml.part"
+    # As if it had been interrupted within the first GEMM, fc1_fprop, after three of its five methods.
+    sed '/^choice [0-7]/d; /^begun/d' "$work/long.yaml.part" >"$work/within.yaml.part"
+    echo 'begun 3 2 1 0.5 0.5 0.5 serial' >>"$work/within.yaml.part"
     lap tune -o "$work/long.yaml" $mlp --rounds 3 --no-cache
     is 'the same command goes on, and says so' "$status $err" "0 lap tune: goes on after $found decisions: $work/long.yaml.part"
     ok '... until the file is there' test -s "$work/long.yaml" -a ! -e "$work/long.yaml.part"
+    lap tune -o "$work/within.yaml" $mlp --rounds 3 --no-cache
+    is '... also within a GEMM' "$status $err" "0 lap tune: goes on after 1 decisions: $work/within.yaml.part"
+    is '... whose methods are not tried again' "$(grep -o '^[0-9]* timed' <<<"$out")" '19 timed' # and 21 of all
     lap tune -o "$work/other.yaml" $mlp --rounds 3 --no-cache
     is 'what was found for another layer is not taken' "$status$err" 0
 }

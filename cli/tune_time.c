@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `lap tune`: times layers with rules in turns, and says how far the search is. */
+#include <stdio.h>
+#include <string.h>
+
+#include "bench.h"
+#include "core/status.h"
+#include "core/world.h"
+#include "interrupt.h"
+#include "nn/predict.h"
+#include "tune.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+
+#define WARM 2
+
+/* ---- contenders ---- */
+
+lap_status_t lap_tune_enter(lap_tune_contender_t *contender, const lap_tune_t *tune,
+                            const lap_tp_overlap_t *rules, const lap_grid_groups_t *groups,
+                            lap_link_t link)
+{
+    memset(contender, 0, sizeof(*contender));
+    contender->train = tune->train;
+    contender->train.rules = *rules;
+    LAP_TRY(lap_train_model_init(&contender->model, &contender->train, groups, true, false, link));
+    return lap_train_generate(&contender->model, 0);
+}
+
+void lap_tune_leave(lap_tune_contender_t *contender)
+{
+    if (contender->model.train)
+        lap_train_model_clear(&contender->model);
+    memset(contender, 0, sizeof(*contender));
+}
+
+lap_status_t lap_tune_predict(lap_tune_contender_t *contender, double *seconds_p)
+{
+    lap_nn_prediction_t prediction = {.spans = NULL};
+    *seconds_p = 0;
+    if (!contender->train.predicts)
+        return LAP_OK;
+    LAP_TRY(lap_nn_predict(contender->model.nn, &prediction));
+    *seconds_p = prediction.seconds[0][0];
+    return LAP_OK;
+}
+
+/* ---- progress ---- */
+
+/* `part` of the trial at hand is done. */
+static void say(const lap_tune_progress_t *progress, double part)
+{
+    const double seconds = (double)(lap_now_ns() - progress->begin) * 1e-9;
+    const double done = progress->done + part,
+                 left = seconds / done * (progress->of > done ? progress->of - done : 0);
+    char time[32] = "";
+    if (done > 0)
+        snprintf(time, sizeof(time), "; about %.0f %s left", left < 120 ? left : left / 60,
+                 left < 120 ? "s" : "min");
+    lap_bench_progress(progress->speaks, "%d of %d%s: %s", (int)progress->done + 1,
+                       (int)progress->of, time, progress->what);
+}
+
+/* ---- timing ---- */
+
+/* Of the slowest rank. Collective. */
+static lap_status_t time_pass(lap_tune_contender_t *contender, double *seconds_p)
+{
+    lap_train_model_t *model = &contender->model;
+    lap_group_t *world = model->groups.world;
+    LAP_TRY(lap_group_barrier(world));
+    const uint64_t begin = lap_now_ns();
+    LAP_TRY(lap_train_begin(model, 0, false));
+    LAP_TRY(lap_train_wait(model));
+    *seconds_p = (double)(lap_now_ns() - begin) * 1e-9;
+    return lap_group_max(world, seconds_p);
+}
+
+lap_status_t lap_tune_time(lap_tune_contender_t *const *contenders, int count, int rounds,
+                           const lap_tune_progress_t *progress, double *seconds, int *interrupted_p)
+{
+    double unused;
+    for (int i = -WARM; i < rounds && !*interrupted_p; i++)
+        for (int n = 0; n < count && !*interrupted_p; n++) {
+            const int w = i % 2 ? count - 1 - n : n; /* nobody is always the first */
+            say(progress, (double)((i + WARM) * count + n) / ((rounds + WARM) * count));
+            LAP_TRY(time_pass(contenders[w], i < 0 ? &unused : &seconds[w * rounds + i]));
+            LAP_TRY(lap_interrupt_agree(contenders[0]->model.groups.world, interrupted_p));
+        }
+    return LAP_OK;
+}
+
+lap_status_t lap_tune_compare(lap_tune_contender_t *one, lap_tune_contender_t *other, int rounds,
+                              const lap_tune_progress_t *progress, lap_stats_t *ratio_p,
+                              int *interrupted_p)
+{
+    lap_tune_contender_t *const both[] = {one, other};
+    double *seconds = lap_alloc(2 * (size_t)rounds, sizeof(*seconds));
+    if (!seconds)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %d rounds", rounds);
+    const lap_status_t status = lap_tune_time(both, 2, rounds, progress, seconds, interrupted_p);
+    if (status == LAP_OK && !*interrupted_p) {
+        for (int i = 0; i < rounds; i++)
+            seconds[i] /= seconds[rounds + i];
+        *ratio_p = lap_stats(seconds, (size_t)rounds);
+    }
+    lap_free(seconds);
+    return status;
+}

@@ -154,6 +154,13 @@ bool lap_args_wrong(const lap_command_t *command, const char *format, ...)
 int lap_args_refused(const lap_command_t *command, lap_status_t status, const char *what);
 
 /*
+ * Writes a sentence of the library about a field as one about the option of that name: "kv_heads is 3" as "--kv-heads is 3".
+ * False: it is about no option.
+ */
+bool lap_args_of_field(const lap_command_t *command, const char *sentence, char *told,
+                       size_t bytes);
+
+/*
  * The parsers below return true and write their output, or print a sentence with `what` ("--ranks",
  * "M"), the value and what was expected, and return false.
  */
@@ -228,6 +235,12 @@ void lap_spelling_print(FILE *file, const char *text);
 /* For lap_args_parse: another command line is read; an option of it is `typed` so. */
 void lap_spelling_begin(const lap_command_t *command);
 void lap_spelling_note(size_t option, const char *typed);
+
+/*
+ * An option that a file has, by a key in this line. A sentence on standard error that is about it, and about none of the
+ * command line, begins with the place: "model.yaml:7: num_attention_heads is 25". The path lives as long.
+ */
+void lap_spelling_file(size_t option, const char *key, const char *path, size_t line);
 
 /* ---- words.c ---- */
 

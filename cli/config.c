@@ -461,13 +461,16 @@ int lap_config_read(const lap_command_t *command, const char *path, int argc, ch
     return LAP_CLI_GO;
 }
 
-const char *lap_config_key(const char *option)
+const char *lap_config_key(const char *option, size_t *line_p)
 {
     const size_t length = strlen(option);
     for (size_t i = config_read.count; i-- > 0;) {
         const char *argument = config_read.arguments[i] + strlen("--");
-        if (strncmp(argument, option, length) == 0 && strchr("=", argument[length]))
-            return config_read.from[i]->kind == ON_FALSE ? NULL : config_read.from[i]->key;
+        const row_t *row = config_read.from[i];
+        if (strncmp(argument, option, length) != 0 || !strchr("=", argument[length]))
+            continue;
+        *line_p = config_read.lines[row - rows];
+        return row->kind == ON_FALSE ? NULL : row->key;
     }
     return NULL;
 }

@@ -13,7 +13,7 @@
 int lap_config_read(const lap_command_t *command, const char *path, int argc, char **argv,
                     int *argc_p, char ***argv_p, const char **unused_p);
 
-/* The key of the file that an option was made of, or NULL. */
-const char *lap_config_key(const char *option);
+/* The key of the file that an option was made of, and its line; or NULL. */
+const char *lap_config_key(const char *option, size_t *line_p);
 
 #endif

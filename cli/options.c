@@ -74,6 +74,21 @@ int lap_args_refused(const lap_command_t *command, lap_status_t status, const ch
     return requested ? LAP_CLI_USAGE : LAP_CLI_FAILED;
 }
 
+bool lap_args_of_field(const lap_command_t *command, const char *sentence, char *told, size_t bytes)
+{
+    const size_t length = strcspn(sentence, " ");
+    char name[64];
+    snprintf(name, sizeof(name), "%.*s", (int)length, sentence);
+    for (char *at = name; *at; at++)
+        *at = (char)(*at == '_' ? '-' : *at);
+    for (size_t o = 0; o < command->noptions && strncmp(sentence + length, " is ", 4) == 0; o++)
+        if (strcmp(command->options[o].name, name) == 0) {
+            snprintf(told, bytes, "--%s%s", name, sentence + length);
+            return true;
+        }
+    return false;
+}
+
 static int fail_unknown(const lap_command_t *command, const char *arg)
 {
     const char *names[LAP_OPTIONS_MAX + LAP_ALIASES_MAX + 2] = {"help"};

@@ -337,6 +337,15 @@ static lap_status_t check_trace(const lap_plan_request_t *request)
     return request->trace ? lap_trace_file_check(&file) : LAP_OK;
 }
 
+/* What the planner finds wrong with a field is wrong with an option. */
+static int refuse(lap_status_t status)
+{
+    char sentence[LAP_ERROR_TEXT];
+    if (lap_args_of_field(&command, lap_last_error(), sentence, sizeof(sentence)))
+        status = lap_error(status, "%s", sentence);
+    return lap_args_refused(&command, status, "");
+}
+
 static int answer(lap_plan_request_t *request)
 {
     lap_plan_found_t *found = lap_alloc(1, sizeof(*found));
@@ -350,7 +359,7 @@ static int answer(lap_plan_request_t *request)
     if (status == LAP_OK)
         status = lap_plan_search(&request->config, &request->machine,
                                  request->explain ? 1 : (size_t)request->top, found);
-    int result = status == LAP_OK ? LAP_CLI_OK : lap_args_refused(&command, status, "");
+    int result = status == LAP_OK ? LAP_CLI_OK : refuse(status);
     if (status == LAP_OK)
         result = tell(request, found);
     lap_free(found);

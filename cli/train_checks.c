@@ -175,10 +175,11 @@ static int check_memory(const lap_train_t *train, int nranks)
 }
 
 /* Where ranks cannot share heads, the sentence says what would do. */
-static void advise(const lap_train_t *train, const char *field, char *sentence, size_t bytes)
+static void advise(const lap_train_t *train, char *sentence, size_t bytes)
 {
     char advice[LAP_HEADS_TEXT];
-    const bool about = strcmp(field, "heads") == 0 || strcmp(field, "kv-heads") == 0;
+    const bool about =
+        strncmp(sentence, "--heads is ", 11) == 0 || strncmp(sentence, "--kv-heads is ", 14) == 0;
     if (!about || train->desc.heads == 0 || lap_heads_divide(&train->desc, (size_t)train->grid.tp))
         return;
     lap_heads_advise(&train->desc, (size_t)train->grid.tp, advice);
@@ -188,25 +189,22 @@ static void advise(const lap_train_t *train, const char *field, char *sentence, 
 
 int lap_train_refuse(const lap_train_t *train, lap_status_t status)
 {
-    static const char *const others[][2] = {{"cp-comm", "cp-comm-type"},
-                                            {"lr-decay-steps", "lr-decay-iters"}};
-    const char *text = lap_last_error();
-    const size_t length = strcspn(text, " ");
-    char field[32], sentence[LAP_ERROR_TEXT];
-    snprintf(field, sizeof(field), "%.*s", (int)length, text);
-    for (char *at = field; *at; at++)
-        *at = (char)(*at == '_' ? '-' : *at);
+    static const char *const others[][2] = {
+        {"cp_comm is ", "cp_comm_type"},
+        {"lr_decay_steps is ", "lr_decay_iters"},
+        {"virtual_stages is ", "virtual_pp"},
+    };
+    const lap_command_t *command = train->args.command;
+    char text[LAP_ERROR_TEXT], sentence[LAP_ERROR_TEXT];
+    snprintf(text, sizeof(text), "%.900s", lap_last_error());
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-        if (strcmp(field, others[i][0]) == 0)
-            snprintf(field, sizeof(field), "%s", others[i][1]);
-    for (int o = 0; o < NOPTIONS && strncmp(text + length, " is ", 4) == 0; o++)
-        if (strcmp(lap_train_options[o].name, field) == 0) {
-            snprintf(sentence, sizeof(sentence), "--%s%.800s", field, text + length);
-            advise(train, field, sentence, sizeof(sentence));
-            status = lap_error(status, "%s", sentence);
-            break;
-        }
-    return lap_args_refused(train->args.command, status, "");
+        if (strncmp(text, others[i][0], strlen(others[i][0])) == 0)
+            snprintf(text, sizeof(text), "%s%.900s", others[i][1], strchr(lap_last_error(), ' '));
+    if (lap_args_of_field(command, text, sentence, sizeof(sentence))) {
+        advise(train, sentence, sizeof(sentence));
+        status = lap_error(status, "%s", sentence);
+    }
+    return lap_args_refused(command, status, "");
 }
 
 int lap_train_check(const lap_train_t *train, int nranks)

@@ -434,10 +434,11 @@ static int read_config(const lap_command_t *command, int *argc_p, char ***argv_p
 static void spell_config(const lap_args_t *args, const bool *line)
 {
     for (size_t o = 0; o < NOPTIONS; o++) {
+        size_t where = 0;
         const char *key =
-            args->given[o] && !line[o] ? lap_config_key(lap_train_options[o].name) : NULL;
+            args->given[o] && !line[o] ? lap_config_key(lap_train_options[o].name, &where) : NULL;
         if (key)
-            lap_spelling_note(o, key);
+            lap_spelling_file(o, key, args->values[CONFIG], where);
     }
 }
 

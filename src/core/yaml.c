@@ -205,7 +205,8 @@ static lap_status_t read_value(lap_yaml_reader_t *reader)
 /* The entries of all mappings. The event at hand begins the outermost. */
 static lap_status_t read_entries(lap_yaml_reader_t *reader)
 {
-    size_t lengths[DEPTH] = {0}, depth = 0; /* of the paths of mappings that are open */
+    size_t lengths[DEPTH] = {0}, depth = 0; /* of the paths of mappings that are open, */
+    size_t sections[DEPTH] = {1};           /* and the lines of their keys */
     lap_yaml_entry_t *entry = entry_of(reader);
     LAP_TRY(lap_yaml_next(reader));
     for (;;) {
@@ -223,6 +224,7 @@ static lap_status_t read_entries(lap_yaml_reader_t *reader)
         lap_yaml_add_scalar(reader, entry->path, sizeof(entry->path));
         entry->key = entry->path + begin;
         entry->line = lap_yaml_line(reader);
+        entry->section = sections[depth];
         LAP_TRY(lap_yaml_next(reader));
         if (reader->event.type != YAML_MAPPING_START_EVENT) {
             LAP_TRY(read_value(reader));
@@ -234,6 +236,7 @@ static lap_status_t read_entries(lap_yaml_reader_t *reader)
             const size_t length = strlen(entry->path);
             memcpy(entry->path + length, ".", 2);
             lengths[++depth] = length + 1;
+            sections[depth] = entry->line;
         }
         LAP_TRY(lap_yaml_next(reader));
     }

@@ -25,6 +25,7 @@ typedef struct lap_yaml_entry {
     char value[LAP_YAML_VALUE];
     bool whole; /* that is all of the value, as it was */
     size_t line;
+    size_t section; /* the line of the key whose mapping it is in; 1: the whole file */
 } lap_yaml_entry_t;
 
 /*

@@ -35,9 +35,8 @@ static lap_status_t share_layers(lap_stages_t *stages, size_t layers, const size
         LAP_TRY(check_given(stages, layers, given, ngiven));
     else if (layers < stages->stages)
         return lap_error(LAP_ERR_INVALID,
-                         "%zu layer%s not enough for %u stages, expected at "
-                         "least one for each",
-                         layers, layers == 1 ? " is" : "s are", (unsigned)stages->stages);
+                         "layers is %zu, expected at least one for each of %u stages", layers,
+                         (unsigned)stages->stages);
     size_t first = 0;
     for (uint32_t s = 0; s < stages->stages; s++) {
         stages->layers[s] = given ? given[s] : lap_shard(layers, (int)stages->stages, (int)s, NULL);

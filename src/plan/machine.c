@@ -84,8 +84,9 @@ static const setting_t keys[] = {
 typedef struct reader {
     const char *path;
     lap_machine_t machine;
-    lap_curve_t sizes;  /* of the curves that are read */
-    size_t lines[KEYS]; /* where a key was; 0: it was not */
+    lap_curve_t sizes;     /* of the curves that are read */
+    size_t lines[KEYS];    /* where a key was; 0: it was not */
+    size_t sections[KEYS]; /* where its section was; 0: it was not either */
 } reader_t;
 
 /* ---- values ---- */
@@ -166,6 +167,15 @@ static lap_status_t refuse_key(const reader_t *reader, const lap_yaml_entry_t *e
                      nearest ? nearest : "", nearest ? "?" : "");
 }
 
+/* Where keys are, or should be, that are in the section of an entry. */
+static void note_section(reader_t *reader, const lap_yaml_entry_t *entry)
+{
+    const size_t length = (size_t)(entry->key - entry->path);
+    for (size_t i = 0; i < KEYS; i++)
+        if (strncmp(keys[i].path, entry->path, length) == 0 && !strchr(keys[i].path + length, '.'))
+            reader->sections[i] = entry->section;
+}
+
 static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
 {
     reader_t *reader = context;
@@ -178,6 +188,7 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
         return lap_error(LAP_ERR_INVALID, "%s:%zu: %s is there twice, first in line %zu",
                          reader->path, entry->line, entry->path, reader->lines[i]);
     reader->lines[i] = entry->line;
+    note_section(reader, entry);
     if (keys[i].kind == NUMBER)
         return read_number(reader, entry, &keys[i]);
     if (keys[i].kind != TEXT)
@@ -218,15 +229,32 @@ static lap_status_t check_sms(const reader_t *reader)
     return LAP_OK;
 }
 
+/* A key that is missing has the line of its section, or of the file. */
+static lap_status_t check_there(const reader_t *reader)
+{
+    static const char *const expected[] = {[TEXT] = "a name",
+                                           [NUMBER] = "a number",
+                                           [CURVE_SIZES] = "a list of at most 5 numbers",
+                                           [CURVE_VALUES] = "a list of at most 5 numbers"};
+    for (size_t i = 0; i < KEYS; i++) {
+        const setting_t *key = &keys[i];
+        char bounds[64] = "";
+        if (key->optional || reader->lines[i] != 0)
+            continue;
+        if (key->kind != TEXT)
+            snprintf(bounds, sizeof(bounds), " from %g to %g", key->least, key->most);
+        return lap_error(LAP_ERR_INVALID, "%s:%zu: there is no %s, expected %s%s", reader->path,
+                         reader->sections[i] ? reader->sections[i] : 1, key->path,
+                         expected[key->kind], bounds);
+    }
+    return LAP_OK;
+}
+
 /* Every type with a peak has a curve, and the other way round. */
-static lap_status_t check_whole(const reader_t *reader)
+static lap_status_t check_types(const reader_t *reader)
 {
     const lap_machine_t *machine = &reader->machine;
     bool any = false;
-    for (size_t i = 0; i < KEYS; i++)
-        if (!keys[i].optional && reader->lines[i] == 0)
-            return lap_error(LAP_ERR_INVALID, "%s: there is no %s, expected one", reader->path,
-                             keys[i].path);
     for (int type = 0; type < LAP_PLAN_TYPES; type++) {
         any = any || machine->peak[type] > 0;
         if ((machine->peak[type] > 0) != (machine->gemm[type].count > 0))
@@ -239,8 +267,8 @@ static lap_status_t check_whole(const reader_t *reader)
                              lap_plan_type_names[type]);
     }
     if (!any)
-        return lap_error(LAP_ERR_INVALID, "%s: there is no peak_tflops, expected at least one type",
-                         reader->path);
+        return lap_error(LAP_ERR_INVALID,
+                         "%s:1: there is no peak_tflops, expected at least one type", reader->path);
     return LAP_OK;
 }
 
@@ -248,7 +276,8 @@ static lap_status_t read_machine(const char *path, lap_machine_t *machine_p)
 {
     reader_t reader = {.path = path};
     LAP_TRY(lap_yaml_read(path, take_entry, &reader));
-    LAP_TRY(check_whole(&reader));
+    LAP_TRY(check_there(&reader));
+    LAP_TRY(check_types(&reader));
     LAP_TRY(check_sms(&reader));
     *machine_p = reader.machine;
     return LAP_OK;

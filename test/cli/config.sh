@@ -138,7 +138,7 @@ has 'no YAML' "$status $err" '2 ' 'bad.yaml:1: this is not YAML'
 yaml "$(printf 'a%.0s: {' {1..20})"
 has 'too deep' "$status $err" '2 ' 'bad.yaml:'
 yaml 'hidden_size: 30' 'num_attention_heads: 7'
-has 'what does not fit together is reported by the options' "$status $err" '2 ' 'lap train: hidden_size is 30; expected a multiple of the 7 heads'
+has 'what does not fit together is reported by the options' "$status $err" '2 ' 'lap train: bad.yaml:1: hidden_size is 30; expected a multiple of the 7 heads'
 lap train --config nowhere.yaml
 has 'no such file' "$status $err" '1 ' "cannot open 'nowhere.yaml'"
 lap train --config .

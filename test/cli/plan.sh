@@ -222,7 +222,13 @@ wrong 'an unknown key' 's/latency_us: 2$/latency: 2/' "there is no key 'nvlink.l
 wrong 'an unknown kernel' 's/^nvlink:.*/kernels:\n  gelo: 3\n&/' "there is no key 'kernels.gelo'; did you mean kernels.gelu?"
 wrong 'a kernel that takes forever' 's/^nvlink:.*/kernels:\n  gelu: 0\n&/' "kernels.gelu is '0', expected a number from 1e-06"
 wrong 'more SMs for collectives than there are' 's/^  sms: 16$/  sms: 500/' 'nvlink.sms is 500, expected at most the 132 sms of a GPU'
-wrong 'a key that is missing' '/^sms/d' 'there is no sms, expected one'
+wrong 'a key that is missing' '/^sms/d' 'wrong.yaml:1: there is no sms, expected a number from 1 to 1e+06'
+wrong '... in a section: the line of that' '/^  latency_us: 8/d' \
+    "wrong.yaml:$(line_of '^network:'): there is no network.latency_us, expected a number from 0 to 1e+06"
+wrong '... and a curve' '/^  forward:/d' \
+    "wrong.yaml:$(line_of '^attention_efficiency:'): there is no attention_efficiency.forward, expected a list of at most 5 numbers from"
+wrong 'a section that is missing' '/^network/,$d' 'wrong.yaml:1: there is no network.gb_per_s, expected a number'
+wrong 'no peaks' '/^peak_tflops/,/^  fp8: 1/d; /^  fp[0-9]*: \[/d; /^  bf16: \[/d' 'wrong.yaml:1: there is no peak_tflops, expected at least one type'
 wrong 'a key twice' 's/^sms.*/&\nsms: 4/' 'sms is there twice, first in line'
 wrong 'an efficiency above 1' 's/efficiency: 0.8$/efficiency: 1.8/' "efficiency is '1.8', expected a number from 1e-06 to 1"
 wrong 'a curve with too few points' 's/^  bf16: \[.*/  bf16: [0.5]/' 'gemm_efficiency.bf16 has 1 numbers'
@@ -233,7 +239,7 @@ refused 'an unknown machine' '(did you mean h100-sxm?)' --model llama-8b --gpu h
 refused 'an unknown model' '(did you mean llama-70b?)' --model lama-70b
 refused 'a machine by its family' '(did you mean h100-sxm?)' --model llama-8b --gpu H100
 refused 'no heads' '--heads is 0, expected at least 1' --model llama-8b --heads 0
-refused 'stages of a rank without a pipeline' 'virtual-pp is 3 with pp 1, expected 1' --model llama-8b --tp 1 --pp 1 --cp 1 --virtual-pp 3
+refused 'stages of a rank without a pipeline' 'lap plan: --virtual-pp is 3 with pp 1, expected 1' --model llama-8b --tp 1 --pp 1 --cp 1 --virtual-pp 3
 refused 'stages of a rank that a schedule has not' '--virtual-pp is 2 with --schedule 1f1b, expected 1, or --schedule interleaved' \
     --model llama-8b --virtual-pp 2 --schedule 1f1b
 refused 'one stage of a rank, interleaved' '--virtual-pp is 1 with --schedule interleaved, expected 2 or more' \

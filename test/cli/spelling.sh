@@ -66,10 +66,23 @@ has 'ranks that differ' "$status $err" '1 ' 'rank 0 says --steps = 1, rank 1 say
 # By a file: its keys, unless the command line says more.
 if ! "$LAP" info | grep -q '  libyaml .*not found'; then
     printf '%s\n' 'vocab_size: 64' 'global_batch_size: 3' 'micro_batch_size: 2' 'tp_comm_overlap: false' >model.yaml
-    says 'keys of a file' 2 'lap train: global_batch_size is 3; expected a multiple of 2, the micro_batch_size of 2 for each of 1 replica,' \
+    says 'keys of a file' 2 'lap train: model.yaml:2: global_batch_size is 3; expected a multiple of 2, the micro_batch_size of 2 for each of 1 replica,' \
         --config model.yaml
     printf '%s\n' 'vocab_size: 64' 'num_attention_heads: 6' 'hidden_size: 48' 'num_query_groups: 4' >heads.yaml
-    says '... that the library finds wrong' 2 'lap train: num_query_groups is 4, expected' --config heads.yaml --tp 1
+    says '... that the library finds wrong' 2 'lap train: heads.yaml:4: num_query_groups is 4, expected' --config heads.yaml --tp 1
+    says '... that ranks cannot share' 2 \
+        'lap train: heads.yaml:2: num_attention_heads is 6, expected a multiple of the 4 tensor-parallel ranks (--tp 2 would do)' \
+        --config heads.yaml --tp 4
+    printf '%s\n' 'vocab_size: 64' '' 'tensor_model_parallel_size: 3' >ranks.yaml
+    says '... where the file has only the ranks' 2 \
+        'lap train: ranks.yaml:3: --heads is 8, expected a multiple of the 3 tensor-parallel ranks (tensor_model_parallel_size 2' --config ranks.yaml
+    printf '%s\n' 'vocab_size: 64' 'pipeline_model_parallel_size: 7' 'num_layers: 4' >stages.yaml
+    says '... layers of stages' 2 'lap train: stages.yaml:3: num_layers is 4, expected at least one for each of 7 stages' --config stages.yaml
+    printf '%s\n' 'tensor_model_parallel_size: 2' 'tp_comm_overlap_cfg: rules.yaml' >with.yaml
+    printf '%s\n' 'qkv_fprop:' '  method: ring' >rules.yaml
+    says '... and a file that it names' 2 "lap train: with.yaml:2: tp_comm_overlap_cfg: rules.yaml:2: unknown method 'ring' of qkv_fprop" --config with.yaml
+    lap check train --config heads.yaml --tp 4
+    has '... lap check' "$status $err" '2 ' 'lap check train: heads.yaml:2: num_attention_heads is 6, expected'
     says '... of which the command line has one' 2 'lap train: --global-batch is 5; expected a multiple of 2, the micro_batch_size of 2' \
         --config model.yaml --global-batch 5
     says '... and a key that is the contrary of an option' 2 '--compare needs overlap; expected no --no-comm-overlap with it' \

@@ -143,8 +143,8 @@ refuse '--virtual-pp is 1 with --schedule interleaved; expected 2 to 128' --tp 1
 refuse "$work/table.csv is for 2 ranks, expected the 3 of the pipeline" --tp 1 --pp 3 --schedule "$work/table.csv"
 refuse "lap train: --micro-batches is 2, expected the 4 that $work/table.csv is for" --tp 1 --pp 2 --schedule "$work/table.csv" --micro-batches 2
 refuse "no pipeline schedule '1f1', expected 1f1b, interleaved, zb-h1, zb-v or 1f1b-eager; did you mean 1f1b?" --tp 1 --pp 2 --schedule 1f1
-refuse '4 layers are not enough for 5 stages' --tp 1 --pp 5
-refuse '1 layer is not enough for 2 stages' --tp 1 --pp 2 --layers 1
+refuse '--layers is 4, expected at least one for each of 5 stages' --tp 1 --pp 5
+refuse '--layers is 1, expected at least one for each of 2 stages' --tp 1 --pp 2 --layers 1
 refuse 'layers are given for 1 stage, expected 2' --tp 1 --pp 2 --layers-per-stage 4
 refuse 'zb-v has 1 stage on a rank, expected 2' --tp 1 --pp 2 --schedule zb-v --virtual-pp 1
 refuse "--virtual-pp is '129'; expected a whole number from 1 to 128" --tp 1 --pp 2 --virtual-pp 129

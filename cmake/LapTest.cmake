@@ -21,6 +21,19 @@ set(script_environment
   "LAP_MPI_CFLAGS=${mpi_cflags}"
 )
 
+# Scripts start python3 hundreds of times. Where PATH has a shim for it, as pyenv's, which takes longer than Python itself, they find the
+# program that it would start.
+set(python_folder "")
+find_program(found_python python3 NO_CACHE)
+if(found_python)
+  execute_process(COMMAND ${found_python} -c "import os, sys; print(os.path.dirname(sys.executable), end='')"
+                  OUTPUT_VARIABLE python_folder ERROR_QUIET)
+  get_filename_component(found_folder ${found_python} DIRECTORY)
+  if(python_folder STREQUAL found_folder)
+    set(python_folder "")
+  endif()
+endif()
+
 # A TIMEOUT is what a test may take on a machine that does nothing else; other programs may take half of it. Sanitizers are slow, and
 # those of gcc 12 and 13 cannot place their shadow memory when addresses are very random.
 set(timeout_factor 2)
@@ -163,6 +176,9 @@ function(lap_test name)
     RUN_SERIAL ${alone}
     COST ${arg_TIMEOUT}
     ENVIRONMENT "${test_environment};LAP_TEST_LIMIT_S=${limit};${mpirun_environment};${arg_ENV}")
+  if(suffix AND python_folder)
+    set_tests_properties(${tests} PROPERTIES ENVIRONMENT_MODIFICATION "PATH=path_list_prepend:${python_folder}")
+  endif()
   if(arg_TCP)
     set(arg_LOCK tcp_ports)
   endif()

@@ -17,7 +17,7 @@ checks=
 failed=0
 
 echo "lint: clang-format, ${#files[@]} files"
-clang-format --dry-run -Werror "${files[@]}" || failed=1
+printf '%s\0' "${files[@]}" | xargs -0 -n 64 -P "$(nproc)" clang-format --dry-run -Werror || failed=1
 
 # Files that nothing here compiles, such as what needs MPI where there is none, have no command to look at them with.
 mapfile -t sources < <(printf '%s\n' "${files[@]}" | grep '\.c$' | grep -v '^test/install/')

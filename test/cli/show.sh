@@ -129,7 +129,7 @@ show ag 24 12 8 --ranks 2
 show train --layer linear --tp 2
 check ag --ranks 2
 check train --layer linear --tp 2
-plan --model llama-70b --gpus 64
+plan --model llama-70b --gpus 64 --tp 8 --pp 1 --cp 1
 plan --model llama-70b --gpus 64 --tp 8 --pp 1 --cp 1 --explain
 END
 

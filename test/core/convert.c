@@ -71,18 +71,27 @@ static double value_after(const format_t *f, unsigned code)
                               : value_of(f, code + 1);
 }
 
-/*
- * The code nearest to a value that is not negative. Codes from 0 on are in the order of their
- * values.
- */
+/* The values of codes from 0 on that are not negative, in their order; made once for each format. */
+static const double *values_of(const format_t *f)
+{
+    static double values[sizeof(formats) / sizeof(formats[0])][0x8000];
+    double *of = values[f - formats];
+    if (of[1] == 0)
+        for (unsigned code = 0; code <= f->largest; code++)
+            of[code] = value_of(f, code);
+    return of;
+}
+
+/* The code nearest to a value that is not negative. */
 static unsigned nearest(const format_t *f, double value)
 {
+    const double *values = values_of(f);
     unsigned low = 0, high = f->largest + 1; /* low's value <= value < high's */
     if (value >= value_after(f, f->largest))
         return most_of(f);
     while (high - low > 1) {
         unsigned middle = (low + high) / 2;
-        *(value_of(f, middle) <= value ? &low : &high) = middle;
+        *(values[middle] <= value ? &low : &high) = middle;
     }
     const double below = value_of(f, low), above = value_after(f, low);
     if (high > most_of(f))

@@ -126,6 +126,7 @@ static lap_status_t multiply(const product_t *p)
  */
 static double worst(const product_t *p)
 {
+    const bool loses = lap_dtype_is_fp8(p->dtype) && has_tensor_cores();
     double worst = 0;
     for (size_t i = 0; i < p->m; i++) {
         for (size_t j = 0; j < p->n; j++) {
@@ -134,15 +135,15 @@ static double worst(const product_t *p)
                 double term = (double)p->a[i * p->lda + k] * (double)p->b[j * p->ldb + k];
                 sum += term;
                 size += fabs(term);
-                least = fmin(least, sum);
-                most = fmax(most, sum);
+                least = loses ? fmin(least, sum) : 0;
+                most = loses ? fmax(most, sum) : 0;
             }
             /*
              * k products and sums, each off by half a unit in the last place at most: k u / (1 - k
              * u). Then one rounding to the type.
              */
             double bound = ((double)p->k + 1) * 0x1p-24 * size * 1.01;
-            if (lap_dtype_is_fp8(p->dtype) && has_tensor_cores())
+            if (loses)
                 bound += tap_fp8_loss(p->k, most - least);
             bound += tap_half_unit(p->dtype, fabs(sum) + bound);
             double error = fabs((double)got(p, i * p->ldd + j) - sum);

@@ -7,7 +7,7 @@
 
 `lap calibrate` measures the machine with as many ranks as a grid has; `lap plan` plans a step of a small GPT for that description, and `lap
 train` trains it. Measured: the median of all iterations but the first of each run; noise: half the distance of their quartiles; least:
-the shortest of them. Planned: the median of the runs, each with a calibration of its own, and how far it is off both. The load of the machine before each row
+the shortest of them. Planned: the median of the runs, each with calibrations of its own, and how far it is off both. The load of the machine before each row
 is that of the last minute: figures count only where it is far below 1. With --gpu ranks share GPUs, and train layers of hidden 4096 in bfloat16;
 --link is the rate of the emulated link out of each, in GB/s, which the description gets instead of the measured one.
 """
@@ -57,14 +57,14 @@ def pace(machine, rate):
         file.write(wires.sub(rf"\g<1> {rate:g}", text))
 
 
-def run(given, grid, folder):
+def run(given, grid, folder, which):
     tp, pp, cp, dp, more, batch, micro = grid
     ranks = tp * pp * cp * dp
     device = ["--device", "cuda"] if given.gpu else []
     link = ["--link", f"{given.link:g}GB/s"] if given.link and ranks > 1 else []
-    machine = given.machine
-    if not machine:
-        machine = os.path.join(folder, "machine.yaml")
+    shares = ["--distributed-optimizer"] if cp * dp > 1 else []  # as the planner takes it
+    machine = given.machine or os.path.join(folder, f"machine.{ranks}.{which}.yaml")
+    if not os.path.exists(machine):
         call(given, "calibrate", "--ranks", str(ranks), *device, "-o", machine)
         if link:
             pace(machine, given.link)
@@ -72,10 +72,20 @@ def run(given, grid, folder):
              "--global-batch", str(batch), "--micro-batch", str(micro)]
     plan = json.loads(call(given, "plan", "--model", "gpt2-124m", "--gpus", str(ranks), "--gpu", machine, "--precision",
                            "bf16" if given.gpu else "fp32", "--recompute", "none", *shape, "--json"))
-    train = call(given, "train", "--model", "gpt2-124m", *shape, *device, *link, "--iters", str(given.iters), "--no-trace", "--no-predict",
+    train = call(given, "train", "--model", "gpt2-124m", *shape, *shares, *device, *link, "--iters", str(given.iters), "--no-trace", "--no-predict",
                  "--json")
     iterations = json.loads(train.splitlines()[-1])["iterations"]
     return [iteration["ms"] for iteration in iterations[1:]], 1e3 * plan["plans"][0]["step_s"]
+
+
+def compare(given, grid, folder):
+    load = os.getloadavg()[0]
+    runs = [run(given, grid, folder, which) for which in range(given.runs)]
+    times = sorted(time for measured, _ in runs for time in measured)
+    low, middle, high = statistics.quantiles(times, n=4)
+    planned = statistics.median(planned for _, planned in runs)
+    print(f"| {' | '.join(map(str, grid[:6]))} | {middle:.0f} | {(high - low) / 2:.0f} | {times[0]:.0f} | {planned:.0f} | "
+          f"{100 * (planned / middle - 1):+.0f} % | {100 * (planned / times[0] - 1):+.0f} % | {load:.1f} |", flush=True)
 
 
 def main():
@@ -92,17 +102,10 @@ def main():
     ranks = given.ranks or (4 if given.gpu else 2)
     print("| tp | pp | cp | dp | options | batch | measured ms | noise | least | planned ms | off | off the least | load |")
     print("| ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for grid in GPU_GRIDS if given.gpu else GRIDS:
-        if grid[0] * grid[1] * grid[2] * grid[3] > ranks:
-            continue
-        load = os.getloadavg()[0]
-        with tempfile.TemporaryDirectory() as folder:
-            runs = [run(given, grid, folder) for _ in range(given.runs)]
-        times = sorted(time for measured, _ in runs for time in measured)
-        low, middle, high = statistics.quantiles(times, n=4)
-        planned = statistics.median(planned for _, planned in runs)
-        print(f"| {' | '.join(map(str, grid[:6]))} | {middle:.0f} | {(high - low) / 2:.0f} | {times[0]:.0f} | {planned:.0f} | "
-              f"{100 * (planned / middle - 1):+.0f} % | {100 * (planned / times[0] - 1):+.0f} % | {load:.1f} |", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for grid in GPU_GRIDS if given.gpu else GRIDS:
+            if grid[0] * grid[1] * grid[2] * grid[3] <= ranks:
+                compare(given, grid, folder)
 
 
 if __name__ == "__main__":

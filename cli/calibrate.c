@@ -31,13 +31,15 @@ static const lap_command_t command = {
     .name = "lap calibrate",
     .usage = "[OPTIONS]",
     .summary = "Measures this machine and writes a machine description, for lap plan --gpu.",
-    .details = "GEMMs of several sizes and types, attention, memory, copies between ranks and "
-               "signals, and\n"
-               "on a CPU the other kernels of layers, are measured while all ranks do the same, "
-               "which takes\n"
-               "seconds. Peaks are the best rates that were measured, so efficiencies are parts of "
-               "these.\n"
-               "What is written can be changed by hand: docs/plan.md explains the keys.",
+    .details =
+        "GEMMs of several sizes and types, attention, the other kernels of layers, a step "
+        "of the\n"
+        "optimizer, memory, copies between ranks and signals are measured while all ranks do "
+        "the same,\n"
+        "which takes seconds. GPUs are brought to their power limit first, as in training. "
+        "Peaks are\n"
+        "the best rates that were measured, so efficiencies are parts of these.\n"
+        "What is written can be changed by hand: docs/plan.md explains the keys.",
     .exit_status = "  0  the description is written\n"
                    "  1  it could not be measured or written\n"
                    "  2  the command line is wrong",

@@ -8,8 +8,8 @@
 #include "plan/machine.h"
 
 /*
- * Measures GEMMs, attention, memory, copies between ranks and signals, and on hosts kernels: those of
- * a GPU are as fast as its memory. All ranks of a world do the same at the same time: a rank is what a
+ * Measures GEMMs, attention, the optimizer, kernels, memory, copies between ranks and signals: GPUs
+ * at their power limit, as in training. All ranks of a world do the same at the same time: a rank is what a
  * GPU is to the planner. The wires between hosts are taken to be those inside one where all ranks are on
  * one. Collective; takes seconds. Writes *machine_p on success, but for the name. Returns as
  * lap_calibrate.
@@ -18,7 +18,7 @@ lap_status_t lap_machine_measure(lap_world_t *world, lap_machine_t *machine_p);
 
 /* ---- measure_kernels.c ---- */
 
-/* The rates of kernels and epilogues only. Collective. */
-lap_status_t lap_machine_measure_kernels(lap_group_t *group, lap_machine_t *machine);
+/* The rates of kernels and epilogues only, on a host or on a device that has memory of its own. Collective. */
+lap_status_t lap_machine_measure_kernels(lap_group_t *group, bool is_far, lap_machine_t *machine);
 
 #endif

@@ -10,19 +10,31 @@
 #include "plan/kernels.h"
 #include "plan/measure.h"
 
-/* A layer of a model that any number of ranks can share, with matrices that no cache of a core holds. */
-static lap_status_t describe(const char *preset, size_t ranks, lap_nn_desc_t *desc_p)
+/* Sizes of a layer whose matrices do not fit into the cache of a core, or of a GPU. */
+typedef struct extent {
+    lap_dtype_t dtype;
+    size_t heads, dim, vocab, seq;
+} extent_t;
+
+static const extent_t host = {LAP_FLOAT32, 8, 64, 2048, 256};
+static const extent_t far = {LAP_BFLOAT16, 32, 128, 8192, 2048};
+
+/* A layer of a model that any number of ranks can share. */
+static lap_status_t describe(const char *preset, const extent_t *extent, size_t ranks,
+                             lap_nn_desc_t *desc_p)
 {
     lap_nn_desc_t desc = LAP_NN_DESC_INIT;
-    const size_t heads = (8 + ranks - 1) / ranks * ranks;
+    const size_t heads = (extent->heads + ranks - 1) / ranks * ranks;
     LAP_TRY(lap_model_preset(preset, &desc));
+    desc.dtype = extent->dtype;
     desc.layers = 1;
     desc.heads = desc.kv_heads = heads;
-    desc.head_dim = heads <= 64 ? 64 : 8;
+    desc.head_dim = heads <= 64 ? extent->dim : 8;
     desc.hidden = heads * desc.head_dim;
     desc.ffn = 4 * desc.hidden;
-    desc.vocab = 2048;
-    desc.seq = 256;
+    desc.vocab = extent->vocab;
+    desc.seq = extent->seq;
+    desc.max_positions = 0; /* seq */
     desc.batch = 2;
     *desc_p = desc;
     return LAP_OK;
@@ -46,12 +58,13 @@ static void take_rates(const lap_probe_t *probe, lap_machine_t *machine)
     }
 }
 
-static lap_status_t measure_layer(lap_group_t *group, const char *preset, lap_machine_t *machine)
+static lap_status_t measure_layer(lap_group_t *group, const char *preset, const extent_t *extent,
+                                  lap_machine_t *machine)
 {
     lap_nn_desc_t desc;
     lap_probe_t probe;
     lap_nn_t *nn;
-    LAP_TRY(describe(preset, (size_t)group->size, &desc));
+    LAP_TRY(describe(preset, extent, (size_t)group->size, &desc));
     LAP_TRY(lap_nn_create(group, &desc, &nn));
     lap_status_t status = lap_probe_init(&probe, nn);
     status = lap_probe_agree(&probe, status);
@@ -64,8 +77,9 @@ static lap_status_t measure_layer(lap_group_t *group, const char *preset, lap_ma
     return status;
 }
 
-lap_status_t lap_machine_measure_kernels(lap_group_t *group, lap_machine_t *machine)
+lap_status_t lap_machine_measure_kernels(lap_group_t *group, bool is_far, lap_machine_t *machine)
 {
-    LAP_TRY(measure_layer(group, "gpt", machine));
-    return measure_layer(group, "llama", machine);
+    const extent_t *extent = is_far ? &far : &host;
+    LAP_TRY(measure_layer(group, "gpt", extent, machine));
+    return measure_layer(group, "llama", extent, machine);
 }

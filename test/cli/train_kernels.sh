@@ -13,7 +13,7 @@ numbers() {
     # shellcheck disable=SC2086
     lap train $small --json
     is "'lap train' with LAP_GPU_TUNE=${LAP_GPU_TUNE:-} ends well" "$status$err" 0
-    numbers=$(grep -oE '"(loss|grad_norm)":[^,]+' "$work/out")
+    numbers=$(tail -n 1 "$work/out" | grep -oE '"(loss|grad_norm)":[^,]+')
 }
 
 LAP_GPU_TUNE=0 numbers

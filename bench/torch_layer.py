@@ -36,14 +36,16 @@ def main(part, hidden=4096, heads=32, seq=2048, batch=2):
         x = rand(seq // RANKS, batch, hidden).requires_grad_()
         gradient = rand(seq // RANKS, batch, hidden)
 
+        tensors = [x, *layer.parameters()]
+
         def step():
+            for tensor in tensors:  # as zero_grad() of optimizers: gradients are written, not added to, as by lap train
+                tensor.grad = None
             y = layer(x)
             torch.autograd.backward(y, gradient)
 
         row["eager_ms"] = round(median_ms(step, rounds=9, calls=5), 3)
         graph = torch.cuda.CUDAGraph()
-        for tensor in [x, *layer.parameters()]:
-            tensor.grad = None
         torch.cuda.synchronize()
         dist.barrier()
         with torch.cuda.graph(graph, stream=stream):

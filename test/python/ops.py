@@ -139,6 +139,56 @@ def frozen(rank, ranks):
     same("d B", B.grad, (torch.ones(2 * ranks, 5).t() @ full).chunk(ranks, 1)[rank])
 
 
+def biased(rank, ranks):
+    """The bias of a column-parallel layer and its gradient, whatever else needs one, and however the weight lies."""
+    for dtype in (torch.float32, torch.bfloat16):
+        for dgrad in ("gemm_rs/ring", "bulk_ag/direct"):
+            for transposed in (True, False):
+                for needs in ((True, True, True), (True, True, False), (True, False, True), (False, True, True),
+                              (False, False, True)):
+                    full, weight = small(2 * ranks, 3, 5, dtype=dtype), small(4 * ranks, 5, dtype=dtype)
+                    vector, scale = small(4 * ranks, dtype=dtype), small(2 * ranks, 3, 4 * ranks, dtype=dtype)
+                    truths = [tensor.requires_grad_() for tensor in (full, weight, vector)]
+                    A, B, bias = (part(tensor.detach(), rank, ranks).detach().requires_grad_(needed)
+                                  for tensor, needed in zip(truths, needs))
+                    for given in (None, bias):  # the one without it is prepared first
+                        _, y = ops.gather_matmul(A, B.t() if transposed else B.t().contiguous(), given, 0, "0", False,
+                                                 "ring", dgrad, "direct")
+                    truth = full @ weight.t() + vector
+                    same("result", y.detach(), truth.detach().chunk(ranks, -1)[rank])
+                    (y * scale.chunk(ranks, -1)[rank]).sum().backward()
+                    (truth * scale).sum().backward()
+                    for name, ours, theirs, needed in zip(("A", "B", "bias"), (A, B, bias), truths, needs):
+                        if needed:
+                            same(f"d {name}", ours.grad, theirs.grad.chunk(ranks)[rank])
+    one = torch.ones(ranks, 1)  # a matrix of one column lies both ways: the sums are those of its rows all the same
+    sums = ops.matmul_with_reduce_scatter(one, torch.ones(1, 2), torch.ones(ranks, 1), "0", "direct", True)[2]
+    same("sums", sums, torch.ones(ranks))
+
+
+def biased_rows(rank, ranks):
+    """The bias of a row-parallel layer: added once to the sum, or mean, of all ranks; its gradient is not the mean's."""
+    for reduce_op, needs_bias in (("sum", True), ("avg", True), ("sum", False)):
+        if reduce_op == "avg" and ranks == 3:  # a third is not exact
+            continue
+        full, weight, vector = (small(*shape).requires_grad_()
+                                for shape in ((2 * ranks, 3 * ranks), (5, 3 * ranks), (5,)))
+        A, B = part(full.detach(), rank, ranks, 1), part(weight.detach(), rank, ranks, 1)
+        bias = vector.detach().clone().requires_grad_(needs_bias)
+        for given in (None, bias):
+            y = ops.matmul_scatter(A, B.t(), given, reduce_op, 0, "0", "ring", "ring")
+        truth = full @ weight.t() / (ranks if reduce_op == "avg" else 1) + vector
+        same("result", y.detach(), truth.detach().chunk(ranks)[rank])
+        scale = small(*truth.shape)
+        mine = scale.chunk(ranks)[rank]
+        (y * mine).sum().backward()
+        (truth * scale).sum().backward()
+        same("d A", A.grad, full.grad.chunk(ranks, 1)[rank])
+        same("d B", B.grad, weight.grad.chunk(ranks, 1)[rank])
+        if needs_bias:
+            same("d bias", bias.grad, mine.sum(0))  # of this rank's rows
+
+
 def twice(rank, ranks):
     """The gradient of a gradient is right, or refused with a sentence."""
     full, weight = small(2 * ranks, 5), small(4 * ranks, 5)
@@ -211,6 +261,10 @@ def misuse(rank, ranks):
     fails(invalid, f"B is on meta, expected {DEVICE}", ag, A, [torch.zeros(4, 3, device="meta")], 0)
     fails(invalid, "X is [3, 1], expected the rows of the product", ops.matmul_with_all_gather, A, B, torch.zeros(3, 1),
          "0")
+    for text, bias in (("bias is [4], expected [3]", torch.zeros(4)), ("bias is [1, 3], expected [3]", torch.zeros(1, 3)),
+                       ("bias is torch.float16, expected torch.float32 as A", torch.zeros(3).half()),
+                       ("bias is [3] with strides (2,), expected elements", torch.zeros(6)[::2])):
+        fails(invalid, text, ops.gather_matmul, A, B, bias, 0, "0", False, "ring", "", "")
     # What ranks do not agree on is found when the operator is made.
     fails(lapstrake.Mismatch, "rank", ag, A, [torch.zeros(4, 3 + rank)], 0, method="ring")
     fails(lapstrake.Mismatch, "rank", ag, torch.zeros(2 + rank, 4), [torch.zeros(4, 7)], 0, method="ring")
@@ -427,6 +481,10 @@ class Ops(Case):
     def test_frozen(self):
         self.on((1, 2), frozen)
 
+    def test_biased(self):
+        self.on((1, 2, 3), biased)
+        self.on((1, 2, 3), biased_rows)
+
     def test_the_gradient_of_a_gradient(self):
         self.on((2,), twice)
 
@@ -469,12 +527,12 @@ class Ops(Case):
 
 def checked(rank, ranks):
     """PyTorch's own checks of custom operators: schema, autograd, fake kernels, AOT with symbolic sizes."""
-    A, B, X = (torch.randn(*shape, requires_grad=True) for shape in ((4, 3), (3, 5), (4, 2)))
+    A, B, X, bias = (torch.randn(*shape, requires_grad=True) for shape in ((4, 3), (3, 5), (4, 2), (5,)))
     tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     for op, arguments in (
-        (ops.gather_matmul, (A, B, 0, "0", True, "ring", "gemm_rs/ring", "direct")),
-        (ops.gather_matmul, (A, B, 0, "0", False, "ring", "bulk_ag/direct", "direct")),
-        (ops.matmul_reduce_scatter, (A, B, "sum", 0, "0", "ring", "ring")),
+        (ops.gather_matmul, (A, B, None, 0, "0", True, "ring", "gemm_rs/ring", "direct")),
+        (ops.gather_matmul, (A, B, bias, 0, "0", False, "ring", "bulk_ag/direct", "direct")),
+        (ops.matmul_scatter, (A, B, bias, "sum", 0, "0", "ring", "ring")),
         (ops.matmul_all_reduce, (A, B, "sum", "0", "direct")),
         (ops.copy_matmul, (A, B, "0", "direct")),
         (ops.all_gather, (X, "0", "direct")),
@@ -484,6 +542,7 @@ def checked(rank, ranks):
     A, B, X = A.detach(), B.detach(), X.detach()
     for op in (ops.matmul_with_all_gather, ops.matmul_with_reduce_scatter):
         torch.library.opcheck(op, (A, B, X, "0", "direct"), test_utils=tests[:3])
+    torch.library.opcheck(ops.matmul_with_reduce_scatter, (A, B, X, "0", "direct", True), test_utils=tests[:3])
 
 
 if __name__ == "__main__":

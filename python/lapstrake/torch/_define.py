@@ -2,8 +2,8 @@
 """How operators become operators of PyTorch, and how Python calls them.
 
 PyTorch's dispatcher, with kernels in Python, takes longer than a small operator itself. So a call from Python goes to
-the kernel at once where nobody else is to see it: neither torch.compile nor another mode, no transform of torch.func, no
-profiler, no subclass of tensors. Otherwise PyTorch dispatches it.
+the kernel at once where nobody else is to see it: neither torch.compile nor another mode, no transform of torch.func,
+no profiler, no subclass of tensors. Otherwise PyTorch dispatches it.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ def differentiate(name: str, kernel: Any, backward: Any, setup: Any) -> Callable
     """Registers the gradient of an operator, and returns the operator as Python calls it.
 
     `setup` is given a context, the arguments and the result; `backward` returns the gradients of the tensors, which are
-    the first arguments.
+    the first arguments; one may be None.
     """
     op = getattr(ops, name).default
     arguments = op._schema.arguments
     defaults = tuple(argument.default_value for argument in arguments)
-    tensors = sum(str(argument.type) == "Tensor" for argument in arguments)
+    tensors = sum(str(argument.type) in ("Tensor", "Optional[Tensor]") for argument in arguments)
 
     def below(*inputs: Any) -> Any:
-        if _modes() == 0 and all(map(_plain, inputs[:tensors])):
+        if _modes() == 0 and all(tensor is None or _plain(tensor) for tensor in inputs[:tensors]):
             return kernel(*inputs)
         with torch._C._AutoDispatchBelowAutograd():
             return op(*inputs)
@@ -82,7 +82,8 @@ def differentiate(name: str, kernel: Any, backward: Any, setup: Any) -> Callable
     apply = super(torch.autograd.Function, function(kernel)).apply  # type: ignore[misc]
 
     def dispatched(*inputs: Any) -> Any:
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs[:tensors]):
+        if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad
+                                           for tensor in inputs[:tensors]):
             return apply_below(*inputs[:tensors], (*inputs[tensors:], *defaults[len(inputs):]))
         return below(*inputs)
 
@@ -91,9 +92,10 @@ def differentiate(name: str, kernel: Any, backward: Any, setup: Any) -> Callable
             return op(*inputs)
         needed = False
         for tensor in inputs[:tensors]:
-            if not _plain(tensor):
-                return op(*inputs)
-            needed = needed or tensor.requires_grad
+            if tensor is not None:
+                if not _plain(tensor):
+                    return op(*inputs)
+                needed = needed or tensor.requires_grad
         if needed and torch.is_grad_enabled():
             return apply(*inputs[:tensors], (*inputs[tensors:], *defaults[len(inputs):]))
         return kernel(*inputs)

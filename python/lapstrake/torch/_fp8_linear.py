@@ -17,7 +17,7 @@ from lapstrake._abi import Kind, Layout
 from lapstrake.errors import InvalidArgument, Unsupported
 from lapstrake.torch import fp8
 from lapstrake.torch._groups import DTYPES, Call, context, group_size, prepared
-from lapstrake.torch._ops import TYPES, divided, shape_of
+from lapstrake.torch._matrix import TYPES, divided, shape_of
 from lapstrake.torch._define import define, differentiate, refuse_gradient
 from lapstrake.torch.fp8 import Scaled, Slot
 from lapstrake.torch.recipe import Recipe

@@ -74,16 +74,17 @@ _MOST_CALLS = 1024  # prepared ones of a context: programs whose shapes always c
 class Call:
     """An operator with the arguments of calls of one shape, of which only addresses change.
 
-    `a`, `b`, `d`, `gathered`, `x`, `y` are its matrices: under `lock`, their field `data` is set and start() is called.
-    `outputs` are the shapes of results, `arguments` all that the operator is given.
+    `a`, `b`, `d`, `gathered`, `bias`, `bias_grad`, `x`, `y` are its matrices: under `lock`, their field `data` is set
+    and start() is called. `outputs` are the shapes of results, `arguments` all that the operator is given.
     """
 
-    __slots__ = ("op", "lock", "outputs", "a", "b", "d", "gathered", "x", "y", "arguments", "_run", "_device")
+    __slots__ = ("op", "lock", "outputs", "a", "b", "d", "gathered", "bias", "bias_grad", "x", "y", "arguments", "_run",
+                 "_device")
 
     def __init__(self, op: Op, device: torch.device, args: OpArgs, outputs: Tuple[Tuple[int, ...], ...]) -> None:
         self.op, self.lock, self.outputs = op, op._lock, outputs
         self.a, self.b, self.d, self.gathered, self.x, self.y = args.a, args.b, args.d, args.gathered, args.x, args.y
-        self.arguments = args
+        self.bias, self.bias_grad, self.arguments = args.bias, args.bias_grad, args
         self._run = op.bound(args, device.type)
         self._device = device.index if device.type == "cuda" else None
 
@@ -111,12 +112,12 @@ class Context:
     def prepare(self, kind: Kind, layout: Layout, m: int, n: int, k: int, dtype: torch.dtype, method: str,
                 views: Dict[str, Tuple[int, int, int]], outputs: Tuple[Tuple[int, ...], ...], *, cols: int = 0,
                 gather: bool = False, alpha: float = 1.0, types: Optional[Dict[str, torch.dtype]] = None,
-                fields: Optional[Dict[str, DType]] = None) -> Call:
+                fields: Optional[Dict[str, int]] = None) -> Call:
         """A call of the operator of this description, which is made when it is first needed. Collective then.
 
         m, n and k are global. `views` are rows, columns and stride of matrices by their names in lap_op_args_t.
         A call with more rows than all before makes the operator anew. `types` are those of matrices that are not
-        `dtype`, `fields` those of the description that say so.
+        `dtype`, `fields` others of the description.
         """
         key = (kind, layout, n, k, dtype, method, cols, *(fields or {}).items(), gather)
         op = self.ops.get(key)

@@ -17,110 +17,12 @@ from typing import Any, List, Optional, Tuple
 import torch
 from torch import Tensor
 
-from lapstrake._abi import Kind, Layout
-from lapstrake.errors import InvalidArgument, Unsupported
+from lapstrake._abi import Epilogue, Kind, Layout
+from lapstrake.errors import InvalidArgument
 from lapstrake.torch._define import TAGS, define, differentiate, library, refuse_gradient
 from lapstrake.torch._groups import Call, GroupLike, context, group_size, name_of, prepared
-
-TYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-# How a matrix lies in memory: rows, columns, elements from one row to the next.
-_Matrix = Tuple[int, int, int]
-
-
-# ---- what is refused ----
-
-
-def shape_of(tensor: Tensor) -> str:
-    """The sizes of a tensor, for sentences."""
-    return "[" + ", ".join(str(size) for size in tensor.shape) + "]"
-
-
-def _same(first: Tensor, **others: Tensor) -> None:
-    """All tensors are on one device, and of one type that operators know."""
-    if first.dtype not in TYPES:
-        raise Unsupported(f"A is {first.dtype}, expected torch.float32, torch.float16 or torch.bfloat16")
-    for name, tensor in others.items():
-        if tensor.dtype != first.dtype:
-            raise InvalidArgument(f"{name} is {tensor.dtype}, expected {first.dtype} as A")
-        if tensor.device != first.device:
-            raise InvalidArgument(f"{name} is on {tensor.device}, expected {first.device} as A")
-
-
-def _product(A: Tensor, B: Tensor, dim: Optional[int] = None, what: str = "") -> int:
-    """Checks A [..., k] @ B [k, n]; the dimension `dim` of A, counted from 0."""
-    _same(A, B=B)
-    if A.dim() < 2:
-        raise InvalidArgument(f"A is {shape_of(A)}, expected at least two dimensions")
-    if B.dim() != 2 or B.shape[0] != A.shape[-1]:
-        raise InvalidArgument(f"B is {shape_of(B)}, expected [{A.shape[-1]}, n]: as many rows as A has columns")
-    if dim is None:
-        return 0
-    if not -A.dim() <= dim < A.dim() or dim % A.dim() == A.dim() - 1:
-        raise InvalidArgument(f"{what} is {dim}, expected a dimension of the rows of A: 0 to {A.dim() - 2}")
-    return dim % A.dim()
-
-
-def divided(rows: Any, size: int, group: str) -> Any:
-    """A rank's share of rows."""
-    if rows % size:
-        raise InvalidArgument(f"{rows} rows are to be scattered, expected a multiple of {size}: the size of group "
-                              f"'{group}'")
-    return rows // size
-
-
-def _stored(tensor: Tensor) -> Optional[_Matrix]:
-    """A matrix [rows, cols] as it lies, or None if it is not row-major."""
-    rows, cols = tensor.shape
-    if tensor.numel() and cols > 1 and tensor.stride(1) != 1:
-        return None
-    if rows <= 1:
-        return rows, cols, max(cols, 1)
-    return (rows, cols, tensor.stride(0)) if tensor.stride(0) >= cols else None
-
-
-def _rows(tensor: Tensor, name: str) -> Tuple[Tensor, _Matrix]:
-    """A tensor [..., cols] as a matrix of rows, in place."""
-    try:
-        flat = tensor if tensor.dim() == 2 else tensor.view(-1, tensor.shape[-1])
-        matrix = _stored(flat)
-    except RuntimeError:
-        matrix = None
-    if matrix is None:
-        raise InvalidArgument(f"{name} is {shape_of(tensor)} with strides {tuple(tensor.stride())}, expected rows that "
-                              "follow one another: call contiguous()")
-    return flat, matrix
-
-
-def _second(B: Tensor) -> Tuple[Layout, _Matrix]:
-    """How B [k, n] lies: as it is, or transposed."""
-    matrix = _stored(B)
-    if matrix is not None:
-        return Layout.DGRAD, matrix
-    matrix = _stored(B.t())
-    if matrix is not None:
-        return Layout.FORWARD, matrix
-    raise InvalidArgument(f"B is {shape_of(B)} with strides {tuple(B.stride())}, expected a matrix or its transposed "
-                          "view: call contiguous()")
-
-
-def _front(tensor: Tensor, dim: int) -> Tensor:
-    """The dimension `dim` becomes the first: a copy, unless it is."""
-    return tensor.movedim(dim, 0).contiguous() if dim else tensor
-
-
-def _back(flat: Tensor, like: Tensor, dim: int) -> Tensor:
-    """Rows of a result in the shape of `like`, whose dimension `dim` has changed, with other columns."""
-    if like.dim() == 2:
-        return flat
-    others = [size for index, size in enumerate(like.shape[:-1]) if index != dim]
-    return flat.view(-1, *others, flat.shape[1]).movedim(0, dim)
-
-
-def _lies(tensor: Tensor) -> Tuple[Any, ...]:
-    """Everything about a tensor that a prepared call depends on."""
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-
+from lapstrake.torch._matrix import (check_product, check_same, check_vector, divided, in_front, in_shape, lies,
+                                     rows_of, second_of, shape_of, stored)
 
 # ---- kernels ----
 #
@@ -128,42 +30,50 @@ def _lies(tensor: Tensor) -> Tuple[Any, ...]:
 # one prepared before: what is left then are addresses.
 
 
-def _gather_call(A: Tensor, B: Tensor, group_name: str, keep: bool, method: str) -> Call:
-    _product(A, B, 0, "gather_dim")
-    layout, b = _second(B)
-    a = _rows(A, "A")[1]
+def _gather_call(A: Tensor, B: Tensor, bias: Optional[Tensor], group_name: str, keep: bool, method: str) -> Call:
+    check_product(A, B, 0, "gather_dim")
+    layout, b = second_of(B)
+    views, fields = {"a": rows_of(A, "A")[1], "b": b}, {}
+    if bias is not None:
+        views["bias"] = check_vector(bias, A, B)
+        fields["epilogue"] = int(Epilogue.EPILOGUE_BIAS)
     here = context(group_name, A.device)
-    m, (k, n) = a[0] * here.size, B.shape
-    views = {"a": a, "b": b, "d": (m, n, n)}
+    m, (k, n) = views["a"][0] * here.size, B.shape
+    views["d"] = (m, n, n)
     if keep:
         views["gathered"] = (m, k, k)
-    return here.prepare(Kind.AG_GEMM, layout, m, n * here.size, k, A.dtype, method, views,
-                        ((m, n), (m, k)), gather=keep)
+    return here.prepare(Kind.AG_GEMM, layout, m, n * here.size, k, A.dtype, method, views, ((m, n), (m, k)),
+                        gather=keep, fields=fields)
 
 
-def _gather_matmul(A: Tensor, B: Tensor, gather_dim: int, group_name: str, keep: bool, method: str, dgrad: str,
-                   wgrad: str) -> Tuple[Optional[Tensor], Tensor]:
+def _gather_matmul(A: Tensor, B: Tensor, bias: Optional[Tensor], gather_dim: int, group_name: str, keep: bool,
+                   method: str, dgrad: str, wgrad: str) -> Tuple[Optional[Tensor], Tensor]:
     front, dim = A, 0
     if gather_dim:
-        dim = _product(A, B, gather_dim, "gather_dim")
-        front = _front(A, dim)
-    call = prepared((Kind.AG_GEMM, keep, method, *_lies(front), *_lies(B)), group_name, A.device, _gather_call, front,
-                    B, group_name, keep, method)
+        dim = check_product(A, B, gather_dim, "gather_dim")
+        front = in_front(A, dim)
+    key = (Kind.AG_GEMM, keep, method, *lies(front), *lies(B), *(() if bias is None else lies(bias)))
+    call = prepared(key, group_name, A.device, _gather_call, front, B, bias, group_name, keep, method)
     d, gathered = A.new_empty(call.outputs[0]), A.new_empty(call.outputs[1]) if keep else None
     with call.lock:
         call.a.data, call.b.data, call.d.data = front.data_ptr(), B.data_ptr(), d.data_ptr()
         if gathered is not None:
             call.gathered.data = gathered.data_ptr()
+        if bias is not None:
+            call.bias.data = bias.data_ptr()
         call.start()
-    return None if gathered is None else _back(gathered, A, dim), _back(d, A, dim)
+    return None if gathered is None else in_shape(gathered, A, dim), in_shape(d, A, dim)
 
 
-def _gather_matmul_fake(A: Tensor, B: Tensor, gather_dim: int, group_name: str, keep: bool, method: str, dgrad: str,
-                        wgrad: str) -> Tuple[Optional[Tensor], Tensor]:
-    dim = _product(A, B, gather_dim, "gather_dim")
-    _second(B)
+def _gather_matmul_fake(A: Tensor, B: Tensor, bias: Optional[Tensor], gather_dim: int, group_name: str, keep: bool,
+                        method: str, dgrad: str, wgrad: str) -> Tuple[Optional[Tensor], Tensor]:
+    dim = check_product(A, B, gather_dim, "gather_dim")
+    second_of(B)
+    if bias is not None:
+        check_vector(bias, A, B)
     rows = A.numel() // A.shape[-1] * group_size(group_name)
-    return _back(A.new_empty(rows, A.shape[-1]), A, dim) if keep else None, _back(A.new_empty(rows, B.shape[1]), A, dim)
+    return (in_shape(A.new_empty(rows, A.shape[-1]), A, dim) if keep else None,
+            in_shape(A.new_empty(rows, B.shape[1]), A, dim))
 
 
 def _factor(reduce_op: str, size: int) -> float:
@@ -172,81 +82,90 @@ def _factor(reduce_op: str, size: int) -> float:
     return 1.0 if reduce_op == "sum" else 1.0 / size
 
 
-def _reduced_call(kind: Kind, A: Tensor, B: Tensor, reduce_op: str, group_name: str, method: str) -> Call:
+def _reduced_call(kind: Kind, A: Tensor, B: Tensor, bias: Optional[Tensor], reduce_op: str, group_name: str,
+                  method: str) -> Call:
     if kind == Kind.GEMM_RS:
-        _product(A, B, 0, "scatter_dim")
+        check_product(A, B, 0, "scatter_dim")
     else:
-        _product(A, B)
-    layout, b = _second(B)
-    a = _rows(A, "A")[1]
+        check_product(A, B)
+    layout, b = second_of(B)
+    a = rows_of(A, "A")[1]
     size = group_size(group_name)
     m, (k, n) = a[0], B.shape
     rows = m
     if kind == Kind.GEMM_RS:
         divided(A.shape[0], size, group_name)
         rows = m // size
-    return context(group_name, A.device).prepare(kind, layout, m, n, k * size, A.dtype, method,
-                                                 {"a": a, "b": b, "d": (rows, n, n)}, ((rows, n),),
-                                                 alpha=_factor(reduce_op, size))
+    views, fields, alpha = {"a": a, "b": b, "d": (rows, n, n)}, {}, _factor(reduce_op, size)
+    if bias is not None:
+        views["bias"] = check_vector(bias, A, B)
+        fields["epilogue"] = int(Epilogue.EPILOGUE_BIAS)
+    return context(group_name, A.device).prepare(kind, layout, m, n, k * size, A.dtype, method, views, ((rows, n),),
+                                                 alpha=alpha, fields=fields)
 
 
-def _reduced(kind: Kind, A: Tensor, B: Tensor, reduce_op: str, group_name: str, method: str) -> Tensor:
-    """The sum of A @ B over all ranks, as a matrix: this rank's rows, or all."""
-    call = prepared((kind, reduce_op, method, *_lies(A), *_lies(B)), group_name, A.device, _reduced_call, kind, A, B,
-                    reduce_op, group_name, method)
+def _reduced(kind: Kind, A: Tensor, B: Tensor, bias: Optional[Tensor], reduce_op: str, group_name: str, method: str
+             ) -> Tensor:
+    """The sum of A @ B over all ranks, as a matrix: this rank's rows, or all; and to that the bias."""
+    key = (kind, reduce_op, method, *lies(A), *lies(B), *(() if bias is None else lies(bias)))
+    call = prepared(key, group_name, A.device, _reduced_call, kind, A, B, bias, reduce_op, group_name, method)
     d = A.new_empty(call.outputs[0])
     with call.lock:
         call.a.data, call.b.data, call.d.data = A.data_ptr(), B.data_ptr(), d.data_ptr()
+        if bias is not None:
+            call.bias.data = bias.data_ptr()
         call.start()
     return d
 
 
-def _matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str,
-                           method: str = "auto", dgrad: str = "auto") -> Tensor:
+def _matmul_scatter(A: Tensor, B: Tensor, bias: Optional[Tensor], reduce_op: str, scatter_dim: int, group_name: str,
+                    method: str, dgrad: str) -> Tensor:
     front, dim = A, 0
     if scatter_dim:
-        dim = _product(A, B, scatter_dim, "scatter_dim")
-        front = _front(A, dim)
-    return _back(_reduced(Kind.GEMM_RS, front, B, reduce_op, group_name, method), A, dim)
+        dim = check_product(A, B, scatter_dim, "scatter_dim")
+        front = in_front(A, dim)
+    return in_shape(_reduced(Kind.GEMM_RS, front, B, bias, reduce_op, group_name, method), A, dim)
 
 
-def _matmul_reduce_scatter_fake(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str,
-                                method: str = "auto", dgrad: str = "auto") -> Tensor:
-    dim = _product(A, B, scatter_dim, "scatter_dim")
-    _second(B)
+def _matmul_scatter_fake(A: Tensor, B: Tensor, bias: Optional[Tensor], reduce_op: str, scatter_dim: int,
+                         group_name: str, method: str, dgrad: str) -> Tensor:
+    dim = check_product(A, B, scatter_dim, "scatter_dim")
+    second_of(B)
+    if bias is not None:
+        check_vector(bias, A, B)
     size = group_size(group_name)
     divided(A.shape[dim], size, group_name)
     _factor(reduce_op, size)
-    return _back(A.new_empty(A.numel() // A.shape[-1] // size, B.shape[1]), A, dim)
+    return in_shape(A.new_empty(A.numel() // A.shape[-1] // size, B.shape[1]), A, dim)
 
 
 def _matmul_all_reduce(A: Tensor, B: Tensor, reduce_op: str, group_name: str, method: str = "auto") -> Tensor:
-    return _back(_reduced(Kind.GEMM_AR, A, B, reduce_op, group_name, method), A, 0)
+    return in_shape(_reduced(Kind.GEMM_AR, A, B, None, reduce_op, group_name, method), A, 0)
 
 
 def _matmul_all_reduce_fake(A: Tensor, B: Tensor, reduce_op: str, group_name: str, method: str = "auto") -> Tensor:
-    _product(A, B)
-    _second(B)
+    check_product(A, B)
+    second_of(B)
     _factor(reduce_op, group_size(group_name))
     return A.new_empty(*A.shape[:-1], B.shape[1])
 
 
 def _copy_matmul(A: Tensor, B: Tensor, group_name: str, dgrad: str = "auto") -> Tensor:
-    _product(A, B)
+    check_product(A, B)
     return torch.matmul(A, B)
 
 
-def _bulk_call(kind: Kind, A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str) -> Call:
-    _product(A, B)
-    _same(A, X=X)
-    _, x = _rows(X, "X")
+def _bulk_call(kind: Kind, A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str, sums: bool) -> Call:
+    check_product(A, B)
+    check_same(A, X=X)
+    _, x = rows_of(X, "X")
     here = context(group_name, A.device)
     m = x[0] * here.size if kind == Kind.BULK_AG else x[0]
     rows = m if kind == Kind.BULK_AG else divided(m, here.size, group_name)
     # A may lie both ways, as a matrix of one column or of none does: the rows of X tell which one is meant.
-    plain, turned, b = _stored(A), _stored(A.t()), _stored(B)
+    plain, turned, b = stored(A), stored(A.t()), stored(B)
     if plain is not None and (A.shape[0] == m or turned is None):
-        layout, b = _second(B)
+        layout, b = second_of(B)
         a, sizes = plain, (A.shape[0], B.shape[1], A.shape[1])
     elif turned is not None and b is not None:
         layout, a, sizes = Layout.WGRAD, turned, (A.shape[1], A.shape[0], B.shape[1])
@@ -257,48 +176,59 @@ def _bulk_call(kind: Kind, A: Tensor, B: Tensor, X: Tensor, group_name: str, met
         raise InvalidArgument(f"X is {shape_of(X)}, expected the rows of the product, {sizes[0]}"
                               + (f" divided by {here.size}" if kind == Kind.BULK_AG else ""))
     d, y = (A.shape[0], B.shape[1]), (rows, x[1])
-    return here.prepare(kind, layout, *sizes, A.dtype, method,
-                        {"a": a, "b": b, "d": (*d, d[1]), "x": x, "y": (*y, y[1])}, (d, y), cols=x[1])
+    views, outputs, fields = {"a": a, "b": b, "d": (*d, d[1]), "x": x, "y": (*y, y[1])}, (d, y), {}
+    if sums and layout == Layout.WGRAD:  # of a matrix that lies the other way the operator would sum its result
+        views["bias_grad"], outputs = (1, d[0], d[0]), (d, y, d[:1])
+        fields["epilogue"] = int(Epilogue.EPILOGUE_BIAS_GRAD)
+    return here.prepare(kind, layout, *sizes, A.dtype, method, views, outputs, cols=x[1], fields=fields)
 
 
-def _bulk(kind: Kind, A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str) -> Tuple[Tensor, Tensor]:
-    """A @ B, and X gathered or reduced at the same time. A may be a transposed view, then it is a weight's gradient."""
-    call = prepared((kind, method, *_lies(A), *_lies(B), *_lies(X)), group_name, A.device, _bulk_call, kind, A, B, X,
-                    group_name, method)
+def _bulk(kind: Kind, A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str, sums: bool = False
+          ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+    """A @ B, and X gathered or reduced at the same time. A may be a transposed view, then it is a weight's gradient.
+
+    With `sums` the sums of the rows of A, too: of a weight's gradient that of its bias.
+    """
+    call = prepared((kind, method, sums, *lies(A), *lies(B), *lies(X)), group_name, A.device, _bulk_call, kind, A, B,
+                    X, group_name, method, sums)
     d, y = A.new_empty(call.outputs[0]), A.new_empty(call.outputs[1])
+    sum_of_rows = A.new_empty(call.outputs[2]) if len(call.outputs) > 2 else None
     with call.lock:
         call.a.data, call.b.data, call.d.data = A.data_ptr(), B.data_ptr(), d.data_ptr()
         call.x.data, call.y.data = X.data_ptr(), y.data_ptr()
+        if sum_of_rows is not None:
+            call.bias_grad.data = sum_of_rows.data_ptr()
         call.start()
-    return d, y
+    return d, y, A.sum(1) if sums and sum_of_rows is None else sum_of_rows
 
 
 def _matmul_with_all_gather(A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str = "auto"
                             ) -> Tuple[Tensor, Tensor]:
-    return _bulk(Kind.BULK_AG, A, B, X, group_name, method)
+    return _bulk(Kind.BULK_AG, A, B, X, group_name, method)[:2]
 
 
 def _matmul_with_all_gather_fake(A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str = "auto"
                                  ) -> Tuple[Tensor, Tensor]:
-    _product(A, B)
+    check_product(A, B)
     return A.new_empty(A.shape[0], B.shape[1]), X.new_empty(X.shape[0] * group_size(group_name), X.shape[1])
 
 
-def _matmul_with_reduce_scatter(A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str = "auto"
-                                ) -> Tuple[Tensor, Tensor]:
-    return _bulk(Kind.BULK_RS, A, B, X, group_name, method)
+def _matmul_with_reduce_scatter(A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str = "auto",
+                                sums: bool = False) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+    return _bulk(Kind.BULK_RS, A, B, X, group_name, method, sums)
 
 
-def _matmul_with_reduce_scatter_fake(A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str = "auto"
-                                     ) -> Tuple[Tensor, Tensor]:
-    _product(A, B)
+def _matmul_with_reduce_scatter_fake(A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str = "auto",
+                                     sums: bool = False) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+    check_product(A, B)
     rows = divided(X.shape[0], group_size(group_name), group_name)
-    return A.new_empty(A.shape[0], B.shape[1]), X.new_empty(rows, X.shape[1])
+    return (A.new_empty(A.shape[0], B.shape[1]), X.new_empty(rows, X.shape[1]),
+            A.new_empty(A.shape[0]) if sums else None)
 
 
 def _moved_call(kind: Kind, X: Tensor, group_name: str, method: str) -> Call:
-    _same(X)
-    x = _rows(X, "X")[1]
+    check_same(X)
+    x = rows_of(X, "X")[1]
     here = context(group_name, X.device)
     if kind == Kind.EXTERNAL_AG:
         m = rows = x[0] * here.size
@@ -311,7 +241,7 @@ def _moved_call(kind: Kind, X: Tensor, group_name: str, method: str) -> Call:
 
 def _moved(kind: Kind, X: Tensor, group_name: str, method: str) -> Tensor:
     """X gathered or reduced along its first dimension, and nothing else."""
-    call = prepared((kind, method, *_lies(X)), group_name, X.device, _moved_call, kind, X, group_name, method)
+    call = prepared((kind, method, *lies(X)), group_name, X.device, _moved_call, kind, X, group_name, method)
     y = X.new_empty(call.outputs[0])
     with call.lock:
         call.x.data, call.y.data = X.data_ptr(), y.data_ptr()
@@ -335,17 +265,17 @@ def _reduce_scatter_fake(X: Tensor, group_name: str, method: str = "auto") -> Te
     return X.new_empty(divided(X.shape[0], group_size(group_name), group_name), *X.shape[1:])
 
 
-define("gather_matmul(Tensor A, Tensor B, int gather_dim, str group_name, bool keep, str method, str dgrad, str wgrad)"
-        " -> (Tensor?, Tensor)", _gather_matmul, _gather_matmul_fake)
-define("matmul_reduce_scatter(Tensor A, Tensor B, str reduce_op, int scatter_dim, str group_name, str method='auto', "
-        "str dgrad='auto') -> Tensor", _matmul_reduce_scatter, _matmul_reduce_scatter_fake)
+define("gather_matmul(Tensor A, Tensor B, Tensor? bias, int gather_dim, str group_name, bool keep, str method, "
+        "str dgrad, str wgrad) -> (Tensor?, Tensor)", _gather_matmul, _gather_matmul_fake)
+define("matmul_scatter(Tensor A, Tensor B, Tensor? bias, str reduce_op, int scatter_dim, str group_name, str method, "
+        "str dgrad) -> Tensor", _matmul_scatter, _matmul_scatter_fake)
 define("matmul_all_reduce(Tensor A, Tensor B, str reduce_op, str group_name, str method='auto') -> Tensor",
         _matmul_all_reduce, _matmul_all_reduce_fake)
 define("copy_matmul(Tensor A, Tensor B, str group_name, str dgrad='auto') -> Tensor", _copy_matmul, _copy_matmul)
 define("matmul_with_all_gather(Tensor A, Tensor B, Tensor X, str group_name, str method='auto') -> (Tensor, Tensor)",
         _matmul_with_all_gather, _matmul_with_all_gather_fake)
-define("matmul_with_reduce_scatter(Tensor A, Tensor B, Tensor X, str group_name, str method='auto') -> "
-        "(Tensor, Tensor)", _matmul_with_reduce_scatter, _matmul_with_reduce_scatter_fake)
+define("matmul_with_reduce_scatter(Tensor A, Tensor B, Tensor X, str group_name, str method='auto', "
+        "bool sums=False) -> (Tensor, Tensor, Tensor?)", _matmul_with_reduce_scatter, _matmul_with_reduce_scatter_fake)
 define("all_gather(Tensor X, str group_name, str method='auto') -> Tensor", _all_gather, _all_gather_fake)
 define("reduce_scatter(Tensor X, str group_name, str method='auto') -> Tensor", _reduce_scatter, _reduce_scatter_fake)
 
@@ -364,73 +294,91 @@ def _weight_gradient(A: Tensor, dY: Tensor, B: Tensor) -> Tensor:
 
 
 def _gather_matmul_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Optional[Tensor], Tensor]) -> None:
-    A, B, ctx.dim, ctx.group, ctx.keep, _, ctx.dgrad, ctx.wgrad = inputs
+    A, B, _, ctx.dim, ctx.group, ctx.keep, _, ctx.dgrad, ctx.wgrad = inputs
     ctx.save_for_backward(output[0] if ctx.keep else A, B)
     ctx.set_materialize_grads(False)
 
 
 def _gather_matmul_backward(ctx: Any, dgathered: Optional[Tensor], dY: Optional[Tensor]) -> Tuple[Any, ...]:
     saved, B = ctx.saved_tensors
-    needs_A, needs_B = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
+    needs_A, needs_B, needs_bias = ctx.needs_input_grad[:3]
     dim = ctx.dim % saved.dim()
-    kind, _, dgrad = ctx.dgrad.partition("/")
+    dX = dB = dbias = None
     if dY is None:
-        if dgathered is None or not needs_A:
-            return None, None
-        dX = reduce_scatter(_flat(dgathered, dim), ctx.group, ctx.wgrad)
-        return (_back(dX, saved, dim), None)
-    rows = _flat(dY, dim)
-    if kind == "gemm_rs" and (dgathered is None or not ctx.keep):
-        # d A by an operator of its own; d B needs nothing more than the gathered A.
-        dA = matmul_scatter(rows, B.t(), "sum", 0, ctx.group, dgrad) if needs_A else None
-        dB = None
-        if needs_B:
-            full = _flat(saved, dim) if ctx.keep else all_gather(_flat(saved, dim), ctx.group, ctx.wgrad)
-            dB = _weight_gradient(full, rows, B)
-        return (None if dA is None else _back(dA, saved, dim), dB)
-    # d A of this rank, while A is gathered again; then d B, while d A is reduced.
+        if dgathered is not None and needs_A:
+            dX = reduce_scatter(_flat(dgathered, dim), ctx.group, ctx.wgrad)
+    else:
+        rows = _flat(dY, dim)
+        passed = _flat(dgathered, dim) if dgathered is not None and ctx.keep else None
+        if ctx.dgrad.startswith("gemm_rs") and passed is None:
+            dX, dB = _gradients_apart(ctx, _flat(saved, dim), B, rows, needs_A, needs_B)
+        else:
+            dX, dB, dbias = _gradients_in_bulk(ctx, _flat(saved, dim), B, rows, passed)
+        if needs_bias and dbias is None:
+            dbias = rows.sum(0)
+    return None if dX is None else in_shape(dX, saved, dim), dB, dbias
+
+
+def _gradients_apart(ctx: Any, saved: Tensor, B: Tensor, rows: Tensor, needs_A: bool, needs_B: bool
+                     ) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+    """d A by an operator of its own; d B needs nothing more than the gathered A."""
+    dA = dB = None
+    if needs_A:
+        dA = matmul_scatter(rows, B.t(), None, "sum", 0, ctx.group, ctx.dgrad.partition("/")[2], "auto")
+    if needs_B:
+        dB = _weight_gradient(saved if ctx.keep else all_gather(saved, ctx.group, ctx.wgrad), rows, B)
+    return dA, dB
+
+
+def _gradients_in_bulk(ctx: Any, saved: Tensor, B: Tensor, rows: Tensor, passed: Optional[Tensor]
+                       ) -> Tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]:
+    """d A of this rank, while A is gathered again; then d B, while d A is reduced. `passed` is a part of d A."""
+    needs_A, needs_B, needs_bias = ctx.needs_input_grad[:3]
+    dgrad = ctx.dgrad.partition("/")[2]
+    dX = None
     if ctx.keep or not needs_B:
-        full = _flat(saved, dim)
+        full = saved
         dX = rows @ B.t() if needs_A else None
     elif needs_A:
-        dX, full = _matmul_and_gather(rows, B.t(), _flat(saved, dim), ctx.group, dgrad)
+        dX, full = _matmul_and_gather(rows, B.t(), saved, ctx.group, dgrad)
     else:
-        dX, full = None, all_gather(_flat(saved, dim), ctx.group, dgrad)
-    if dX is not None and dgathered is not None and ctx.keep:
-        dX = dX + _flat(dgathered, dim)
+        full = all_gather(saved, ctx.group, dgrad)
     if dX is None:
-        return (None, _weight_gradient(full, rows, B) if needs_B else None)
+        return None, _weight_gradient(full, rows, B) if needs_B else None, None
+    if passed is not None:
+        dX = dX + passed
     if not needs_B:
-        return (_back(reduce_scatter(dX, ctx.group, ctx.wgrad), saved, dim), None)
+        return reduce_scatter(dX, ctx.group, ctx.wgrad), None, None
     if B.stride(0) == 1 and B.stride(1) != 1:
-        dW, dA = _matmul_and_reduce(rows.t(), full, dX, ctx.group, ctx.wgrad)
-        return (_back(dA, saved, dim), dW.t())
-    dB, dA = _matmul_and_reduce(full.t(), rows, dX, ctx.group, ctx.wgrad)
-    return (_back(dA, saved, dim), dB)
+        dW, dA, dbias = _matmul_and_reduce(rows.t(), full, dX, ctx.group, ctx.wgrad, needs_bias)
+        return dA, dW.t(), dbias
+    dB, dA, _ = _matmul_and_reduce(full.t(), rows, dX, ctx.group, ctx.wgrad)
+    return dA, dB, None
 
 
-def _matmul_reduce_scatter_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
-    A, B, reduce_op, ctx.dim, ctx.group, _, ctx.dgrad = inputs
+def _matmul_scatter_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
+    A, B, _, reduce_op, ctx.dim, ctx.group, _, ctx.dgrad = inputs
     ctx.factor = _factor(reduce_op, group_size(ctx.group))
     ctx.save_for_backward(A, B)
 
 
-def _matmul_reduce_scatter_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
+def _matmul_scatter_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
     A, B = ctx.saved_tensors
     dim = ctx.dim % A.dim()
     rows = _flat(dY, dim)
+    needs_A, needs_B, needs_bias = ctx.needs_input_grad[:3]
+    dX = dB = None
+    dbias = rows.sum(0) if needs_bias else None
     if ctx.factor != 1.0:
         rows = rows * ctx.factor
-    needs_A, needs_B = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
-    dX = dB = None
     if needs_A:
-        full, dX = gather_matmul(rows, B.t(), 0, ctx.group, needs_B, ctx.dgrad, "", "")
-        dX = _back(dX, A, dim)
+        full, dX = gather_matmul(rows, B.t(), None, 0, ctx.group, needs_B, ctx.dgrad, "", "")
+        dX = in_shape(dX, A, dim)
     elif needs_B:
         full = all_gather(rows, ctx.group, "auto")
     if needs_B:
         dB = _weight_gradient(_flat(A, dim), full, B)
-    return dX, dB
+    return dX, dB, dbias
 
 
 def _matmul_all_reduce_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
@@ -476,8 +424,7 @@ def _reduce_scatter_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
 
 
 gather_matmul = differentiate("gather_matmul", _gather_matmul, _gather_matmul_backward, _gather_matmul_setup)
-matmul_scatter = differentiate("matmul_reduce_scatter", _matmul_reduce_scatter, _matmul_reduce_scatter_backward,
-                              _matmul_reduce_scatter_setup)
+matmul_scatter = differentiate("matmul_scatter", _matmul_scatter, _matmul_scatter_backward, _matmul_scatter_setup)
 matmul_sum = differentiate("matmul_all_reduce", _matmul_all_reduce, _matmul_all_reduce_backward,
                                   _matmul_all_reduce_setup)
 copy_matmul = differentiate("copy_matmul", _copy_matmul, _copy_matmul_backward, _copy_matmul_setup)
@@ -497,16 +444,24 @@ def _all_gather_matmul(A: Tensor, Bs: List[Tensor], gather_dim: int, group_name:
         raise InvalidArgument("Bs has no matrix, expected at least one")
     keep = return_A or len(Bs) > 1
     dgrad = dgrad or ("gemm_rs/auto" if keep else "bulk_ag/auto")
-    gathered, first = gather_matmul(A, Bs[0], gather_dim, group_name, keep, method, dgrad, wgrad)
+    gathered, first = gather_matmul(A, Bs[0], None, gather_dim, group_name, keep, method, dgrad, wgrad)
     for B in Bs[1:]:
-        _product(gathered, B)
+        check_product(gathered, B)
     return gathered if return_A else None, [first] + [torch.matmul(gathered, B) for B in Bs[1:]]
+
+
+def _matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str,
+                           method: str = "auto", dgrad: str = "auto") -> Tensor:
+    return matmul_scatter(A, B, None, reduce_op, scatter_dim, group_name, method, dgrad)
 
 
 library.define("all_gather_matmul(Tensor A, Tensor[] Bs, int gather_dim, str group_name, *, bool return_A=True, "
                "str method='auto', str dgrad='', str wgrad='auto') -> (Tensor?, Tensor[])", tags=TAGS)
-# It consists of the operators above: their gradients and fake kernels are its own.
+library.define("matmul_reduce_scatter(Tensor A, Tensor B, str reduce_op, int scatter_dim, str group_name, "
+               "str method='auto', str dgrad='auto') -> Tensor", tags=TAGS)
+# They consist of the operators above: their gradients and fake kernels are their own.
 library.impl("all_gather_matmul", _all_gather_matmul, "CompositeImplicitAutograd")
+library.impl("matmul_reduce_scatter", _matmul_reduce_scatter, "CompositeImplicitAutograd")
 
 
 def all_gather_matmul(A: Tensor, Bs: List[Tensor], gather_dim: int, group: GroupLike = None, *, return_A: bool = True,
@@ -531,7 +486,7 @@ def matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int
     The arguments are those of torch.ops.symm_mem.fused_matmul_reduce_scatter. `method` is that of GEMM+RS, `dgrad`
     that of the AG+GEMM of backward.
     """
-    return matmul_scatter(A, B, reduce_op, scatter_dim, name_of(group), method, dgrad)
+    return matmul_scatter(A, B, None, reduce_op, scatter_dim, name_of(group), method, dgrad)
 
 
 def matmul_all_reduce(A: Tensor, B: Tensor, reduce_op: str = "sum", group: GroupLike = None, *,

@@ -119,27 +119,29 @@ class _Parallel(nn.Module):
         if partition is not None:
             parameter.partition_dim, parameter.partition_stride = partition, 1  # type: ignore[attr-defined]
 
-    def _column(self, x: Tensor, weight: Tensor, methods: Tuple[str, str, str]) -> Tensor:
+    def _column(self, x: Tensor, weight: Tensor, bias: Optional[Tensor], methods: Tuple[str, str, str]) -> Tensor:
         """The features of the result are shared; with sequence parallelism the rows of x are, before."""
         if fp8.active() is not None:
-            return self._fp8("column", x, weight, methods)
+            return _plus(self._fp8("column", x, weight, methods), bias)
         x, weight = self._cast(x, weight)
         if self.tp_size == 1:
-            return F.linear(x, weight)
+            return _plus(F.linear(x, weight), bias)
         if self.sequence_parallel:
-            return gather_matmul(x, weight.t(), 0, self._group(), False, *methods)[1]
-        return copy_matmul(x, weight.t(), self._group(), "auto")
+            bias = None if bias is None else bias.to(x.dtype)
+            return gather_matmul(x, weight.t(), bias, 0, self._group(), False, *methods)[1]
+        return _plus(copy_matmul(x, weight.t(), self._group(), "auto"), bias)
 
-    def _row(self, x: Tensor, weight: Tensor, methods: Tuple[str, str, str]) -> Tensor:
+    def _row(self, x: Tensor, weight: Tensor, bias: Optional[Tensor], methods: Tuple[str, str, str]) -> Tensor:
         """The features of x are shared; with sequence parallelism the rows of the result are, afterwards."""
         if fp8.active() is not None:
-            return self._fp8("row", x, weight, methods)
+            return _plus(self._fp8("row", x, weight, methods), bias)
         x, weight = self._cast(x, weight)
         if self.tp_size == 1:
-            return F.linear(x, weight)
+            return _plus(F.linear(x, weight), bias)
         if self.sequence_parallel:
-            return matmul_scatter(x, weight.t(), "sum", 0, self._group(), methods[0], methods[1])
-        return matmul_sum(x, weight.t(), "sum", self._group(), "auto")
+            bias = None if bias is None else bias.to(x.dtype)
+            return matmul_scatter(x, weight.t(), bias, "sum", 0, self._group(), methods[0], methods[1])
+        return _plus(matmul_sum(x, weight.t(), "sum", self._group(), "auto"), bias)
 
     def _fp8(self, mode: str, x: Tensor, weight: Tensor, methods: Tuple[str, str, str]) -> Tensor:
         """The same of FP8 matrices; `mode` is "" where ranks share nothing."""
@@ -232,15 +234,16 @@ class Linear(_Parallel):
         return self._apply_linear(inp)
 
     def _apply_linear(self, inp: Tensor) -> Any:
+        bias = None if self.return_bias else self.bias
         if self.parallel_mode == "column":
-            result = self._column(inp, self.weight, self._ways)
+            result = self._column(inp, self.weight, bias, self._ways)
         elif self.parallel_mode == "row":
-            result = self._row(inp, self.weight, self._ways)
+            result = self._row(inp, self.weight, bias, self._ways)
         elif fp8.active() is not None:
-            result = self._fp8("", inp, self.weight, self._ways)
+            result = _plus(self._fp8("", inp, self.weight, self._ways), bias)
         else:
-            result = F.linear(*self._cast(inp, self.weight))
-        return (result, self.bias) if self.return_bias else _plus(result, self.bias)
+            result = _plus(F.linear(*self._cast(inp, self.weight)), bias)
+        return (result, self.bias) if self.return_bias else result
 
     def extra_repr(self) -> str:
         """What stands in the parentheses of its repr."""
@@ -336,15 +339,13 @@ class LayerNormMLP(_Parallel):
     def forward(self, inp: Tensor, is_first_microbatch: Optional[bool] = None) -> Any:
         """The MLP of norm(x); with return_bias also the bias of fc2, with return_layernorm_output also norm(x)."""
         normed = self._norm(inp)
-        hidden = _plus(self._column(normed, self.fc1_weight, self._ways[0]), self.fc1_bias)
+        hidden = self._column(normed, self.fc1_weight, self.fc1_bias, self._ways[0])
         if self.activation in _GATED:
             gate, value = hidden.chunk(2, -1)
             hidden = _GATED[self.activation](gate) * value
         else:
             hidden = _ACTIVATIONS[self.activation](hidden)
-        result = self._row(hidden, self.fc2_weight, self._ways[1])
-        if not self.return_bias:
-            result = _plus(result, self.fc2_bias)
+        result = self._row(hidden, self.fc2_weight, None if self.return_bias else self.fc2_bias, self._ways[1])
         extra = ((self.fc2_bias,) if self.return_bias else ()) + ((normed,) if self.return_layernorm_output else ())
         return (result, *extra) if extra else result
 

@@ -6,7 +6,7 @@ CI ?=
 LAP_WERROR ?= $(if $(filter-out false 0,$(CI)),ON,OFF)
 CMAKE_ARGS ?=
 # More tests at a time than cores: many sleep until something has been late for long enough.
-CTEST_ARGS ?= -j$(shell expr $$(nproc) + 2)
+CTEST_ARGS ?= -j$(shell expr $$(nproc) + 3)
 BENCH_ARGS ?=
 MUTANTS_ARGS ?=
 FUZZ_SECONDS ?= 60

@@ -203,12 +203,17 @@ has '... which is named' "$err" 'cuGraphKernelNodeSetParams failed: the NVIDIA d
 lap bench rs 205 16 16 --device cuda --ranks 5 --method fused:block_rows=2 --iters 1
 is 'more GEMMs in a graph than there are small workspaces' "$status" 0
 has '... are right' "$out" 'fused' 'ok'
+# call_fails CALL: it ends the ranks, which look for two seconds whether another has died of it.
+call_fails() {
+    FAKE_FAILS=$1 lap bench rs 256 512 128 --device cuda --ranks 2 --method fused --iters 1 --timeout 5
+    is "$1 fails: status" "$status" 1
+    has '... which is named' "$err" "${1%WithFlags} failed: the NVIDIA driver says"
+}
 for call in cuGraphGetNodes cuGraphGetRootNodes cuGraphAddKernelNode cuGraphKernelNodeSetAttribute \
     cuGraphAddDependencies cuGraphDestroyNode cuGraphInstantiateWithFlags; do
-    FAKE_FAILS=$call lap bench rs 256 512 128 --device cuda --ranks 2 --method fused --iters 1 --timeout 5
-    is "$call fails: status" "$status" 1
-    has '... which is named' "$err" "${call%WithFlags} failed: the NVIDIA driver says"
+    beside call_fails $call
 done
+together
 
 # What ranks do to end after a failure does not change what they say of it. With such a link they nearly always wait.
 FAKE_GRAPHS=$work/graphs "$LAP" bench rs 512 256 64 --device cuda --ranks 3 --method fused --iters 1000000 --link 10MB/s \

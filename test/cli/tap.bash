@@ -150,6 +150,37 @@ kills_one() {
     has '... and the others name it' "$err" "rank 1 (pid $victim) has died"
 }
 
+# beside FUNCTION [ARGUMENT...]: runs it while the script goes on, for what mostly sleeps. It has a folder $work of its own. Its checks
+# come where the script calls `together`, which waits for all of these.
+besides=()
+beside() {
+    local folder
+    folder=$(mktemp -d "$work/beside.XXXXXX")
+    (
+        work=$folder checks=0
+        "$@"
+        echo "# its end: $*"
+    ) >"$folder/tap" 2>&1 &
+    besides+=("$! $folder/tap $*")
+}
+
+together() {
+    local pid tap what line last_line
+    while read -r pid tap what; do
+        wait "$pid"
+        while IFS= read -r line; do
+            last_line=$line
+            case $line in
+            'ok '*) checks=$((checks + 1)) && echo "ok $checks - ${line#ok * - }" ;;
+            'not ok '*) checks=$((checks + 1)) failures=$((failures + 1)) && echo "not ok $checks - ${line#not ok * - }" ;;
+            *) echo "$line" ;;
+            esac
+        done <"$tap"
+        ok "$what came to its end" test "$last_line" = "# its end: $what"
+    done < <(printf '%s\n' "${besides[@]}")
+    besides=()
+}
+
 finish() {
     echo "1..$checks"
     exit $((failures > 0 || checks == 0))

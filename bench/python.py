@@ -39,14 +39,18 @@ def main():
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     x, w = torch.randn(16, 64, device=device), torch.randn(32, 64, device=device)
     wt, parameter = w.t(), w.clone().requires_grad_()
+    view = parameter.t()
     rows = (
         ("torch.matmul", lambda: x @ wt),
         ("all_gather_matmul, return_A=False", lambda: lap.all_gather_matmul(x, [wt], 0, return_A=False)),
         ("all_gather_matmul", lambda: lap.all_gather_matmul(x, [wt], 0)),
         ("matmul_reduce_scatter", lambda: lap.matmul_reduce_scatter(x, wt, "sum", 0)),
-        ("torch.matmul, with autograd", lambda: x @ parameter.t()),
-        ("all_gather_matmul, with autograd", lambda: lap.all_gather_matmul(x, [parameter.t()], 0, return_A=False)),
-        ("matmul_reduce_scatter, with autograd", lambda: lap.matmul_reduce_scatter(x, parameter.t(), "sum", 0)),
+        ("torch.matmul, with autograd", lambda: x @ view),
+        ("all_gather_matmul, with autograd", lambda: lap.all_gather_matmul(x, [view], 0, return_A=False)),
+        ("matmul_reduce_scatter, with autograd", lambda: lap.matmul_reduce_scatter(x, view, "sum", 0)),
+        ("the same, and parameter.t(): matmul", lambda: x @ parameter.t()),
+        ("  all_gather_matmul", lambda: lap.all_gather_matmul(x, [parameter.t()], 0, return_A=False)),
+        ("  matmul_reduce_scatter", lambda: lap.matmul_reduce_scatter(x, parameter.t(), "sum", 0)),
     )
     print(f"{'':38} median, us   least")
     for name, call in rows:

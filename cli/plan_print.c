@@ -102,6 +102,21 @@ void lap_plan_print_found(const lap_plan_request_t *request, const lap_plan_foun
 
 /* ---- one grid ---- */
 
+static bool has_even_stages(const lap_plan_config_t *config)
+{
+    bool even = true;
+    for (size_t s = 1; s < lap_plan_stages(config); s++)
+        even = even && lap_plan_stage_layers(config, s) == lap_plan_stage_layers(config, 0);
+    return even;
+}
+
+/* "1,2,2,1" */
+static void print_layers(const lap_plan_config_t *config)
+{
+    for (size_t s = 0; s < lap_plan_stages(config); s++)
+        printf("%s%zu", s ? "," : "", lap_plan_stage_layers(config, s));
+}
+
 void lap_plan_print_one(const lap_plan_request_t *request, const lap_plan_choice_t *choice)
 {
     const lap_plan_config_t *config = &choice->config;
@@ -117,6 +132,11 @@ void lap_plan_print_one(const lap_plan_request_t *request, const lap_plan_choice
     printf("MFU       %.1f %% of the %s peak, attention counted causal (%.1f %% counted whole); no "
            "recomputation counted\n",
            100 * result->mfu, lap_plan_type_names[config->type], 100 * result->mfu_full);
+    if (!has_even_stages(config)) {
+        printf("stages    --layers-per-stage ");
+        print_layers(config);
+        printf(" of lap train\n");
+    }
     print_costs(request, result);
     printf("\ntime         exposed s      %%   hidden s\n");
     for (int i = 0; i < LAP_PLAN_KINDS; i++)
@@ -144,6 +164,9 @@ static void json_choice(const lap_plan_request_t *request, const lap_plan_choice
            config->tp, config->pp, config->cp, config->dp, config->virtual_pp, config->micro_batch);
     lap_json_text("schedule", config->schedule);
     lap_json_text("recompute", lap_plan_recompute_names[config->recompute]);
+    printf(",\"layers_per_stage\":[");
+    print_layers(config);
+    printf("]");
     printf(",\"micro_batches\":%zu,\"step_s\":%.9g,\"tokens_per_s\":%.9g,\"mfu\":%.6g,"
            "\"mfu_full_attention\":%.6g,\"fits\":%s,\"memory_bytes\":%.0f",
            result->micro_batches, result->seconds, result->tokens_per_s, result->mfu,

@@ -134,6 +134,13 @@ void lap_plan_grid_text(const lap_plan_config_t *config, char text[LAP_PLAN_GRID
 /* Whether a grid is one: what it says of the first thing that does not divide. */
 lap_status_t lap_plan_check(const lap_plan_config_t *config, const lap_machine_t *machine);
 
+/*
+ * How many stages a pipeline has, and the layers of each. Embedding and head count as a layer each where that divides evenly;
+ * else layers are shared as lap train does it.
+ */
+size_t lap_plan_stages(const lap_plan_config_t *config);
+size_t lap_plan_stage_layers(const lap_plan_config_t *config, size_t stage);
+
 /* FLOPs of a step's matrices, forward and backward; `causal`: attention sees half of its scores. */
 double lap_plan_flops(const lap_plan_config_t *config, bool causal);
 

@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+#include <lap/tensor.h>
+
 #include "core/status.h"
 #include "plan/step.h"
 #include "util/alloc.h"
@@ -139,21 +141,18 @@ double lap_plan_flops(const lap_plan_config_t *config, bool causal)
 
 /* ---- stages ---- */
 
-/*
- * The layers of each stage. Embedding and head count as a layer each where that divides evenly;
- * else what is left over goes to the stages after the first.
- */
-static void divide_layers(const lap_plan_config_t *config, size_t nstages, size_t *layers)
+size_t lap_plan_stages(const lap_plan_config_t *config)
 {
-    const size_t all = config->model.layers;
+    return config->pp * (strcmp(config->schedule, "zb-v") == 0 ? 2 : config->virtual_pp);
+}
+
+size_t lap_plan_stage_layers(const lap_plan_config_t *config, size_t stage)
+{
+    const size_t all = config->model.layers, nstages = lap_plan_stages(config);
     const bool both = nstages > 1 && all % nstages != 0 && (all + 2) % nstages == 0;
-    const size_t whole = both ? all + 2 : all;
-    for (size_t s = 0; s < nstages; s++) {
-        const size_t rest = whole % nstages;
-        layers[s] = whole / nstages + (s >= 1 && s <= rest ? 1 : 0);
-        if (both && (s == 0 || s + 1 == nstages))
-            layers[s]--;
-    }
+    if (!both)
+        return lap_shard(all, (int)nstages, (int)stage, NULL);
+    return (all + 2) / nstages - (stage == 0 || stage + 1 == nstages);
 }
 
 static void add_span(lap_plan_span_t *sum, const lap_plan_span_t *part, double times)
@@ -360,13 +359,14 @@ lap_status_t lap_plan_state_init(lap_plan_state_t *state, const lap_plan_config_
                                  const lap_machine_t *machine, const lap_plan_layer_t *layer)
 {
     *state = (lap_plan_state_t){.config = config, .machine = machine, .layer = layer};
-    state->nstages = config->pp * (strcmp(config->schedule, "zb-v") == 0 ? 2 : config->virtual_pp);
+    state->nstages = lap_plan_stages(config);
     state->micros = config->global_batch / config->dp / config->micro_batch;
     state->layers = lap_alloc(state->nstages, sizeof(*state->layers));
     state->costs = lap_alloc(state->nstages, sizeof(*state->costs));
     if (!state->layers || !state->costs)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu stages", state->nstages);
-    divide_layers(config, state->nstages, state->layers);
+    for (size_t s = 0; s < state->nstages; s++)
+        state->layers[s] = lap_plan_stage_layers(config, s);
     set_message(state);
     set_stages(state);
     return LAP_OK;

@@ -249,6 +249,13 @@ ok 'stages of a rank are searched for in pipelines only' python3 -c '
 import json, sys
 plans = json.load(open(sys.argv[1]))["plans"]
 assert plans and all(plan["pp"] > 1 and plan["virtual_pp"] == 2 for plan in plans)' "$work/out"
+# Layers that stages cannot share evenly are shared as lap train does it: the first stages have more. Where embedding and head make them even, they count.
+lap plan --model llama-tiny --layers 3 --gpus 2 --tp 1 --pp 2 --cp 1 --global-batch 8 --explain --json
+has 'stages have the layers that lap train gives them' "$status $out" '0 ' '"layers_per_stage":[2,1]'
+lap plan --model llama-tiny --layers 6 --gpus 4 --tp 1 --pp 4 --cp 1 --global-batch 8 --explain
+has '... or the plan says which' "$status $out" '0 ' 'stages    --layers-per-stage 1,2,2,1 of lap train'
+lap plan --model llama-tiny --layers 4 --gpus 2 --tp 1 --pp 2 --cp 1 --global-batch 8 --explain
+is '... where they are not all alike' "$status $(grep -c '^stages' <<<"$out")" '0 0'
 lap plan --model llama-8b --gpus 3 --cp 3
 has 'a sequence that does not divide: the reason' "$out" 'tokens of a sequence are no multiple of 2 * cp, or too few for it, as tp 1, pp 1, cp 3'
 refused 'a trace of published steps' '--trace is given with --validate' --validate "$steps" --trace "$work/step.json"

@@ -18,8 +18,8 @@
 #include "util/clock.h"
 
 #define ROUNDS 3
-#define LEAST_PART 1e-6 /* of a peak, that a description can have */
-#define LOAD_SIZE 4096u /* m = n = k of the GEMMs that bring a GPU to its power limit */
+#define LEAST_PART 1e-6          /* of a peak, that a description can have */
+#define LOAD_SIZE ((size_t)4096) /* m = n = k of the GEMMs that bring a GPU to its power limit */
 #define LOAD_CALLS 16
 #define LOAD_NS 250000000u
 #define UPDATE_ALIGN 256u

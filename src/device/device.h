@@ -28,6 +28,7 @@ typedef struct lap_device_options {
     int threads;    /* of one GEMM; 0 leaves the library's setting as it is */
     int rank, size; /* of this rank among those of its host, which may share devices; size 0: 1 */
     uint64_t timeout_ns; /* how long a wait on a stream of the device may last; 0: for ever */
+    bool crowded; /* ranks of the host are more than its cores: a wait that spins takes another's */
 } lap_device_options_t;
 
 /*

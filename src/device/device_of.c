@@ -34,6 +34,7 @@ lap_status_t lap_device_of(lap_world_t *world, lap_device_t **device_p)
             .rank = local_rank(world),
             .size = world->local_size,
             .timeout_ns = world->timeout_ns,
+            .crowded = world->local_size > world->cores,
         };
         LAP_TRY(ops->open(&options, &device));
         world->device = device;

@@ -188,7 +188,7 @@ static lap_status_t lap_cpu_open(const lap_device_options_t *options, lap_device
     LAP_TRY(lap_blas_load());
     if (options->threads > 0)
         LAP_TRY(lap_blas_set_threads(options->threads));
-    return lap_host_open(&lap_cpu_ops, device_p);
+    return lap_host_open(&lap_cpu_ops, options, device_p);
 }
 
 static int lap_cpu_gemm_threads(lap_device_t *device)

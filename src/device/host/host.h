@@ -61,7 +61,8 @@ lap_status_t lap_host_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory
     .gpu = lap_no_gpu, .is_capturing = lap_no_is_capturing
 
 /* What the other slots are made of. */
-lap_status_t lap_host_open(const lap_device_ops_t *ops, lap_device_t **device_p);
+lap_status_t lap_host_open(const lap_device_ops_t *ops, const lap_device_options_t *options,
+                           lap_device_t **device_p);
 lap_status_t lap_host_gemm(lap_stream_t *stream, const lap_gemm_t *gemm, lap_host_kernel_t kernel,
                            size_t workspace_bytes);
 
@@ -92,8 +93,8 @@ lap_status_t lap_host_stream_always(lap_stream_t *stream, lap_stream_fn_t fn, co
  */
 lap_status_t lap_host_stream_failure(lap_stream_t *stream, char *text);
 
-/* How long a worker may spin before it sleeps: 0 when the process has a single core. */
-uint64_t lap_host_spin_ns(void);
+/* How long a worker may spin before it sleeps: 0 where not every rank has a core for itself. */
+uint64_t lap_host_spin_ns(const lap_device_t *device);
 
 /*
  * Spins until the counter has reached `target`, at most spin_ns. What was written before it did is

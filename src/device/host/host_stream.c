@@ -11,19 +11,16 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/environment.h"
 #include "core/status.h"
 #include "device/host/host.h"
 #include "util/alloc.h"
 #include "util/clock.h"
-#include "util/cores.h"
 #include "util/log.h"
 #include "util/run_delay.h"
 #include "util/thread.h"
 
 #define FIRST_ROOM 64u /* a power of two, as all sizes of the ring */
 #define NO_FD (-2)
-#define SPIN_NS 5000u /* about what it costs to be woken */
 
 typedef struct task {
     lap_stream_fn_t fn;
@@ -57,14 +54,6 @@ struct lap_stream {
     lap_status_t status; /* the first failure since the last synchronisation, and its sentence */
     char text[LAP_ERROR_TEXT];
 };
-
-uint64_t lap_host_spin_ns(void)
-{
-    uint64_t most;
-    if (lap_environment_spin(&most) != LAP_OK) /* the world has reported it */
-        most = 0;
-    return lap_cores() == 1 ? 0 : most < SPIN_NS ? most : SPIN_NS;
-}
 
 void lap_host_spin(const _Atomic uint64_t *counter, uint64_t target, uint64_t spin_ns)
 {
@@ -138,7 +127,7 @@ lap_status_t lap_host_stream_create(lap_device_t *device, bool urgent, lap_strea
     stream->ops = device->ops;
     stream->ring = ring;
     stream->room = FIRST_ROOM;
-    stream->spin_ns = lap_host_spin_ns();
+    stream->spin_ns = lap_host_spin_ns(device);
     stream->urgent = urgent;
     stream->delay_fd = NO_FD;
     pthread_mutex_init(&stream->lock, NULL);

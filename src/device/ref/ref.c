@@ -199,7 +199,7 @@ static lap_status_t lap_ref_open(const lap_device_options_t *options, lap_device
 {
     if (options->threads < 0)
         return lap_error(LAP_ERR_INVALID, "threads = %d: expected 0 or more", options->threads);
-    return lap_host_open(&lap_ref_ops, device_p);
+    return lap_host_open(&lap_ref_ops, options, device_p);
 }
 
 static int lap_ref_gemm_threads(lap_device_t *device)

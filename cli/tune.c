@@ -103,9 +103,12 @@ static lap_status_t try_candidate(search_t *search, const lap_tp_overlap_t *rule
         status = lap_tune_compare(&contender, &search->best, search->tune->rounds,
                                   &search->progress, ratio_p, &search->interrupted);
     /* Once more: of many, some are lucky. */
-    if (status == LAP_OK && *timed_p && !search->interrupted && ratio_p->q3 < 1)
+    if (status == LAP_OK && *timed_p && !search->interrupted && ratio_p->q3 < 1) {
+        search->progress.done++; /* one more trial than was counted */
+        search->progress.of++;
         status = lap_tune_compare(&contender, &search->best, search->tune->rounds,
                                   &search->progress, ratio_p, &search->interrupted);
+    }
     lap_tune_leave(&contender);
     search->progress.done++;
     return status;

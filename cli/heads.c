@@ -59,22 +59,23 @@ bool lap_heads_fit(lap_nn_desc_t *desc, size_t tp)
 #define RANKS_MOST 65536
 
 /* The number of ranks nearest to `tp` that can share the heads: at least 2, where there is one. */
-static size_t nearest_tp(const lap_nn_desc_t *desc, size_t tp)
+static size_t nearest_tp(const lap_nn_desc_t *desc, size_t tp, size_t ranks)
 {
     const size_t most = kv_heads_of(desc) < RANKS_MOST ? kv_heads_of(desc) : RANKS_MOST;
     for (size_t away = 1; away < tp || tp + away <= most; away++) {
-        if (tp > away + 1 && lap_heads_divide(desc, tp - away))
-            return tp - away;
-        if (tp + away <= most && lap_heads_divide(desc, tp + away))
-            return tp + away;
+        const size_t fewer = tp > away ? tp - away : 1, more = tp + away;
+        if (fewer > 1 && ranks % fewer == 0 && lap_heads_divide(desc, fewer))
+            return fewer;
+        if (more <= most && ranks % more == 0 && lap_heads_divide(desc, more))
+            return more;
     }
     return 1;
 }
 
-void lap_heads_advise(const lap_nn_desc_t *desc, size_t tp, char text[LAP_HEADS_TEXT])
+void lap_heads_advise(const lap_nn_desc_t *desc, size_t tp, size_t ranks, char text[LAP_HEADS_TEXT])
 {
     lap_nn_desc_t fit = *desc;
-    const int used = snprintf(text, LAP_HEADS_TEXT, "--tp %zu", nearest_tp(desc, tp));
+    const int used = snprintf(text, LAP_HEADS_TEXT, "--tp %zu", nearest_tp(desc, tp, ranks));
     if (!lap_heads_fit(&fit, tp))
         return;
     char keys[32] = "";

@@ -17,8 +17,9 @@ bool lap_heads_divide(const lap_nn_desc_t *desc, size_t tp);
  */
 bool lap_heads_fit(lap_nn_desc_t *desc, size_t tp);
 
-/* What would do, such as "--tp 5 or --heads 20". */
+/* What would do, such as "--tp 5 or --heads 20". `ranks`: what a number of tensor-parallel ranks must divide, or 0. */
 #define LAP_HEADS_TEXT 96
-void lap_heads_advise(const lap_nn_desc_t *desc, size_t tp, char text[LAP_HEADS_TEXT]);
+void lap_heads_advise(const lap_nn_desc_t *desc, size_t tp, size_t ranks,
+                      char text[LAP_HEADS_TEXT]);
 
 #endif

@@ -160,15 +160,26 @@ static bool parse_size(const lap_args_t *args, int option, size_t *size_p)
            lap_arg_size(&command, what, args->values[option], 1, most, size_p);
 }
 
+/* How many tensor-parallel ranks there are at most, of which theirs is a divisor: the GPUs that other given sizes leave. */
+static size_t tensor_parallel_most(const lap_plan_config_t *config)
+{
+    const size_t others[] = {config->pp, config->cp, config->dp};
+    size_t left = config->gpus;
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        left = others[i] > 0 && left % others[i] == 0 ? left / others[i] : left;
+    return left;
+}
+
 /* Where the given ranks cannot share the heads, there is no grid to search for. */
 static bool check_heads(const lap_plan_config_t *config)
 {
     const lap_nn_desc_t *model = &config->model;
     char advice[LAP_HEADS_TEXT];
-    if (config->tp == 0 || config->gpus % config->tp != 0 || lap_heads_divide(model, config->tp))
+    const size_t ranks = tensor_parallel_most(config);
+    if (config->tp == 0 || ranks % config->tp != 0 || lap_heads_divide(model, config->tp))
         return true;
     const bool heads = model->heads % config->tp != 0;
-    lap_heads_advise(model, config->tp, advice);
+    lap_heads_advise(model, config->tp, ranks, advice);
     return lap_args_wrong(
         &command, "--%sheads is %zu, expected a multiple of --tp, %zu (%s would do)",
         heads ? "" : "kv-", heads ? model->heads : model->kv_heads, config->tp, advice);

@@ -232,8 +232,8 @@ static lap_status_t replay(search_t *search)
     for (int u = 0; u < LAP_TUNE_UNITS; u++) {
         const lap_tune_choice_t *choice = &search->tune->choices[u];
         lap_tune_candidate_t candidates[LAP_TUNE_MOST];
-        const size_t count = lap_tune_candidates(&lap_tune_units[u], search->rules.tp, candidates);
-        if (choice->decided && choice->candidate >= 0 && (size_t)choice->candidate < count)
+        lap_tune_candidates(&lap_tune_units[u], search->rules.tp, candidates);
+        if (choice->decided && choice->candidate >= 0)
             lap_tune_take(&search->rules, &lap_tune_units[u], &candidates[choice->candidate]);
     }
     return LAP_OK;
@@ -320,7 +320,8 @@ static lap_status_t go_on(search_t *search)
     LAP_TRY(lap_group_agree(world, reads ? lap_tune_read(tune, &found) : LAP_OK));
     LAP_TRY(lap_group_broadcast(world, tune->choices, sizeof(tune->choices)));
     if (found > 0 && !tune->train.quiet)
-        lap_tell("lap tune", "goes on after %d decisions: %s.part", found, tune->output);
+        lap_tell("lap tune", "goes on after %d decision%s: %s.part", found, found == 1 ? "" : "s",
+                 tune->output);
     return replay(search);
 }
 
@@ -435,7 +436,7 @@ static void fit_heads(lap_tune_t *tune)
                          desc->kind == LAP_NN_MODEL;
     if (!attends || lap_heads_divide(desc, tp) || !lap_heads_fit(desc, tp))
         return;
-    lap_heads_advise(&given, tp, advice);
+    lap_heads_advise(&given, tp, 0, advice);
     put_heads(&given, false, before);
     put_heads(desc, true, after);
     snprintf(tune->note, sizeof(tune->note),

@@ -172,12 +172,23 @@ static bool is_within(double value, int least, int most)
     return value >= least && value <= most && value == (double)(int)value;
 }
 
+/* The beginning has one, all serial. */
+static int candidates_of(int choice, int tp)
+{
+    lap_tune_candidate_t candidates[LAP_TUNE_MOST];
+    return choice == LAP_TUNE_START
+               ? 1
+               : (int)lap_tune_candidates(&lap_tune_units[choice], tp, candidates);
+}
+
 /* "UNIT CANDIDATE RATIO LEAST MOST OTHER", of what was decided; or so far, with the candidate that is the next. */
-static bool read_choice(const char *line, int next, lap_tune_entry_t *entry)
+static bool read_choice(const char *line, int next, int tp, lap_tune_entry_t *entry)
 {
     double values[5];
-    if (!read_numbers(line, values, 5, &line) || !is_within(values[0], 0, LAP_TUNE_CHOICES - 1) ||
-        !is_within(values[1], -1, LAP_TUNE_MOST - 1))
+    if (!read_numbers(line, values, 5, &line) || !is_within(values[0], 0, LAP_TUNE_CHOICES - 1))
+        return false;
+    const int count = candidates_of((int)values[0], tp);
+    if (next > count || !is_within(values[1], -1, count - 1))
         return false;
     lap_tune_choice_t *choice = &entry->choices[(int)values[0]];
     *choice = (lap_tune_choice_t){.decided = next == 0,
@@ -252,9 +263,9 @@ static bool read_line(reader_t *reader, const char *line)
         return true;
     case BEGUN:
         return read_numbers(rest, &number, 1, &rest) && is_within(number, 1, LAP_TUNE_MOST) &&
-               read_choice(rest, (int)number, entry);
+               read_choice(rest, (int)number, reader->tp, entry);
     case CHOICE:
-        return read_choice(rest, 0, entry);
+        return read_choice(rest, 0, reader->tp, entry);
     case DATE:
         snprintf(entry->date, sizeof(entry->date), "%.*s", (int)strcspn(rest, "\n"), rest);
         return true;

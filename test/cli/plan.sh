@@ -266,8 +266,11 @@ refused 'lists that lie deep in each other, at once' 'deep.yaml:10: lists and ma
 refused 'more tokens than any vocabulary' '--vocab is 99999999999, expected at most 2147483647' --model llama-8b --vocab 99999999999
 refused 'a model for published steps' '--model is given with --validate, expected one of them' --validate "$work/steps.csv" --model llama-8b
 refused 'a grid for published steps' '--tp is given with --validate, expected one of them' --validate "$work/steps.csv" --tp 2
-refused 'heads that do not divide' '--heads is 32, expected a multiple of --tp, 3 (--tp 2 would do)' --model llama-8b --gpus 3 --tp 3
-refused '... and which would' '--heads is 25, expected a multiple of --tp, 4 (--tp 5 or --heads 20 would do)' --model gpt2-1.5b --gpus 8 --tp 4 --pp 1 --cp 1
+refused 'heads that do not divide' '--heads is 32, expected a multiple of --tp, 3 (--tp 1 would do)' --model llama-8b --gpus 3 --tp 3
+refused '... and which would' '--heads is 25, expected a multiple of --tp, 4 (--tp 5 or --heads 20 would do)' --model gpt2-1.5b --gpus 20 --tp 4 --pp 1 --cp 1
+refused '... of as many GPUs' '(--tp 1 or --heads 20 would do)' --model gpt2-1.5b --gpus 8 --tp 4
+refused '... and beside other sizes' '(--tp 1 or --heads 20 would do)' --model gpt2-1.5b --gpus 40 --tp 4 --pp 5
+refused '... where they leave that many' 'the grid is to have tp 8, pp 2, expected sizes whose product divides the 8 GPUs' --model gpt2-1.5b --gpus 8 --tp 8 --pp 2
 refused '... those of keys' '--kv-heads is 8, expected a multiple of --tp, 16 (--tp 8 or --heads 128 with --kv-heads 16 would do)' \
     --model llama-70b --gpus 64 --tp 16
 refused 'hidden that does not divide' '--hidden is 4096, expected a multiple of the 7 heads' --model llama-8b --heads 7

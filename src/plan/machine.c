@@ -84,7 +84,8 @@ static const setting_t keys[] = {
 typedef struct reader {
     const char *path;
     lap_machine_t machine;
-    lap_curve_t sizes;     /* of the curves that are read */
+    lap_curve_t sizes;     /* of the curves that are read, */
+    const setting_t *size; /* by this key of their section; NULL: there was none yet */
     size_t lines[KEYS];    /* where a key was; 0: it was not */
     size_t sections[KEYS]; /* where its section was; 0: it was not either */
 } reader_t;
@@ -120,6 +121,13 @@ static lap_status_t read_number(reader_t *reader, const lap_yaml_entry_t *entry,
     return LAP_OK;
 }
 
+/* Whether a key belongs to the section of an entry. */
+static bool is_beside(const setting_t *key, const lap_yaml_entry_t *entry)
+{
+    const size_t length = (size_t)(entry->key - entry->path);
+    return strncmp(key->path, entry->path, length) == 0 && !strchr(key->path + length, '.');
+}
+
 static lap_status_t read_curve(reader_t *reader, const lap_yaml_entry_t *entry,
                                const setting_t *key)
 {
@@ -137,6 +145,7 @@ static lap_status_t read_curve(reader_t *reader, const lap_yaml_entry_t *entry,
         return wrong_value(reader, entry, key, "a list of at most 5 numbers");
     if (key->kind == CURVE_SIZES) {
         reader->sizes = (lap_curve_t){.count = count};
+        reader->size = key;
         for (size_t i = 0; i < count; i++) {
             if (i > 0 && values[i] <= values[i - 1])
                 return lap_error(LAP_ERR_INVALID, "%s:%zu: %s is %s, expected ascending numbers",
@@ -145,11 +154,13 @@ static lap_status_t read_curve(reader_t *reader, const lap_yaml_entry_t *entry,
         }
         return LAP_OK;
     }
-    if (count != reader->sizes.count)
+    const bool sized = reader->size && is_beside(reader->size, entry);
+    if (!sized || count != reader->sizes.count)
         return lap_error(LAP_ERR_INVALID,
                          "%s:%zu: %s has %zu numbers, expected the sizes before it, and as many of "
                          "them: there are %zu",
-                         reader->path, entry->line, key->path, count, reader->sizes.count);
+                         reader->path, entry->line, key->path, count,
+                         sized ? reader->sizes.count : 0);
     lap_curve_t curve = reader->sizes;
     memcpy(curve.values, values, count * sizeof(*values));
     memcpy((char *)&reader->machine + key->offset, &curve, sizeof(curve));
@@ -170,9 +181,8 @@ static lap_status_t refuse_key(const reader_t *reader, const lap_yaml_entry_t *e
 /* Where keys are, or should be, that are in the section of an entry. */
 static void note_section(reader_t *reader, const lap_yaml_entry_t *entry)
 {
-    const size_t length = (size_t)(entry->key - entry->path);
     for (size_t i = 0; i < KEYS; i++)
-        if (strncmp(keys[i].path, entry->path, length) == 0 && !strchr(keys[i].path + length, '.'))
+        if (is_beside(&keys[i], entry))
             reader->sections[i] = entry->section;
 }
 

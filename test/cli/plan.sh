@@ -232,6 +232,9 @@ wrong 'no peaks' '/^peak_tflops/,/^  fp8: 1/d; /^  fp[0-9]*: \[/d; /^  bf16: \[/
 wrong 'a key twice' 's/^sms.*/&\nsms: 4/' 'sms is there twice, first in line'
 wrong 'an efficiency above 1' 's/efficiency: 0.8$/efficiency: 1.8/' "efficiency is '1.8', expected a number from 1e-06 to 1"
 wrong 'a curve with too few points' 's/^  bf16: \[.*/  bf16: [0.5]/' 'gemm_efficiency.bf16 has 1 numbers'
+# Four efficiencies, as many as the sizes of the section before: those are none of theirs.
+wrong 'sizes behind their efficiencies' '/^  tokens:/d; s/^\(  \(for\|back\)ward:.*\),.*/\1]/; s/^  backward.*/&\n  tokens: [1024, 2048, 4096, 8192]/' \
+    'attention_efficiency.forward has 4 numbers, expected the sizes before it, and as many of them: there are 0'
 wrong 'sizes that fall' 's/gflop: \[1, 10/gflop: [10, 1/' 'expected ascending numbers'
 wrong 'a type without its curve' '/^  fp8: \[/d' "wrong.yaml:$(line_of '^  fp8: 1'): peak_tflops.fp8 is there without gemm_efficiency.fp8"
 wrong 'a curve without its type' 's/^  fp8: 1.*//' "wrong.yaml:$(line_of '^  fp8: \['): gemm_efficiency.fp8 is there without peak_tflops.fp8"

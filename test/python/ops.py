@@ -396,6 +396,40 @@ def seen(rank, ranks):
         same("result", y.detach(), truth)
 
 
+def dispatched_or_not(rank, ranks):
+    """What PyTorch's dispatcher refuses or treats otherwise is refused or treated so by calls that go past it."""
+    A, B = torch.ones(2, 5), torch.ones(5, 4)
+    gathered = torch.full((2 * ranks, 4), 5.0)
+
+    def ag(first, second=B, **options):
+        return lap.all_gather_matmul(first, [second], 0, return_A=False, **options)[1][0]
+    same("result", ag(A), gathered)
+    for options in ({"method": None}, {"wgrad": None}, {"dgrad": 7}):
+        fails(RuntimeError, "Expected a value of type 'str'", ag, A, **options)
+    fails(RuntimeError, "Expected a value of type 'int'", lap.matmul_reduce_scatter, A, B, "sum", 0.0)
+    fails(NotImplementedError, "SparseCPU" if DEVICE == "cpu" else "SparseCUDA", ag, A.to_sparse())
+    # Below autograd, as in a kernel of another operator, there is nothing to differentiate.
+    with torch._C._AutoDispatchBelowAutograd():
+        if ag(A.clone().requires_grad_()).requires_grad:
+            raise AssertionError("differentiated below autograd")
+    # Forward mode is refused: a tangent may not be lost.
+    with torch.autograd.forward_ad.dual_level():
+        fails(NotImplementedError, "jvp", ag, torch.autograd.forward_ad.make_dual(A, A))
+        same("no tangent", ag(A), gathered)
+    fails(RuntimeError, "functorch", torch.func.jvp, ag, (A,), (A,))
+    same("vmap", torch.func.vmap(ag)(torch.stack((A, 2 * A))), torch.stack((gathered, 2 * gathered)))
+    for gradient in (False, True):
+        x, weight = (tensor.to("meta").requires_grad_(gradient) for tensor in (A, B))
+        y = ag(x, weight)
+        if gradient:
+            y.sum().backward()
+        if y.shape != gathered.shape or not y.is_meta or gradient and x.grad.shape != x.shape:
+            raise AssertionError("the shape on a meta device")
+    layer = lap.Linear(5, 4 * ranks, sequence_parallel=True, tp_group=dist.group.WORLD, parallel_mode="column", device="meta")
+    if layer(torch.empty(2, 5, device="meta")).shape != gathered.shape:
+        raise AssertionError("the shape of a layer on a meta device")
+
+
 def forks(rank, ranks):
     """A process that is forked, such as one that loads data, gets a sentence; its parent goes on."""
     A, B = torch.ones(2, 4), torch.ones(4, 3)
@@ -474,6 +508,9 @@ class Ops(Case):
 
     def test_seen(self):
         self.on((2,), seen)
+
+    def test_dispatched_or_not(self):
+        self.on((2,), dispatched_or_not)
 
     def test_forks(self):
         self.on((2,), forks)

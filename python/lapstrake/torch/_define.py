@@ -2,16 +2,20 @@
 """How operators become operators of PyTorch, and how Python calls them.
 
 PyTorch's dispatcher, with kernels in Python, takes longer than a small operator itself. So a call from Python goes to
-the kernel at once where nobody else is to see it: neither torch.compile nor another mode, no transform of torch.func,
-no profiler, no subclass of tensors. Otherwise PyTorch dispatches it.
+the kernel at once where the dispatcher would do nothing else: neither torch.compile nor another mode, no transform of
+torch.func, no profiler, no subclass of tensors is to see it, and its arguments are of the types that the schema names.
+Otherwise PyTorch dispatches it.
 """
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import product
 from typing import Any, Callable
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from lapstrake.errors import Unsupported
 
@@ -19,13 +23,33 @@ library = torch.library.Library("lapstrake", "DEF")
 TAGS = (torch.Tag.needs_fixed_stride_order,)
 ops = torch.ops.lapstrake
 
+# The types of arguments that need no dispatcher to check or convert them. Types are compared, not instances: a subclass
+# may have its own way of being dispatched.
 _PLAIN = (Tensor, torch.nn.Parameter)
+_TYPES = {"Tensor": _PLAIN, "Optional[Tensor]": (*_PLAIN, type(None)), "int": (int,), "bool": (bool,), "str": (str,),
+          "List[str]": (list, tuple), "ScalarType": (torch.dtype,)}
+_keys = torch._C._dispatch_keys
 _modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 _transforms = torch._C._are_functorch_transforms_active
 _profiled = torch._C._autograd._profiler_enabled
 _traced = torch._C._is_tracing
-_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+_AUTOGRAD = torch._C.DispatchKey.AutogradOther  # it is excluded with those of all devices
+
+
+def _sets_of_keys() -> Any:
+    """The dispatch keys of a tensor that is its memory, made in inference mode or not: it is no wrapper of a transform, no
+    view with the sign changed, not sparse, and not on a meta device."""
+    key, sets = torch._C.DispatchKey, torch._C.DispatchKeySet
+    for backend, autograd, autocast in ((key.CPU, key.AutogradCPU, key.AutocastCPU),
+                                        (key.CUDA, key.AutogradCUDA, key.AutocastCUDA)):
+        inference = sets(backend) | sets(autocast)
+        yield inference.raw_repr()
+        yield (inference | sets(autograd) | sets(key.ADInplaceOrView)).raw_repr()
+
+
+_MEMORY = frozenset(_sets_of_keys())
 
 
 def define(schema: str, kernel: Any, fake: Any) -> None:
@@ -37,15 +61,20 @@ def define(schema: str, kernel: Any, fake: Any) -> None:
     torch.library.register_fake(f"lapstrake::{name}", fake, lib=library)
 
 
-def _plain(tensor: Tensor) -> bool:
-    """Whether a tensor is its memory: no subclass, no wrapper of a transform, no view with the sign changed."""
-    return type(tensor) in _PLAIN and not tensor.is_neg() and not _wrapped(tensor)
-
-
 def _alone() -> bool:
     """Whether nobody else is to see an operator."""
     return not (torch.compiler.is_compiling() or _modes() or _function_modes() or _transforms() or _profiled()
                 or _traced())
+
+
+def _one_by_one(op: Any, info: Any, dims: Any, *inputs: Any) -> Any:
+    """vmap of an operator: PyTorch's own loop takes no results that may be None."""
+    results = [op(*(given if dim is None else given.select(dim, index) for given, dim in zip(inputs, dims)))
+               for index in range(info.batch_size)]
+    if isinstance(results[0], Tensor):
+        return torch.stack(results), 0
+    stacked = tuple(None if parts[0] is None else torch.stack(parts) for parts in zip(*results))
+    return stacked, tuple(None if part is None else 0 for part in stacked)
 
 
 def differentiate(name: str, kernel: Any, backward: Any, setup: Any) -> Callable[..., Any]:
@@ -57,10 +86,15 @@ def differentiate(name: str, kernel: Any, backward: Any, setup: Any) -> Callable
     op = getattr(ops, name).default
     arguments = op._schema.arguments
     defaults = tuple(argument.default_value for argument in arguments)
-    tensors = sum(str(argument.type) in ("Tensor", "Optional[Tensor]") for argument in arguments)
+    types = [_TYPES[str(argument.real_type)] for argument in arguments]
+    tensors = sum(Tensor in accepted for accepted in types)
+    # Those of each number of arguments that a call may give.
+    least = sum(not argument.has_default_value() for argument in arguments)
+    plain_types = {given for count in range(least, len(types) + 1) for given in product(*types[:count])}
 
     def below(*inputs: Any) -> Any:
-        if _modes() == 0 and all(tensor is None or _plain(tensor) for tensor in inputs[:tensors]):
+        if _modes() == 0 and all(tensor is None or type(tensor) in _PLAIN and _keys(tensor).raw_repr() in _MEMORY
+                                 for tensor in inputs[:tensors]):
             return kernel(*inputs)
         with torch._C._AutoDispatchBelowAutograd():
             return op(*inputs)
@@ -82,25 +116,28 @@ def differentiate(name: str, kernel: Any, backward: Any, setup: Any) -> Callable
     apply = super(torch.autograd.Function, function(kernel)).apply  # type: ignore[misc]
 
     def dispatched(*inputs: Any) -> Any:
-        if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad
-                                           for tensor in inputs[:tensors]):
+        needed = any(tensor is not None and tensor.requires_grad for tensor in inputs[:tensors])
+        if needed and torch.is_grad_enabled() or forward_ad._current_level >= 0:
             return apply_below(*inputs[:tensors], (*inputs[tensors:], *defaults[len(inputs):]))
         return below(*inputs)
 
     def call(*inputs: Any) -> Any:
-        if not _alone():
+        if not _alone() or tuple(map(type, inputs)) not in plain_types:
             return op(*inputs)
         needed = False
         for tensor in inputs[:tensors]:
             if tensor is not None:
-                if not _plain(tensor):
+                if _keys(tensor).raw_repr() not in _MEMORY:
                     return op(*inputs)
                 needed = needed or tensor.requires_grad
-        if needed and torch.is_grad_enabled():
+        # Forward mode: a Function refuses tangents, which would be lost. Below autograd, as in the kernel of an operator
+        # that calls this one, that operator has the gradient.
+        if (needed and torch.is_grad_enabled() or forward_ad._current_level >= 0) and not _excluded(_AUTOGRAD):
             return apply(*inputs[:tensors], (*inputs[tensors:], *defaults[len(inputs):]))
         return kernel(*inputs)
 
     library.impl(name, dispatched, "Autograd")
+    torch.library.register_vmap(op, partial(_one_by_one, op), lib=library)
     return call
 
 

@@ -160,7 +160,7 @@ class _Parallel(nn.Module):
     @staticmethod
     def _cast(x: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor]:
         kind = x.device.type
-        if torch.is_autocast_enabled(kind):
+        if not x.is_meta and torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
             x, weight = x.to(dtype), weight.to(dtype)
         return x.contiguous(), weight

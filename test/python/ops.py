@@ -4,6 +4,7 @@
 import gc
 import os
 import signal
+import subprocess
 import sys
 import time
 import unittest
@@ -557,6 +558,21 @@ class Ops(Case):
 
     def test_a_rank_killed_in_backward(self):
         self.on((3,), killed_in_backward, killed=[1])
+
+    def test_another_pytorch(self):
+        """Names that PyTorch does not promise may be gone: then it dispatches every call."""
+        code = """
+import torch, torch._dynamo, torch.distributed as dist
+del torch._C._dispatch_keys
+import lapstrake.torch as lap
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+A, B = torch.ones(4, 3, requires_grad=True), torch.ones(3, 2, requires_grad=True)
+lap.matmul_reduce_scatter(A, B, "sum", 0).sum().backward()
+assert A.grad.eq(2).all() and B.grad.eq(4).all(), (A.grad, B.grad)
+dist.destroy_process_group()
+"""
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=100)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_no_group(self):
         fails(lapstrake.InvalidArgument, "init_process_group", lap.matmul_all_reduce, torch.ones(2, 2), torch.ones(2, 2))

@@ -28,14 +28,6 @@ ops = torch.ops.lapstrake
 _PLAIN = (Tensor, torch.nn.Parameter)
 _TYPES = {"Tensor": _PLAIN, "Optional[Tensor]": (*_PLAIN, type(None)), "int": (int,), "bool": (bool,), "str": (str,),
           "List[str]": (list, tuple), "ScalarType": (torch.dtype,)}
-_keys = torch._C._dispatch_keys
-_modes = torch._C._len_torch_dispatch_stack
-_function_modes = torch._C._len_torch_function_stack
-_transforms = torch._C._are_functorch_transforms_active
-_profiled = torch._C._autograd._profiler_enabled
-_traced = torch._C._is_tracing
-_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
-_AUTOGRAD = torch._C.DispatchKey.AutogradOther  # it is excluded with those of all devices
 
 
 def _sets_of_keys() -> Any:
@@ -49,7 +41,18 @@ def _sets_of_keys() -> Any:
         yield (inference | sets(autograd) | sets(key.ADInplaceOrView)).raw_repr()
 
 
-_MEMORY = frozenset(_sets_of_keys())
+try:
+    _keys = torch._C._dispatch_keys
+    _modes = torch._C._len_torch_dispatch_stack
+    _function_modes = torch._C._len_torch_function_stack
+    _transforms = torch._C._are_functorch_transforms_active
+    _profiled = torch._C._autograd._profiler_enabled
+    _traced = torch._C._is_tracing
+    _excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+    _AUTOGRAD = torch._C.DispatchKey.AutogradOther  # it is excluded with those of all devices
+    _MEMORY = frozenset(_sets_of_keys())
+except AttributeError:  # PyTorch promises none of these names: without one of them it dispatches every call
+    _MEMORY = frozenset()
 
 
 def define(schema: str, kernel: Any, fake: Any) -> None:
@@ -63,8 +66,13 @@ def define(schema: str, kernel: Any, fake: Any) -> None:
 
 def _alone() -> bool:
     """Whether nobody else is to see an operator."""
-    return not (torch.compiler.is_compiling() or _modes() or _function_modes() or _transforms() or _profiled()
-                or _traced())
+    return bool(_MEMORY) and not (torch.compiler.is_compiling() or _modes() or _function_modes() or _transforms()
+                                  or _profiled() or _traced())
+
+
+def _is_forward() -> bool:
+    """Whether tensors may have tangents."""
+    return bool(getattr(forward_ad, "_current_level", -1) >= 0)
 
 
 def _one_by_one(op: Any, info: Any, dims: Any, *inputs: Any) -> Any:
@@ -93,7 +101,7 @@ def differentiate(name: str, kernel: Any, backward: Any, setup: Any) -> Callable
     plain_types = {given for count in range(least, len(types) + 1) for given in product(*types[:count])}
 
     def below(*inputs: Any) -> Any:
-        if _modes() == 0 and all(tensor is None or type(tensor) in _PLAIN and _keys(tensor).raw_repr() in _MEMORY
+        if _MEMORY and _modes() == 0 and all(tensor is None or type(tensor) in _PLAIN and _keys(tensor).raw_repr() in _MEMORY
                                  for tensor in inputs[:tensors]):
             return kernel(*inputs)
         with torch._C._AutoDispatchBelowAutograd():
@@ -117,7 +125,7 @@ def differentiate(name: str, kernel: Any, backward: Any, setup: Any) -> Callable
 
     def dispatched(*inputs: Any) -> Any:
         needed = any(tensor is not None and tensor.requires_grad for tensor in inputs[:tensors])
-        if needed and torch.is_grad_enabled() or forward_ad._current_level >= 0:
+        if needed and torch.is_grad_enabled() or _is_forward():
             return apply_below(*inputs[:tensors], (*inputs[tensors:], *defaults[len(inputs):]))
         return below(*inputs)
 
@@ -132,7 +140,7 @@ def differentiate(name: str, kernel: Any, backward: Any, setup: Any) -> Callable
                 needed = needed or tensor.requires_grad
         # Forward mode: a Function refuses tangents, which would be lost. Below autograd, as in the kernel of an operator
         # that calls this one, that operator has the gradient.
-        if (needed and torch.is_grad_enabled() or forward_ad._current_level >= 0) and not _excluded(_AUTOGRAD):
+        if (needed and torch.is_grad_enabled() or _is_forward()) and not _excluded(_AUTOGRAD):
             return apply(*inputs[:tensors], (*inputs[tensors:], *defaults[len(inputs):]))
         return kernel(*inputs)
 

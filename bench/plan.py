@@ -64,7 +64,7 @@ def run(given, grid, folder, which):
     link = ["--link", f"{given.link:g}GB/s"] if given.link and ranks > 1 else []
     shares = ["--distributed-optimizer"] if cp * dp > 1 else []  # as the planner takes it
     machine = given.machine or os.path.join(folder, f"machine.{ranks}.{which}.yaml")
-    if not os.path.exists(machine):
+    if not given.machine and not os.path.exists(machine):
         call(given, "calibrate", "--ranks", str(ranks), *device, "-o", machine)
         if link:
             pace(machine, given.link)

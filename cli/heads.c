@@ -4,10 +4,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-static size_t kv_heads_of(const lap_nn_desc_t *desc)
-{
-    return desc->kv_heads ? desc->kv_heads : desc->heads;
-}
+#include "nn/nn_fields.h"
 
 static size_t distance(size_t a, size_t b)
 {
@@ -16,13 +13,14 @@ static size_t distance(size_t a, size_t b)
 
 bool lap_heads_divide(const lap_nn_desc_t *desc, size_t tp)
 {
-    return desc->heads % tp == 0 && kv_heads_of(desc) % tp == 0;
+    return desc->heads % tp == 0 && lap_nn_kv_heads(desc) % tp == 0;
 }
 
 /* The same width as so many heads, if ranks can share these. */
 static bool regroup(const lap_nn_desc_t *desc, size_t tp, size_t heads, lap_nn_desc_t *made)
 {
-    const size_t width = desc->heads * desc->head_dim, keys = kv_heads_of(desc) * desc->head_dim;
+    const size_t width = desc->heads * desc->head_dim,
+                 keys = lap_nn_kv_heads(desc) * desc->head_dim;
     const size_t dim = width / heads;
     *made = *desc;
     made->heads = heads;
@@ -61,7 +59,7 @@ bool lap_heads_fit(lap_nn_desc_t *desc, size_t tp)
 /* The number of ranks nearest to `tp` that can share the heads: at least 2, where there is one. */
 static size_t nearest_tp(const lap_nn_desc_t *desc, size_t tp, size_t ranks)
 {
-    const size_t most = kv_heads_of(desc) < RANKS_MOST ? kv_heads_of(desc) : RANKS_MOST;
+    const size_t most = lap_nn_kv_heads(desc) < RANKS_MOST ? lap_nn_kv_heads(desc) : RANKS_MOST;
     for (size_t away = 1; away < tp || tp + away <= most; away++) {
         const size_t fewer = tp > away ? tp - away : 1, more = tp + away;
         if (fewer > 1 && ranks % fewer == 0 && lap_heads_divide(desc, fewer))

@@ -138,7 +138,7 @@ static bool parse_model(const lap_args_t *args, lap_plan_request_t *request)
     if (desc.hidden % desc.heads != 0)
         return lap_args_wrong(&command, "--hidden is %zu, expected a multiple of the %zu heads",
                               desc.hidden, desc.heads);
-    desc.kv_heads = desc.kv_heads ? desc.kv_heads : desc.heads;
+    desc.kv_heads = lap_nn_kv_heads(&desc);
     if (desc.heads % desc.kv_heads != 0)
         return lap_args_wrong(&command, "--kv-heads is %zu, expected a divisor of the %zu heads",
                               desc.kv_heads, desc.heads);

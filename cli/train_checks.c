@@ -8,6 +8,7 @@
 #include "core/status.h"
 #include "heads.h"
 #include "nn/list.h"
+#include "nn/nn_fields.h"
 #include "nn/plan.h"
 #include "parallel/grid.h"
 #include "parallel/stage.h"
@@ -28,8 +29,8 @@ typedef struct useless {
 bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const bool *line)
 {
     const lap_nn_kind_t kind = train->desc.kind;
-    const bool model = kind == LAP_NN_MODEL, transformer = model || kind == LAP_NN_TRANSFORMER;
-    const bool attends = kind == LAP_NN_ATTENTION || transformer;
+    const bool model = kind == LAP_NN_MODEL, transformer = lap_nn_is_transformer(&train->desc);
+    const bool attends = lap_nn_has_attention(&train->desc);
     const bool mlp = kind == LAP_NN_LAYERNORM_MLP || transformer;
     const bool tunes = strcmp(args->command->name, "lap tune") == 0;
     const useless_t rows[] = {

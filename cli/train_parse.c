@@ -375,7 +375,7 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     lap_arg_settle(args, MICRO_SIZE, "as --micro-batches");
     lap_arg_settle(args, SEQ, "%zu", desc->seq);
     lap_arg_settle(args, HEADS, "%zu", desc->heads);
-    lap_arg_settle(args, KV_HEADS, "%zu", desc->kv_heads ? desc->kv_heads : desc->heads);
+    lap_arg_settle(args, KV_HEADS, "%zu", lap_nn_kv_heads(desc));
     lap_arg_settle(args, HEAD_DIM, "%zu", desc->head_dim);
     lap_arg_settle(args, VOCAB, "%zu", desc->vocab);
     lap_arg_settle(args, POSITIONS, "%s", lap_positions_names[desc->positions]);

@@ -425,7 +425,7 @@ static void print_json_model(const lap_train_t *train)
     const lap_nn_desc_t *desc = &train->desc;
     printf("\"heads\":%zu,\"kv_heads\":%zu,\"head_dim\":%zu,\"ffn\":%zu,\"activation\":\"%s\","
            "\"norm\":\"%s\",",
-           desc->heads, desc->kv_heads ? desc->kv_heads : desc->heads, desc->head_dim,
+           desc->heads, lap_nn_kv_heads(desc), desc->head_dim,
            desc->ffn ? desc->ffn : 4 * desc->hidden, lap_activation_names[desc->activation],
            lap_norm_names[desc->norm]);
     if (train->model)

@@ -19,6 +19,7 @@
 #include "core/world.h"
 #include "heads.h"
 #include "interrupt.h"
+#include "nn/nn_fields.h"
 #include "ranks.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -432,9 +433,7 @@ static void fit_heads(lap_tune_t *tune)
     const lap_nn_desc_t given = *desc;
     char advice[LAP_HEADS_TEXT], before[LAP_HEADS_TEXT], after[LAP_HEADS_TEXT];
     tune->heads = desc->heads;
-    const bool attends = desc->kind == LAP_NN_ATTENTION || desc->kind == LAP_NN_TRANSFORMER ||
-                         desc->kind == LAP_NN_MODEL;
-    if (!attends || lap_heads_divide(desc, tp) || !lap_heads_fit(desc, tp))
+    if (!lap_nn_has_attention(desc) || lap_heads_divide(desc, tp) || !lap_heads_fit(desc, tp))
         return;
     lap_heads_advise(&given, tp, 0, advice);
     put_heads(&given, false, before);

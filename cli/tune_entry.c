@@ -45,7 +45,7 @@ static lap_nn_desc_t timed_fields(const lap_nn_desc_t *given)
     lap_nn_desc_t desc = *given;
     lap_tune_layer(&desc);
     desc.ffn = desc.ffn ? desc.ffn : 4 * desc.hidden;
-    desc.kv_heads = desc.kv_heads ? desc.kv_heads : desc.heads;
+    desc.kv_heads = lap_nn_kv_heads(&desc);
     desc.seed = usual.seed;
     desc.init_std = usual.init_std;
     desc.epsilon = usual.epsilon;

@@ -11,6 +11,7 @@
 
 #include "core/output.h"
 #include "core/status.h"
+#include "nn/nn_fields.h"
 #include "nn/tp_overlap.h"
 #include "tune.h"
 
@@ -37,7 +38,7 @@ static void describe(const lap_tune_t *tune, int rounds, char *text, size_t byte
              lap_version_string(), machine.nodename, train->device,
              train->transport ? train->transport : "any transport", train->grid.tp,
              lap_nn_kind_name(desc->kind), desc->hidden, desc->ffn ? desc->ffn : 4 * desc->hidden,
-             desc->heads, desc->kv_heads ? desc->kv_heads : desc->heads, desc->seq, desc->batch,
+             desc->heads, lap_nn_kv_heads(desc), desc->seq, desc->batch,
              lap_dtype_name(desc->dtype), desc->fp8 == LAP_FP8_NONE ? "" : ", FP8",
              (int)desc->recompute, desc->sequence_parallel, rounds);
     const size_t used = strlen(text);

@@ -17,8 +17,7 @@
 static bool matters(const lap_nn_desc_t *desc, const char *name)
 {
     const bool model = desc->kind == LAP_NN_MODEL;
-    const bool transformer = model || desc->kind == LAP_NN_TRANSFORMER;
-    const bool attends = transformer || desc->kind == LAP_NN_ATTENTION;
+    const bool transformer = lap_nn_is_transformer(desc), attends = lap_nn_has_attention(desc);
     const bool mlp = transformer || desc->kind == LAP_NN_LAYERNORM_MLP;
     const bool norm = desc->kind != LAP_NN_LINEAR;
     const struct {

@@ -3,6 +3,10 @@
 #ifndef LAP_NN_NN_FIELDS_H
 #define LAP_NN_NN_FIELDS_H
 
+#include <stdbool.h>
+
+#include <lap/nn.h>
+
 #include "core/fields.h"
 
 #define LAP_NN_OF_WEIGHTS 1u  /* a mark: it says what the weights are, which replicas have alike */
@@ -21,5 +25,22 @@ extern const char *const lap_lr_decay_names[];
 /* In the order of lap_nn_desc_t and lap_optimizer_desc_t; the last rows have no name. */
 extern const lap_field_t lap_nn_fields[];
 extern const lap_field_t lap_optimizer_fields[];
+
+/* Heads of keys: as many as there are heads, unless a description says how many. */
+static inline size_t lap_nn_kv_heads(const lap_nn_desc_t *desc)
+{
+    return desc->kv_heads ? desc->kv_heads : desc->heads;
+}
+
+/* Layers of two blocks. */
+static inline bool lap_nn_is_transformer(const lap_nn_desc_t *desc)
+{
+    return desc->kind == LAP_NN_TRANSFORMER || desc->kind == LAP_NN_MODEL;
+}
+
+static inline bool lap_nn_has_attention(const lap_nn_desc_t *desc)
+{
+    return desc->kind == LAP_NN_ATTENTION || lap_nn_is_transformer(desc);
+}
 
 #endif

@@ -25,20 +25,9 @@ const char *lap_nn_kind_name(lap_nn_kind_t kind)
 
 /* ---- checking ---- */
 
-/* Layers of two blocks. */
-static bool is_transformer(const lap_nn_desc_t *desc)
-{
-    return desc->kind == LAP_NN_TRANSFORMER || desc->kind == LAP_NN_MODEL;
-}
-
-static bool has_attention(const lap_nn_desc_t *desc)
-{
-    return desc->kind == LAP_NN_ATTENTION || is_transformer(desc);
-}
-
 static bool has_mlp(const lap_nn_desc_t *desc)
 {
-    return desc->kind == LAP_NN_LAYERNORM_MLP || is_transformer(desc);
+    return desc->kind == LAP_NN_LAYERNORM_MLP || lap_nn_is_transformer(desc);
 }
 
 static bool is_linear(const lap_nn_desc_t *desc)
@@ -125,12 +114,13 @@ static lap_status_t check_positions(const lap_nn_desc_t *desc)
 {
     const bool learned = desc->positions == LAP_POSITIONS_LEARNED;
     const bool model = desc->kind == LAP_NN_MODEL;
-    if ((learned && !model) || (desc->positions == LAP_POSITIONS_ROPE && !has_attention(desc)))
+    if ((learned && !model) ||
+        (desc->positions == LAP_POSITIONS_ROPE && !lap_nn_has_attention(desc)))
         return lap_error(LAP_ERR_INVALID,
                          "positions is %s with %s, expected none%s: only models learn them, only "
                          "attention rotates",
                          lap_positions_names[desc->positions], lap_nn_kind_name(desc->kind),
-                         has_attention(desc) ? " or rope" : "");
+                         lap_nn_has_attention(desc) ? " or rope" : "");
     if (learned) {
         LAP_TRY(check_size("max_positions", desc->max_positions));
         if (desc->seq > desc->max_positions)
@@ -181,7 +171,7 @@ static lap_status_t check_sizes(const lap_nn_desc_t *desc, const lap_nn_desc_t *
                          "layers is %zu with %s, expected 1: the output of such a layer cannot be "
                          "the input of another",
                          desc->layers, lap_nn_kind_name(desc->kind));
-    if (has_attention(desc))
+    if (lap_nn_has_attention(desc))
         LAP_TRY(check_heads(desc, given, nranks));
     if (has_mlp(desc))
         LAP_TRY(check_shared("ffn", desc->ffn, nranks));
@@ -231,13 +221,13 @@ lap_status_t lap_nn_plan_init(const lap_nn_desc_t *given, int nranks, lap_nn_pla
 void lap_nn_plan_cut(lap_nn_plan_t *plan, size_t layers)
 {
     plan->desc.layers = layers;
-    plan->nblocks =
-        layers * (is_transformer(&plan->desc) ? 2 : 1) + (plan->desc.kind == LAP_NN_MODEL ? 1 : 0);
+    plan->nblocks = layers * (lap_nn_is_transformer(&plan->desc) ? 2 : 1) +
+                    (plan->desc.kind == LAP_NN_MODEL ? 1 : 0);
 }
 
 static size_t blocks_of(const lap_nn_plan_t *plan, size_t layers)
 {
-    return layers * (is_transformer(&plan->desc) ? 2 : 1);
+    return layers * (lap_nn_is_transformer(&plan->desc) ? 2 : 1);
 }
 
 /*
@@ -426,7 +416,7 @@ static lap_nn_shape_t head_shape(const lap_nn_desc_t *desc)
 static lap_nn_shape_t shape_of(const lap_nn_plan_t *plan, size_t block)
 {
     const lap_nn_desc_t *desc = &plan->desc;
-    const bool transformer = is_transformer(desc);
+    const bool transformer = lap_nn_is_transformer(desc);
     lap_nn_shape_t shape;
     if (desc->kind == LAP_NN_MODEL && block + 1 == lap_nn_plan_total(plan))
         return head_shape(desc);

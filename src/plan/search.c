@@ -4,6 +4,7 @@
  * reason. The costs of a layer depend on a few of the factors only, and are found once for each.
  */
 #include "plan/search.h"
+#include "nn/nn_fields.h"
 
 #include <string.h>
 
@@ -243,7 +244,7 @@ static lap_status_t try_micro_batches(search_t *search, lap_plan_config_t config
 static lap_status_t try_grid(search_t *search, lap_plan_config_t config)
 {
     const lap_nn_desc_t *model = &config.model;
-    const size_t kv_heads = model->kv_heads ? model->kv_heads : model->heads;
+    const size_t kv_heads = lap_nn_kv_heads(model);
     const lap_plan_config_t *given = search->given;
     lap_plan_reason_t reason = LAP_PLAN_REASONS;
     if (!divides(model->heads, config.tp) || !divides(kv_heads, config.tp))

@@ -10,6 +10,7 @@
 #include <lap/tensor.h>
 
 #include "core/status.h"
+#include "nn/nn_fields.h"
 #include "plan/step.h"
 #include "util/alloc.h"
 
@@ -109,8 +110,7 @@ lap_status_t lap_plan_check(const lap_plan_config_t *config, const lap_machine_t
                          "virtual-pp is %zu with pp 1, expected 1: a pipeline has more than a rank",
                          config->virtual_pp);
     LAP_TRY(check_divides("heads", model->heads, "tp", config->tp));
-    LAP_TRY(check_divides("kv_heads", model->kv_heads ? model->kv_heads : model->heads, "tp",
-                          config->tp));
+    LAP_TRY(check_divides("kv_heads", lap_nn_kv_heads(model), "tp", config->tp));
     LAP_TRY(check_divides("hidden", model->hidden, "heads", model->heads));
     LAP_TRY(check_divides("seq", model->seq, "cp", config->cp));
     if (config->cp > 1)
@@ -130,7 +130,7 @@ double lap_plan_flops(const lap_plan_config_t *config, bool causal)
 {
     const lap_nn_desc_t *model = &config->model;
     const double h = (double)model->hidden, ffn = (double)model->ffn, seq = (double)model->seq;
-    const double kv = (double)(model->kv_heads ? model->kv_heads : model->heads);
+    const double kv = (double)lap_nn_kv_heads(model);
     const double dim = h / (double)model->heads;
     const double gated = model->activation == LAP_SWIGLU ? 3 : 2;
     const double weights = h * (h + 2 * kv * dim) + h * h + gated * h * ffn;

@@ -12,7 +12,7 @@ transposed view of a weight [n, k]. Tensors are used in place: a gather_dim or s
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -30,13 +30,19 @@ from lapstrake.torch._matrix import (check_product, check_same, check_vector, di
 # one prepared before: what is left then are addresses.
 
 
+def _add_bias(bias: Optional[Tensor], A: Tensor, B: Tensor, views: Dict[str, Tuple[int, int, int]]) -> Dict[str, int]:
+    """Adds the bias of A @ B to the views of a call, and returns the fields of the description that it needs."""
+    if bias is None:
+        return {}
+    views["bias"] = check_vector(bias, A, B)
+    return {"epilogue": int(Epilogue.EPILOGUE_BIAS)}
+
+
 def _gather_call(A: Tensor, B: Tensor, bias: Optional[Tensor], group_name: str, keep: bool, method: str) -> Call:
     check_product(A, B, 0, "gather_dim")
     layout, b = second_of(B)
-    views, fields = {"a": rows_of(A, "A")[1], "b": b}, {}
-    if bias is not None:
-        views["bias"] = check_vector(bias, A, B)
-        fields["epilogue"] = int(Epilogue.EPILOGUE_BIAS)
+    views = {"a": rows_of(A, "A")[1], "b": b}
+    fields = _add_bias(bias, A, B, views)
     here = context(group_name, A.device)
     m, (k, n) = views["a"][0] * here.size, B.shape
     views["d"] = (m, n, n)
@@ -96,10 +102,8 @@ def _reduced_call(kind: Kind, A: Tensor, B: Tensor, bias: Optional[Tensor], redu
     if kind == Kind.GEMM_RS:
         divided(A.shape[0], size, group_name)
         rows = m // size
-    views, fields, alpha = {"a": a, "b": b, "d": (rows, n, n)}, {}, _factor(reduce_op, size)
-    if bias is not None:
-        views["bias"] = check_vector(bias, A, B)
-        fields["epilogue"] = int(Epilogue.EPILOGUE_BIAS)
+    views, alpha = {"a": a, "b": b, "d": (rows, n, n)}, _factor(reduce_op, size)
+    fields = _add_bias(bias, A, B, views)
     return context(group_name, A.device).prepare(kind, layout, m, n, k * size, A.dtype, method, views, ((rows, n),),
                                                  alpha=alpha, fields=fields)
 
@@ -266,16 +270,16 @@ def _reduce_scatter_fake(X: Tensor, group_name: str, method: str = "auto") -> Te
 
 
 define("gather_matmul(Tensor A, Tensor B, Tensor? bias, int gather_dim, str group_name, bool keep, str method, "
-        "str dgrad, str wgrad) -> (Tensor?, Tensor)", _gather_matmul, _gather_matmul_fake)
+       "str dgrad, str wgrad) -> (Tensor?, Tensor)", _gather_matmul, _gather_matmul_fake)
 define("matmul_scatter(Tensor A, Tensor B, Tensor? bias, str reduce_op, int scatter_dim, str group_name, str method, "
-        "str dgrad) -> Tensor", _matmul_scatter, _matmul_scatter_fake)
+       "str dgrad) -> Tensor", _matmul_scatter, _matmul_scatter_fake)
 define("matmul_all_reduce(Tensor A, Tensor B, str reduce_op, str group_name, str method='auto') -> Tensor",
-        _matmul_all_reduce, _matmul_all_reduce_fake)
+       _matmul_all_reduce, _matmul_all_reduce_fake)
 define("copy_matmul(Tensor A, Tensor B, str group_name, str dgrad='auto') -> Tensor", _copy_matmul, _copy_matmul)
 define("matmul_with_all_gather(Tensor A, Tensor B, Tensor X, str group_name, str method='auto') -> (Tensor, Tensor)",
-        _matmul_with_all_gather, _matmul_with_all_gather_fake)
+       _matmul_with_all_gather, _matmul_with_all_gather_fake)
 define("matmul_with_reduce_scatter(Tensor A, Tensor B, Tensor X, str group_name, str method='auto', "
-        "bool sums=False) -> (Tensor, Tensor, Tensor?)", _matmul_with_reduce_scatter, _matmul_with_reduce_scatter_fake)
+       "bool sums=False) -> (Tensor, Tensor, Tensor?)", _matmul_with_reduce_scatter, _matmul_with_reduce_scatter_fake)
 define("all_gather(Tensor X, str group_name, str method='auto') -> Tensor", _all_gather, _all_gather_fake)
 define("reduce_scatter(Tensor X, str group_name, str method='auto') -> Tensor", _reduce_scatter, _reduce_scatter_fake)
 
@@ -426,7 +430,7 @@ def _reduce_scatter_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
 gather_matmul = differentiate("gather_matmul", _gather_matmul, _gather_matmul_backward, _gather_matmul_setup)
 matmul_scatter = differentiate("matmul_scatter", _matmul_scatter, _matmul_scatter_backward, _matmul_scatter_setup)
 matmul_sum = differentiate("matmul_all_reduce", _matmul_all_reduce, _matmul_all_reduce_backward,
-                                  _matmul_all_reduce_setup)
+                           _matmul_all_reduce_setup)
 copy_matmul = differentiate("copy_matmul", _copy_matmul, _copy_matmul_backward, _copy_matmul_setup)
 all_gather = differentiate("all_gather", _all_gather, _all_gather_backward, _moved_setup)
 reduce_scatter = differentiate("reduce_scatter", _reduce_scatter, _reduce_scatter_backward, _moved_setup)

@@ -15,6 +15,7 @@ was caught, was alive and is explained as equivalent, or is for another machine 
 
   --layer L      only the mutants of this layer; may be given several times
   --build B      only those that need this build: plain, asan or tsan
+  --part K/N     every Nth, from the Kth on: several runs side by side share the list, each with a --work of its own
   --list         say which there are, and try none
   --check        only see that they are well formed and still apply
   --limit S      seconds for the tests of one mutant (300)
@@ -33,12 +34,12 @@ die() {
     exit 2
 }
 
-mode=run limit=300 jobs=2 source=$(dirname "$here") mutants='' work='' only_layers='' only_builds='' names=()
+mode=run limit=300 jobs=2 part=1/1 source=$(dirname "$here") mutants='' work='' only_layers='' only_builds='' names=()
 while [ $# -gt 0 ]; do
     case $1 in
     --help) usage && exit ;;
     --list | --check) mode=${1#--} ;;
-    --layer | --build | --limit | --jobs | --source | --mutants | --work)
+    --layer | --build | --part | --limit | --jobs | --source | --mutants | --work)
         [ $# -gt 1 ] || die "$1 needs a value"
         case $1 in
         --layer)
@@ -48,6 +49,11 @@ while [ $# -gt 0 ]; do
         --build)
             [[ $2 == plain || $2 == asan || $2 == tsan ]] || die "--build is '$2', expected plain, asan or tsan"
             only_builds+=" $2 "
+            ;;
+        --part)
+            [[ $2 =~ ^([1-9][0-9]{0,2})/([1-9][0-9]{0,2})$ && ${BASH_REMATCH[1]} -le ${BASH_REMATCH[2]} ]] ||
+                die "--part is '$2', expected K/N with K of 1 to N, such as 2/3"
+            part=$2
             ;;
         --limit | --jobs)
             [[ $2 =~ ^[1-9][0-9]{0,5}$ ]] || die "$1 is '$2', expected a positive number"
@@ -229,12 +235,11 @@ try() {
     restore
 }
 
-all=()
+all=() counted=0
 [ -z "$(compgen -G "$mutants/*.diff")" ] || read_headers "$mutants"/*.diff
 for file in "$mutants"/*.diff; do
-    if [ -e "$file" ] && wanted "$file"; then
-        all+=("$file")
-    fi
+    [ -e "$file" ] && wanted "$file" || continue
+    [ $((counted++ % ${part#*/} + 1)) -eq "${part%/*}" ] && all+=("$file")
 done
 [ ${#all[@]} -gt 0 ] || die "no mutant is of that name, layer and build"
 

@@ -22,6 +22,8 @@ for layer in schedule core transport device overlap nn parallel cli; do
     mutants --list --layer $layer
     has "the layer $layer has some" "$status $out" "0 $layer "
 done
+parts=$(for part in 1/3 2/3 3/3; do bash "$script" --list --part "$part"; done | sort)
+is 'three parts are the whole list, each mutant once' "$parts" "$(bash "$script" --list | sort)"
 
 while IFS='|' read -r arguments words; do
     # shellcheck disable=SC2086
@@ -33,6 +35,8 @@ done <<'END'
 --build fish|--build is 'fish'
 --limit 0|--limit is '0'
 --jobs two|--jobs is 'two'
+--part 4/3|--part is '4/3'
+--part 0/3|--part is '0/3'
 --limit|--limit needs a value
 --fish|no option '--fish'
 no-such-mutant|no mutant

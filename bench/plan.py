@@ -9,12 +9,11 @@
 train` trains it. Measured: the median of all iterations but the first of each run; noise: half the distance of their quartiles; least:
 the shortest of them. Planned: the median of the runs, each with calibrations of its own, and how far it is off both. The load of the machine before each row
 is that of the last minute: figures count only where it is far below 1. With --gpu ranks share GPUs, and train layers of hidden 4096 in bfloat16;
---link is the rate of the emulated link out of each, in GB/s, which the description gets instead of the measured one.
+--link is the rate of the emulated link out of each, in GB/s, for `lap calibrate` and for `lap train`.
 """
 import argparse
 import json
 import os
-import re
 import shlex
 import statistics
 import subprocess
@@ -49,14 +48,6 @@ def call(given, *words):
     return subprocess.run([*shlex.split(given.prefix), given.lap, *words], check=True, capture_output=True, text=True).stdout
 
 
-def pace(machine, rate):
-    with open(machine, encoding="utf-8") as file:
-        text = file.read()
-    wires = re.compile(r"((?:nvlink|network):\n *gb_per_s:) .*")
-    with open(machine, "w", encoding="utf-8") as file:
-        file.write(wires.sub(rf"\g<1> {rate:g}", text))
-
-
 def run(given, grid, folder, which):
     tp, pp, cp, dp, more, batch, micro = grid
     ranks = tp * pp * cp * dp
@@ -65,9 +56,7 @@ def run(given, grid, folder, which):
     shares = ["--distributed-optimizer"] if cp * dp > 1 else []  # as the planner takes it
     machine = given.machine or os.path.join(folder, f"machine.{ranks}.{which}.yaml")
     if not given.machine and not os.path.exists(machine):
-        call(given, "calibrate", "--ranks", str(ranks), *device, "-o", machine)
-        if link:
-            pace(machine, given.link)
+        call(given, "calibrate", "--ranks", str(ranks), *device, *link, "-o", machine)
     shape = [*shlex.split(GPU_MODEL if given.gpu else MODEL), *shlex.split(more), "--tp", str(tp), "--pp", str(pp), "--cp", str(cp), "--dp", str(dp),
              "--global-batch", str(batch), "--micro-batch", str(micro)]
     plan = json.loads(call(given, "plan", "--model", "gpt2-124m", "--gpus", str(ranks), "--gpu", machine, "--precision",

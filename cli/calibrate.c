@@ -13,7 +13,7 @@
 #include "shared_options.h"
 #include "util/alloc.h"
 
-enum { RANKS, OUT, NAME, DEVICE, TRANSPORT, GPU_SHARE, TIMEOUT, NOPTIONS };
+enum { RANKS, OUT, NAME, DEVICE, TRANSPORT, GPU_SHARE, LINK, TIMEOUT, NOPTIONS };
 
 static const lap_option_t options[NOPTIONS] = {
     [RANKS] = {'n', "ranks", "P", "ranks that measure at once; each is a GPU to the planner", "2"},
@@ -22,6 +22,10 @@ static const lap_option_t options[NOPTIONS] = {
     [DEVICE] = LAP_OPTION_DEVICE,
     [TRANSPORT] = LAP_OPTION_TRANSPORT,
     [GPU_SHARE] = LAP_OPTION_GPU_SHARE,
+    [LINK] = {0, "link", "RATE",
+              "emulate a link out of each rank, as lap train does: a rate such as 2GB/s, or with a "
+              "latency as in 2GB/s,20us",
+              NULL},
     [TIMEOUT] = LAP_OPTION_TIMEOUT,
 };
 
@@ -54,6 +58,7 @@ typedef struct request {
     char name[64];
     const char *device, *transport;
     lap_gpu_mode_t gpus;
+    lap_link_t link;
     int ranks;
     double timeout_s;
 } request_t;
@@ -75,13 +80,25 @@ static bool parse_name(const char *given, request_t *request)
     return true;
 }
 
+/* A ratio is one to a step of training, and there is none. */
+static bool parse_link(const char *text, request_t *request)
+{
+    lap_link_arg_t link = {0};
+    if (text && !lap_arg_link(&command, "--link", text, &link))
+        return false;
+    if (link.ratio > 0)
+        return lap_args_wrong(&command, "--link is '%s', expected a rate such as 2GB/s", text);
+    request->link = link.link;
+    return true;
+}
+
 static bool parse(const lap_args_t *args, request_t *request)
 {
     const lap_device_ops_t *device;
     const lap_transport_ops_t *transport;
     request->output = args->values[OUT];
     if (!lap_arg_int(&command, "--ranks", args->values[RANKS], 1, 1024, &request->ranks) ||
-        !parse_name(args->values[NAME], request) ||
+        !parse_name(args->values[NAME], request) || !parse_link(args->values[LINK], request) ||
         !lap_arg_backends(&command, args->values[DEVICE], args->values[TRANSPORT], &device,
                           &transport))
         return false;
@@ -116,7 +133,7 @@ static int run_rank(const void *context, lap_world_t *world)
 {
     const request_t *request = context;
     lap_machine_t machine;
-    lap_status_t status = lap_machine_measure(world, &machine);
+    lap_status_t status = lap_machine_measure(world, request->link, &machine);
     if (status == LAP_OK && lap_world_rank(world) == 0) {
         snprintf(machine.name, sizeof(machine.name), "%s", request->name);
         status = write_machine(request, &machine, lap_world_size(world));

@@ -21,10 +21,11 @@ lap_status_t lap_plan_buckets_init(lap_plan_buckets_t *buckets, const lap_machin
         .step_s = NO_TIME,
         .signal_s = NO_TIME,
         .event_s = NO_TIME,
-        .cores = LAP_PLAN_TWO,
+        .cores = LAP_STREAMS * LAP_PLAN_TWO,
         .rank_cores = 1,
         .gemm_cores = 1,
         .copy_engines = true,
+        .put_cores = machine->network.sms / machine->sms,
     };
     for (int r = 0; r < LAP_PLAN_TWO; r++) {
         buckets->programs[r].rank = r;

@@ -45,7 +45,7 @@ static void set_gemm(const lap_machine_t *machine, lap_plan_type_t type,
     }
 }
 
-/* A GPU is a core that its GEMMs and kernels share; copy engines take nothing of it. */
+/* A GPU is a core that its GEMMs and kernels share; puts take the part of it that the wire keeps busy. */
 lap_cost_t lap_machine_cost(const lap_machine_t *machine, const lap_plan_wire_t *wire,
                             lap_plan_type_t type, const lap_schedule_t *schedule, int ranks)
 {
@@ -56,8 +56,10 @@ lap_cost_t lap_machine_cost(const lap_machine_t *machine, const lap_plan_wire_t 
         .step_s = machine->kernel_s,
         .signal_s = NO_TIME,
         .event_s = NO_TIME,
-        .cores = ranks,
+        .cores = (double)LAP_STREAMS * ranks,
+        .rank_cores = 1,
         .gemm_cores = 1,
+        .put_cores = wire ? wire->sms / machine->sms : 0,
         .link = {.bytes_per_s = wire ? lap_wire_rate(wire) : FAST,
                  .latency_s = wire ? wire->latency_s : 0},
     };

@@ -18,8 +18,7 @@
 #include "util/clock.h"
 
 #define ROUNDS 3
-#define LEAST_PART 1e-6          /* of a peak, that a description can have */
-#define LOAD_SIZE ((size_t)4096) /* m = n = k of the GEMMs that bring a GPU to its power limit */
+#define LEAST_PART 1e-6 /* of a peak, that a description can have */
 #define LOAD_CALLS 16
 #define LOAD_NS 250000000u
 #define UPDATE_ALIGN 256u
@@ -33,32 +32,35 @@ typedef struct extent {
     lap_plan_type_t attention; /* the type of its elements */
     size_t update;             /* elements of a step of the optimizer: more than caches hold */
     int repeats;               /* of a pass, issued at once */
+    size_t load;               /* m = n = k of lap_plan_load_t */
+    bool has_limit;            /* of power, that a load brings it to */
 } extent_t;
 
-static const extent_t host = {
-    {64, 128, 256, 512, 1024}, {64, 128, 256, 512}, 2, 64, LAP_PLAN_FP32, (size_t)4 << 20, 1};
-static const extent_t far = {{512, 1024, 2048, 4096, 8192},
-                             {1024, 2048, 4096, 8192},
-                             16,
-                             128,
-                             LAP_PLAN_BF16,
-                             (size_t)64 << 20,
-                             8};
-
-/* The GEMM that brings a GPU to its power limit. */
-typedef struct load {
-    lap_stream_t *stream;
-    char *memory; /* NULL: a host needs none */
-    lap_gemm_block_t block;
-    lap_gemm_t gemm;
-} load_t;
+static const extent_t host = {.gemms = {64, 128, 256, 512, 1024},
+                              .tokens = {64, 128, 256, 512},
+                              .heads = 2,
+                              .dim = 64,
+                              .attention = LAP_PLAN_FP32,
+                              .update = (size_t)4 << 20,
+                              .repeats = 1,
+                              .load = 512};
+static const extent_t far = {.gemms = {512, 1024, 2048, 4096, 8192},
+                             .tokens = {1024, 2048, 4096, 8192},
+                             .heads = 16,
+                             .dim = 128,
+                             .attention = LAP_PLAN_BF16,
+                             .update = (size_t)64 << 20,
+                             .repeats = 8,
+                             .load = 4096,
+                             .has_limit = true};
 
 typedef struct measuring {
     lap_group_t *group;
     lap_engine_t *engine;
     const extent_t *extent;
     lap_machine_t *machine;
-    load_t *load;
+    lap_link_t link;
+    lap_plan_load_t *load;
 } measuring_t;
 
 static const lap_dtype_t dtypes[LAP_PLAN_TYPES] = {
@@ -68,38 +70,43 @@ static const lap_dtype_t dtypes[LAP_PLAN_TYPES] = {
     [LAP_PLAN_FP8] = LAP_FLOAT8_E4M3,
 };
 
-/* ---- the power limit ---- */
+/* ---- a load, and the power limit ---- */
 
-static lap_status_t place_load(const measuring_t *measuring, load_t *load)
+static lap_status_t place_load(const measuring_t *measuring)
 {
     lap_device_t *device = measuring->engine->device;
-    const size_t stride = LOAD_SIZE * lap_dtype_size(LAP_BFLOAT16), bytes = LOAD_SIZE * stride;
+    lap_plan_load_t *load = measuring->load;
+    const lap_dtype_t dtype = dtypes[measuring->extent->attention];
+    const size_t size = measuring->extent->load;
+    const size_t stride = size * lap_dtype_size(dtype), bytes = size * stride;
     void *memory;
     LAP_TRY(device->ops->stream_create(device, false, &load->stream));
     LAP_TRY(device->ops->alloc(device, 3 * bytes, &memory));
     load->memory = memory;
-    LAP_TRY(device->ops->fill(load->stream, LAP_BFLOAT16, memory, 2 * LOAD_SIZE * LOAD_SIZE, 1));
-    load->block = (lap_gemm_block_t){.rows = LOAD_SIZE,
+    LAP_TRY(device->ops->fill(load->stream, dtype, memory, 2 * size * size, 1));
+    load->block = (lap_gemm_block_t){.rows = size,
                                      .a = load->memory,
                                      .a_stride = stride,
                                      .d = load->memory + 2 * bytes,
                                      .d_stride = stride};
-    load->gemm = (lap_gemm_t){.a_dtype = LAP_BFLOAT16,
-                              .b_dtype = LAP_BFLOAT16,
-                              .d_dtype = LAP_BFLOAT16,
+    load->gemm = (lap_gemm_t){.a_dtype = dtype,
+                              .b_dtype = dtype,
+                              .d_dtype = dtype,
                               .scale = 1,
-                              .n = LOAD_SIZE,
-                              .k = LOAD_SIZE,
+                              .n = size,
+                              .k = size,
                               .b = load->memory + bytes,
                               .b_stride = stride,
                               .blocks = &load->block,
                               .nblocks = 1};
-    return device->ops->gemm_prepare(load->stream, &load->gemm, true);
+    LAP_TRY(device->ops->gemm_prepare(load->stream, &load->gemm, true));
+    return device->ops->stream_synchronize(load->stream);
 }
 
-static void free_load(const measuring_t *measuring, const load_t *load)
+static void free_load(const measuring_t *measuring)
 {
     lap_device_t *device = measuring->engine->device;
+    const lap_plan_load_t *load = measuring->load;
     if (load->stream)
         device->ops->stream_destroy(load->stream);
     if (load->memory)
@@ -112,11 +119,11 @@ static void free_load(const measuring_t *measuring, const load_t *load)
  */
 static lap_status_t heat(const measuring_t *measuring)
 {
-    const load_t *load = measuring->load;
+    const lap_plan_load_t *load = measuring->load;
     const lap_device_ops_t *ops = measuring->engine->device->ops;
     const uint64_t begin = lap_now_ns();
     lap_status_t status = LAP_OK;
-    if (!load->memory)
+    if (!measuring->extent->has_limit)
         return LAP_OK;
     while (status == LAP_OK && lap_now_ns() - begin < LOAD_NS) {
         for (int i = 0; i < LOAD_CALLS && status == LAP_OK; i++)
@@ -132,11 +139,16 @@ static lap_status_t heat(const measuring_t *measuring)
 static void take_wires(const measuring_t *measuring, const lap_cost_t *cost)
 {
     lap_machine_t *machine = measuring->machine;
-    const double copied = cost->copy.values[cost->copy.count - 1];
-    const lap_plan_wire_t wire = {
-        .bytes_per_s = cost->link.bytes_per_s > 0 ? fmin(copied, cost->link.bytes_per_s) : copied,
-        .efficiency = 1,
-        .latency_s = cost->signal_s + cost->link.latency_s};
+    const lap_link_t *emulated = &measuring->link;
+    double rate = cost->copy.values[cost->copy.count - 1];
+    if (cost->link.bytes_per_s > 0)
+        rate = fmin(rate, cost->link.bytes_per_s);
+    if (emulated->bytes_per_s > 0)
+        rate = fmin(rate, emulated->bytes_per_s);
+    const lap_plan_wire_t wire = {.bytes_per_s = rate,
+                                  .efficiency = 1,
+                                  .latency_s =
+                                      cost->signal_s + cost->link.latency_s + emulated->latency_s};
     machine->nvlink = machine->network = wire;
     machine->memory_bytes_per_s = cost->reduce;
     machine->memory_efficiency = 1;
@@ -388,22 +400,26 @@ static void take_facts(const measuring_t *measuring)
     machine->peak[LAP_PLAN_FP8] = gpu->major * 10 + gpu->minor >= LAP_CUDA_FP8_FROM;
 }
 
-lap_status_t lap_machine_measure(lap_world_t *world, lap_machine_t *machine_p)
+lap_status_t lap_machine_measure(lap_world_t *world, lap_link_t link, lap_machine_t *machine_p)
 {
     lap_machine_t machine = {.name = ""};
-    load_t load = {.memory = NULL};
-    measuring_t measuring = {.group = lap_world_group(world), .machine = &machine, .load = &load};
+    lap_plan_load_t load = {.memory = NULL};
+    measuring_t measuring = {
+        .group = lap_world_group(world), .machine = &machine, .link = link, .load = &load};
     LAP_TRY(lap_engine_get(world, &measuring.engine));
     const bool is_far = measuring.engine->device->ops->transport;
     measuring.extent = is_far ? &far : &host;
     take_facts(&measuring);
-    lap_status_t status = is_far ? place_load(&measuring, &load) : LAP_OK;
-    status = lap_group_agree(measuring.group, status);
+    lap_status_t status = lap_group_agree(measuring.group, place_load(&measuring));
     if (status == LAP_OK)
         status = measure_types(&measuring);
     if (status == LAP_OK)
         status = measure_kernels(&measuring);
-    free_load(&measuring, &load);
+    if (status == LAP_OK)
+        status = heat(&measuring);
+    if (status == LAP_OK)
+        status = lap_machine_measure_beside(world, link, &load, &machine);
+    free_load(&measuring);
     if (status == LAP_OK)
         status = lap_machine_measure_kernels(measuring.group, is_far, &machine);
     if (status == LAP_OK)

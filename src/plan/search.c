@@ -230,12 +230,11 @@ static lap_status_t try_micro_batches(search_t *search, lap_plan_config_t config
         leave_out(search, &config, LAP_PLAN_BATCH);
         return LAP_OK;
     }
+    if (given > 0)
+        return try_recomputes(search, config);
     for (; divides(config.global_batch, config.dp * config.micro_batch) && config.micro_batch <= 8;
-         config.micro_batch *= 2) {
+         config.micro_batch *= 2)
         LAP_TRY(try_recomputes(search, config));
-        if (given > 0)
-            return LAP_OK;
-    }
     return LAP_OK;
 }
 

@@ -15,6 +15,7 @@
 #include "util/alloc.h"
 
 #define NO_BLOCK UINT32_MAX
+#define LEAST_CORES 1e-12  /* that puts leave to all else */
 #define WORK_EPSILON 1e-15 /* what rounding leaves of a task that is done */
 
 /* ---- the state ---- */
@@ -30,7 +31,8 @@ typedef struct lane {
     double begin;      /* of the task */
     double ended;      /* when the task before did */
     double work;       /* left of it, in seconds at full speed */
-    double cores;      /* that it wants */
+    double cores;      /* that it wants, */
+    bool first;        /* and has before all else */
 } lane_t;
 
 typedef struct simulation {
@@ -41,7 +43,8 @@ typedef struct simulation {
     double now;
     double next;       /* the earliest arrival that somebody waits for */
     double foreground; /* when the last step outside of the background ended */
-    double *wanted;    /* by what is at work on each rank: cores */
+    double *wanted;    /* by what is at work on each rank: cores, */
+    double *first;     /* and of those the ones that it has before all else */
     lane_t *lanes;     /* [rank][stream] */
     double *ends;      /* of each step, negative before */
     bool *block_done;
@@ -70,6 +73,7 @@ static void simulation_clear(simulation_t *sim)
     lap_free(sim->first_arrival);
     lap_free(sim->link_free);
     lap_free(sim->wanted);
+    lap_free(sim->first);
 }
 
 static const lap_schedule_t *schedule_of(const simulation_t *sim, int rank, uint32_t fragment)
@@ -151,9 +155,10 @@ static lap_status_t simulation_init(simulation_t *sim)
     sim->first_word = lap_alloc(count, sizeof(size_t));
     sim->link_free = lap_alloc(size * sim->nbuffers, sizeof(double));
     sim->wanted = lap_alloc(size, sizeof(double));
+    sim->first = lap_alloc(size, sizeof(double));
     sim->lanes = lap_alloc(size * LAP_STREAMS, sizeof(lane_t));
     if (!sim->first_step || !sim->first_block || !sim->first_word || !sim->link_free ||
-        !sim->wanted || !sim->lanes)
+        !sim->wanted || !sim->first || !sim->lanes)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to simulate %d ranks", sim->size);
     const size_t nwords = count_parts(sim, &nsteps, &nblocks);
     sim->first_arrival = lap_alloc(nwords + 1, sizeof(size_t));
@@ -296,6 +301,7 @@ static void start_part(const simulation_t *sim, lane_t *lane, double work, doubl
     lane->begin = sim->now;
     lane->work = work;
     lane->cores = cores;
+    lane->first = false;
 }
 
 static void start(const simulation_t *sim, lane_t *lane, double work, double cores)
@@ -348,6 +354,18 @@ static void start_block(simulation_t *sim, int rank, lane_t *lane)
                costs->cost->gemm_cores, step->count);
 }
 
+/* A link paces the put that takes cores for as long: nothing that it has to share slows it down. */
+static void start_put(const simulation_t *sim, lane_t *lane, const lap_step_t *step, double mover)
+{
+    const lap_cost_t *cost = sim->costs[lane->fragment].cost;
+    const double bytes = (double)lap_range_bytes(&step->src);
+    const bool first = cost->put_cores > 0;
+    start(sim, lane,
+          cost->step_s + (first ? bytes / cost->link.bytes_per_s : lap_cost_copy(cost, &step->src)),
+          first ? cost->put_cores : mover);
+    lane->first = first;
+}
+
 /* Starts the next task of a stream if what it waits for has come. */
 static void try_start(simulation_t *sim, int rank, lane_t *lane)
 {
@@ -378,6 +396,8 @@ static void try_start(simulation_t *sim, int rank, lane_t *lane)
         start(sim, lane, cost->step_s + (double)lap_range_bytes(&step->src) / cost->reduce, 1);
         break;
     case LAP_STEP_PUT:
+        start_put(sim, lane, step, mover);
+        break;
     case LAP_STEP_COPY:
         start(sim, lane, cost->step_s + lap_cost_copy(cost, &step->src), mover);
         break;
@@ -451,26 +471,31 @@ static double start_all(simulation_t *sim)
     double wanted = 0;
     sim->next = INFINITY;
     for (int r = 0; r < sim->size; r++)
-        sim->wanted[r] = 0;
+        sim->wanted[r] = sim->first[r] = 0;
     for (int i = 0; i < sim->size * LAP_STREAMS; i++) {
         lane_t *lane = &sim->lanes[i];
         const int rank = i / LAP_STREAMS;
         if (!lane->busy && lane->fragment < sim->nfragments)
             try_start(sim, rank, lane);
         sim->wanted[rank] += lane->busy ? lane->cores : lane->spins ? 1 : 0;
+        sim->first[rank] += lane->busy && lane->first ? lane->cores : 0;
     }
     for (int r = 0; r < sim->size; r++)
         wanted += sim->wanted[r];
     return wanted;
 }
 
-/* What is left of full speed for the tasks of a rank. */
-static double speed_of(const simulation_t *sim, int rank, double wanted)
+/* What is left of full speed for the task of a lane. */
+static double speed_of(const simulation_t *sim, int index, double wanted)
 {
     const lap_cost_t *cost = sim->costs[0].cost;
+    const int rank = index / LAP_STREAMS;
     const double all = wanted > cost->cores ? cost->cores / wanted : 1;
-    const double own = sim->wanted[rank];
-    return cost->rank_cores > 0 && own > cost->rank_cores ? fmin(all, cost->rank_cores / own) : all;
+    const double left = fmax(LEAST_CORES, cost->rank_cores - sim->first[rank]);
+    const double rest = sim->wanted[rank] - sim->first[rank];
+    if (sim->lanes[index].first)
+        return 1;
+    return cost->rank_cores > 0 && rest > left ? fmin(all, left / rest) : all;
 }
 
 static bool is_idle(const simulation_t *sim)
@@ -488,12 +513,12 @@ static lap_status_t advance(simulation_t *sim, double wanted)
     double least = INFINITY; /* seconds until a task is done */
     for (int i = 0; i < nlanes; i++)
         if (sim->lanes[i].busy)
-            least = fmin(least, sim->lanes[i].work / speed_of(sim, i / LAP_STREAMS, wanted));
+            least = fmin(least, sim->lanes[i].work / speed_of(sim, i, wanted));
     const double passed = fmin(least, sim->next - sim->now);
     sim->now = sim->now + least <= sim->next ? sim->now + least : sim->next;
     for (int i = 0; i < nlanes; i++)
         if (sim->lanes[i].busy)
-            sim->lanes[i].work -= passed * speed_of(sim, i / LAP_STREAMS, wanted);
+            sim->lanes[i].work -= passed * speed_of(sim, i, wanted);
     for (int i = 0; i < nlanes; i++)
         if (sim->lanes[i].busy && sim->lanes[i].work <= WORK_EPSILON)
             LAP_TRY(finish(sim, i / LAP_STREAMS, &sim->lanes[i]));

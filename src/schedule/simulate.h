@@ -41,7 +41,8 @@ typedef struct lap_cost {
     double rank_cores;   /* and that a rank has for itself, such as its part of a GPU: 1; 0: none */
     double gemm_cores;   /* that one GEMM keeps busy */
     bool copy_engines;   /* do copies and signals, which then need no core */
-    lap_link_t link;     /* out of each rank, a network or an emulated one; both 0: none */
+    double put_cores; /* that a put takes from all else while its bytes are on the link; 0: none */
+    lap_link_t link;  /* out of each rank, a network or an emulated one; both 0: none */
 } lap_cost_t;
 
 /* A link that comes after the one in the model: the slower one counts, the latencies add up. */

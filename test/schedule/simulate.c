@@ -382,6 +382,34 @@ static void test_link(void)
     pair_takes(&cost, 10, "a slow copy is not delivered before it is made");
 }
 
+/* Puts that keep a part of a GPU busy: a GEMM of 10 s beside bytes that are on their way for 5 s. */
+static void test_put_cores(void)
+{
+    lap_cost_t cost = unit_cost();
+    cost.copy = flat(1e12);
+    cost.rank_cores = 1;
+    cost.link = (lap_link_t){2, 0};
+    for (int last = 0; last < 2; last++) {
+        cost.put_cores = last ? 1 : 0.4;
+        pair_init();
+        add_gemm(0, false);
+        add_block(0, 10);
+        add_put(0, LAP_STREAM_SEND, 10);
+        add_wait(1, LAP_STREAM_COMPUTE, 1);
+        add_copy(1, LAP_STREAM_COMPUTE, 0);
+        pair_takes(&cost, last ? 15 : 12,
+                   last ? "a put that takes all of a GPU stops its GEMM"
+                        : "a put that takes 0.4 of a GPU costs its GEMM 0.4 of the time");
+    }
+    cost.put_cores = 0.4;
+    pair_init();
+    add_gemm(0, false);
+    add_block(0, 4);
+    add_put(0, LAP_STREAM_SEND, 20);
+    add_wait(1, LAP_STREAM_COMPUTE, 1);
+    pair_takes(&cost, 10, "and a GEMM does not slow down the put");
+}
+
 /* A rank has one link to all others: what it sends to two of them goes one after the other. */
 static void test_fan_out(void)
 {
@@ -501,6 +529,7 @@ int main(void)
     test_cores();
     test_signals();
     test_link();
+    test_put_cores();
     test_fan_out();
     test_spin();
     test_programs();

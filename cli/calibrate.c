@@ -118,8 +118,8 @@ static lap_status_t write_machine(const request_t *request, const lap_machine_t 
     lap_output_t output;
     char comment[160];
     snprintf(comment, sizeof(comment),
-             "# Measured by lap calibrate: %d ranks at once, device %s, transport %s.\n", nranks,
-             request->device, request->transport);
+             "# Measured by lap calibrate: %d rank%s at once, device %s, transport %s.\n", nranks,
+             nranks == 1 ? "" : "s", request->device, request->transport);
     if (!request->output) {
         lap_machine_write(machine, comment, stdout);
         return LAP_OK;

@@ -48,9 +48,11 @@ static lap_train_form_t form = {
             "another, each method and its knobs are tried in the whole forward and backward, in\n"
             "turns with the best rules so far. Where the costs of GEMMs and copies are known,\n"
             "methods that a simulation finds 10 % slower are left out. A method is taken if it\n"
-            "was faster in three quarters of the rounds, twice; serial stays where overlap\n"
-            "loses. At the end the rules are timed against the defaults, auto and serial, and\n"
-            "the fastest is written. The file says what each GEMM gained.\n\n"
+            "was faster in three quarters of the rounds, twice, and no longer timed once it "
+            "cannot\n"
+            "be; serial stays where overlap loses. At the end the rules are timed against the\n"
+            "defaults, auto and serial, and the fastest is written. The file says what each GEMM\n"
+            "gained.\n\n"
             "What was found is in FILE.yaml.part after each method: a search that was interrupted\n"
             "goes on there if it is started with the same options.\n\n"
             "Results are stored in a cache, by machine, layer, type and version. The same search\n"
@@ -386,8 +388,9 @@ static lap_status_t tune_all(search_t *search, int *end_p)
     if (first && !cached && tune->train.cache)
         lap_tune_store(&tune->train, &entry);
     LAP_TRY(lap_group_agree(world, first ? lap_tune_write(tune, &entry) : LAP_OK));
+    const lap_tune_effort_t effort = {search->tried, search->left_out, search->progress.passes};
     if (first)
-        lap_tune_print(tune, &entry, cached, search->tried, search->left_out);
+        lap_tune_print(tune, &entry, cached ? NULL : &effort);
     return LAP_OK;
 }
 

@@ -87,6 +87,7 @@ typedef struct lap_tune_end {
 typedef struct lap_tune_contender {
     lap_train_t train; /* with these rules */
     lap_train_model_t model;
+    int warmed; /* by so many passes */
 } lap_tune_contender_t;
 
 /* Collective. lap_tune_leave undoes it, also after a failure and of one that is all zero. */
@@ -104,6 +105,7 @@ typedef struct lap_tune_progress {
     const char *what; /* is timed */
     uint64_t begin;
     double done, of; /* trials */
+    int passes;      /* so far */
 } lap_tune_progress_t;
 
 /*
@@ -111,12 +113,14 @@ typedef struct lap_tune_progress {
  * Collective.
  */
 lap_status_t lap_tune_time(lap_tune_contender_t *const *contenders, int count, int rounds,
-                           const lap_tune_progress_t *progress, double *seconds,
-                           int *interrupted_p);
+                           lap_tune_progress_t *progress, double *seconds, int *interrupted_p);
 
-/* The time of one over that of another. Likewise. */
+/*
+ * The time of one over that of another, in as many rounds as are needed to say whether its third quartile is
+ * below 1. Likewise.
+ */
 lap_status_t lap_tune_compare(lap_tune_contender_t *one, lap_tune_contender_t *other, int rounds,
-                              const lap_tune_progress_t *progress, lap_stats_t *ratio_p,
+                              lap_tune_progress_t *progress, lap_stats_t *ratio_p,
                               int *interrupted_p);
 
 /* ---- a search as text: tune_entry.c ---- */
@@ -168,9 +172,15 @@ lap_status_t lap_tune_clear(char *path, size_t bytes, int *removed_p);
 
 /* ---- tune_print.c ---- */
 
-/* What was found; `cached`: not now. `tried` were timed, and `left_out` were not. */
-void lap_tune_print(const lap_tune_t *tune, const lap_tune_entry_t *entry, bool cached, int tried,
-                    int left_out);
+/* What a search took. */
+typedef struct lap_tune_effort {
+    int timed, left_out; /* candidates */
+    int passes;          /* through the layer */
+} lap_tune_effort_t;
+
+/* What was found; `effort` is NULL where it was not now. */
+void lap_tune_print(const lap_tune_t *tune, const lap_tune_entry_t *entry,
+                    const lap_tune_effort_t *effort);
 
 /* ---- tune_file.c; on rank 0 ---- */
 

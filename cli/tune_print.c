@@ -20,7 +20,8 @@ static const char *words_of(const lap_tune_t *tune, int u, const lap_tp_overlap_
     return text;
 }
 
-static void print_json(const lap_tune_t *tune, const lap_tune_entry_t *entry, bool cached)
+static void print_json(const lap_tune_t *tune, const lap_tune_entry_t *entry,
+                       const lap_tune_effort_t *effort)
 {
     const lap_tune_end_t *end = &entry->end;
     printf("{\"file\":");
@@ -44,19 +45,22 @@ static void print_json(const lap_tune_t *tune, const lap_tune_entry_t *entry, bo
     for (int w = 0; w < LAP_TUNE_WAYS; w++)
         printf(",\"%s_ms\":%.6g", lap_tune_way_names[w], end->seconds[w] * 1e3);
     printf(",\"written\":\"%s\",\"measured\":\"%s\",\"cached\":%s", lap_tune_way_names[end->best],
-           entry->date, cached ? "true" : "false");
+           entry->date, effort ? "false" : "true");
+    if (effort)
+        printf(",\"timed\":%d,\"left_out\":%d,\"passes\":%d", effort->timed, effort->left_out,
+               effort->passes);
     printf(",\"heads\":%zu,\"heads_given\":%zu", tune->train.desc.heads, tune->heads);
     lap_json_text("note", *tune->note ? tune->note : NULL);
     lap_about_json(tune->train.device);
     printf("}\n");
 }
 
-void lap_tune_print(const lap_tune_t *tune, const lap_tune_entry_t *entry, bool cached, int tried,
-                    int left_out)
+void lap_tune_print(const lap_tune_t *tune, const lap_tune_entry_t *entry,
+                    const lap_tune_effort_t *effort)
 {
     const lap_tune_end_t *end = &entry->end;
     if (tune->train.json) {
-        print_json(tune, entry, cached);
+        print_json(tune, entry, effort);
         return;
     }
     if (end->best == LAP_TUNE_TUNED)
@@ -81,10 +85,11 @@ void lap_tune_print(const lap_tune_t *tune, const lap_tune_entry_t *entry, bool 
         else
             printf("nothing else was timed\n");
     }
-    if (cached)
-        printf("\nFrom the cache: measured on %s; --no-cache measures again.", entry->date);
+    if (effort)
+        printf("\n%d timed in %d passes, %d left out by simulation.", effort->timed, effort->passes,
+               effort->left_out);
     else
-        printf("\n%d timed, %d left out by simulation.", tried, left_out);
+        printf("\nFrom the cache: measured on %s; --no-cache measures again.", entry->date);
     printf(" Forward and backward of a layer:\n");
     for (int w = 0; w < LAP_TUNE_WAYS; w++)
         printf("  %-10s %.4g ms\n", lap_tune_way_names[w], end->seconds[w] * 1e3);

@@ -12,7 +12,8 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define WARM 2
+#define WARM 2     /* passes before a layer is timed */
+#define LONG_S 1.0 /* of a pass: the first was enough */
 
 /* ---- contenders ---- */
 
@@ -76,34 +77,75 @@ static lap_status_t time_pass(lap_tune_contender_t *contender, double *seconds_p
     return lap_group_max(world, seconds_p);
 }
 
-lap_status_t lap_tune_time(lap_tune_contender_t *const *contenders, int count, int rounds,
-                           const lap_tune_progress_t *progress, double *seconds, int *interrupted_p)
+/* Layers that were timed before are warm. Where a pass takes long, one of them is enough. Collective. */
+static lap_status_t warm_up(lap_tune_contender_t *const *contenders, int count,
+                            lap_tune_progress_t *progress, int *interrupted_p)
 {
-    double unused;
-    for (int i = -WARM; i < rounds && !*interrupted_p; i++)
-        for (int n = 0; n < count && !*interrupted_p; n++) {
-            const int w = i % 2 ? count - 1 - n : n; /* nobody is always the first */
-            say(progress, (double)((i + WARM) * count + n) / ((rounds + WARM) * count));
-            LAP_TRY(time_pass(contenders[w], i < 0 ? &unused : &seconds[w * rounds + i]));
-            LAP_TRY(lap_interrupt_agree(contenders[0]->model.groups.world, interrupted_p));
-        }
+    for (int i = 0; i < WARM * count && !*interrupted_p; i++) {
+        lap_tune_contender_t *contender = contenders[i % count];
+        double seconds;
+        if (contender->warmed >= WARM)
+            continue;
+        say(progress, 0);
+        LAP_TRY(time_pass(contender, &seconds));
+        contender->warmed = seconds > LONG_S ? WARM : contender->warmed + 1;
+        progress->passes++;
+        LAP_TRY(lap_interrupt_agree(contender->model.groups.world, interrupted_p));
+    }
     return LAP_OK;
 }
 
+/* Round i of `rounds`: each of them once. Collective. */
+static lap_status_t time_round(lap_tune_contender_t *const *contenders, int count, int i,
+                               int rounds, lap_tune_progress_t *progress, double *seconds,
+                               int *interrupted_p)
+{
+    for (int n = 0; n < count && !*interrupted_p; n++) {
+        const int w = i % 2 ? count - 1 - n : n; /* nobody is always the first */
+        say(progress, (double)(i * count + n) / (rounds * count));
+        LAP_TRY(time_pass(contenders[w], &seconds[w * rounds + i]));
+        progress->passes++;
+        LAP_TRY(lap_interrupt_agree(contenders[0]->model.groups.world, interrupted_p));
+    }
+    return LAP_OK;
+}
+
+lap_status_t lap_tune_time(lap_tune_contender_t *const *contenders, int count, int rounds,
+                           lap_tune_progress_t *progress, double *seconds, int *interrupted_p)
+{
+    LAP_TRY(warm_up(contenders, count, progress, interrupted_p));
+    for (int i = 0; i < rounds && !*interrupted_p; i++)
+        LAP_TRY(time_round(contenders, count, i, rounds, progress, seconds, interrupted_p));
+    return LAP_OK;
+}
+
+/* Whether the third quartile of `rounds` ratios is 1 or more, whatever the rest of them will be. */
+static bool has_lost(int losses, int rounds)
+{
+    return losses >= rounds - (int)(0.75 * (rounds - 1));
+}
+
 lap_status_t lap_tune_compare(lap_tune_contender_t *one, lap_tune_contender_t *other, int rounds,
-                              const lap_tune_progress_t *progress, lap_stats_t *ratio_p,
+                              lap_tune_progress_t *progress, lap_stats_t *ratio_p,
                               int *interrupted_p)
 {
     lap_tune_contender_t *const both[] = {one, other};
     double *seconds = lap_alloc(2 * (size_t)rounds, sizeof(*seconds));
-    if (!seconds)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %d rounds", rounds);
-    const lap_status_t status = lap_tune_time(both, 2, rounds, progress, seconds, interrupted_p);
-    if (status == LAP_OK && !*interrupted_p) {
-        for (int i = 0; i < rounds; i++)
-            seconds[i] /= seconds[rounds + i];
-        *ratio_p = lap_stats(seconds, (size_t)rounds);
+    int done = 0, losses = 0;
+    lap_status_t status =
+        seconds ? LAP_OK : lap_error(LAP_ERR_NO_MEMORY, "no memory for %d rounds", rounds);
+    status = lap_group_agree(one->model.groups.world, status);
+    if (status == LAP_OK)
+        status = warm_up(both, 2, progress, interrupted_p);
+    while (status == LAP_OK && !*interrupted_p && done < rounds && !has_lost(losses, rounds)) {
+        status = time_round(both, 2, done, rounds, progress, seconds, interrupted_p);
+        if (status == LAP_OK && !*interrupted_p) {
+            seconds[done] /= seconds[rounds + done];
+            losses += seconds[done++] >= 1;
+        }
     }
+    if (status == LAP_OK && !*interrupted_p)
+        *ratio_p = lap_stats(seconds, (size_t)done);
     lap_free(seconds);
     return status;
 }

@@ -33,6 +33,14 @@ END
     lap train $layer --iters 1 --quiet --tp-comm-overlap-cfg "$work/rules.yaml"
     is 'lap train reads it, and finds nothing in it that has no effect' "$status$err" 0
 
+    # 25 rounds: who was slower in 7 has lost. Of methods that are equally fast that is so after some 14.
+    lap tune -o "$work/early.yaml" $mlp --rounds 25 --no-cache --json
+    ok 'a method that cannot win any more is not timed to the end' python3 - "$work/out" <<'END'
+import json, sys
+end = json.load(open(sys.argv[1]))
+assert end["timed"] > 10 and 7 * 2 * end["timed"] < end["passes"] < 0.9 * 25 * 2 * end["timed"], end
+END
+
     lap tune -o "$work/mlp.yaml" $mlp --rounds 3 --quiet
     is 'an MLP is tuned' "$status$err" 0
     is 'the cache has both, and nobody else can enter it' "$(ls "$cache" | wc -l) $(stat -c %a "$cache")" '2 700'

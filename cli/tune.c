@@ -19,7 +19,9 @@
 #include "core/world.h"
 #include "heads.h"
 #include "interrupt.h"
+#include "nn/nn.h"
 #include "nn/nn_fields.h"
+#include "nn/tp_overlap.h"
 #include "ranks.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -82,11 +84,28 @@ typedef struct search {
     int interrupted; /* the signal that ends it; 0: none has come */
 } search_t;
 
+/* auto would choose anew, and perhaps otherwise, wherever a file is read: its choice here becomes the rule. */
+static lap_status_t settle(const lap_tune_contender_t *contender, lap_tp_overlap_t *rules)
+{
+    const lap_nn_t *nn = contender->model.nn;
+    for (size_t i = 0; i < lap_nn_gemms(nn); i++) {
+        lap_nn_gemm_t gemm;
+        const char *picked;
+        double seconds;
+        LAP_TRY(lap_nn_gemm(nn, i, &gemm));
+        if (rules->rules[gemm.gemm].method == LAP_TP_AUTO &&
+            lap_op_prediction(lap_nn_gemm_op(nn, i), 0, &picked, &seconds) == LAP_OK)
+            lap_tp_rule_settle(rules, gemm.gemm, picked);
+    }
+    return LAP_OK;
+}
+
 static lap_status_t crown(search_t *search)
 {
     lap_tune_leave(&search->best);
     LAP_TRY(
         lap_tune_enter(&search->best, search->tune, &search->rules, search->groups, search->link));
+    LAP_TRY(settle(&search->best, &search->rules));
     return lap_tune_predict(&search->best, &search->predicted);
 }
 
@@ -177,10 +196,8 @@ static lap_status_t decide(search_t *search, int u)
     lap_tune_candidate_t candidates[LAP_TUNE_MOST];
     const int count = (int)lap_tune_candidates(unit, search->rules.tp, candidates);
     lap_tune_choice_t *choice = &search->tune->choices[u];
-    const char *before = "other rules";
-    for (int c = 0; c < count; c++)
-        if (lap_tune_has(&search->rules, unit, &candidates[c]))
-            before = candidates[c].text;
+    char before[LAP_TUNE_TEXT];
+    lap_tune_words(unit, &search->rules.rules[unit->gemm], before);
     if (choice->next == 0)
         choice->candidate = -1;
     for (int c = choice->next; c < count; c++) {
@@ -188,7 +205,7 @@ static lap_status_t decide(search_t *search, int u)
         lap_stats_t ratio = {.median = 0};
         bool timed;
         char what[LAP_TUNE_TEXT * 2];
-        if (candidates[c].text == before)
+        if (lap_tune_has(&search->rules, unit, &candidates[c]))
             continue;
         snprintf(what, sizeof(what), "%s: %s", unit->name, candidates[c].text);
         lap_tune_take(&rules, unit, &candidates[c]);
@@ -203,8 +220,15 @@ static lap_status_t decide(search_t *search, int u)
         LAP_TRY(keep(search));
     }
     if (choice->candidate >= 0) {
-        lap_tune_take(&search->rules, unit, &candidates[choice->candidate]);
+        const lap_tune_candidate_t *won = &candidates[choice->candidate];
+        char after[LAP_TUNE_TEXT];
+        lap_tune_take(&search->rules, unit, won);
         LAP_TRY(crown(search));
+        lap_tune_words(unit, &search->rules.rules[unit->gemm], after);
+        if (strcmp(before, after) == 0) { /* auto has chosen what there was: it was luck */
+            choice->candidate = -1;
+            snprintf(choice->other, sizeof(choice->other), "%s", won->text);
+        }
     }
     choice->decided = 1;
     return keep(search);
@@ -262,8 +286,8 @@ static lap_status_t rules_of(const search_t *search, int way, lap_tp_overlap_t *
     return way == LAP_TUNE_TUNED ? LAP_OK : plain_rules(search->rules.tp, way, rules_p);
 }
 
-/* Times what was found against what there is without a search. */
-static lap_status_t judge(search_t *search, lap_tune_end_t *end)
+/* Times what was found against what there is without a search; *rules_p are the fastest. */
+static lap_status_t judge(search_t *search, lap_tune_end_t *end, lap_tp_overlap_t *rules_p)
 {
     lap_tune_contender_t contenders[LAP_TUNE_WAYS], *list[LAP_TUNE_WAYS];
     const int rounds = search->tune->rounds;
@@ -291,6 +315,10 @@ static lap_status_t judge(search_t *search, lap_tune_end_t *end)
     for (int w = 0; w < LAP_TUNE_WAYS && status == LAP_OK; w++)
         if (end->seconds[w] < end->seconds[end->best] * (end->best == LAP_TUNE_TUNED ? TIE : 1))
             end->best = w;
+    if (status == LAP_OK)
+        status = rules_of(search, end->best, rules_p);
+    if (status == LAP_OK)
+        status = settle(list[end->best], rules_p);
     for (int w = 0; w < LAP_TUNE_WAYS; w++)
         lap_tune_leave(&contenders[w]);
     lap_free(seconds);
@@ -361,12 +389,12 @@ static lap_status_t search_entry(search_t *search, lap_tune_entry_t *entry)
     LAP_TRY(find_units(search));
     LAP_TRY(search_all(search));
     if (!search->interrupted)
-        LAP_TRY(judge(search, &entry->end));
+        LAP_TRY(judge(search, &entry->end, &entry->rules));
     lap_bench_progress_end(search->progress.speaks);
     memcpy(entry->choices, tune->choices, sizeof(entry->choices));
     gmtime_r(&now, &utc);
     strftime(entry->date, sizeof(entry->date), "%Y-%m-%d", &utc);
-    return rules_of(search, entry->end.best, &entry->rules);
+    return LAP_OK;
 }
 
 static lap_status_t tune_all(search_t *search, int *end_p)

@@ -43,6 +43,10 @@ typedef struct lap_tune_candidate {
 size_t lap_tune_candidates(const lap_tune_unit_t *unit, int tp,
                            lap_tune_candidate_t candidates[LAP_TUNE_MOST]);
 
+/* Words for the rule of a unit, and for that of its wgrad behind it. */
+void lap_tune_words(const lap_tune_unit_t *unit, const lap_tp_rule_t *rules,
+                    char text[LAP_TUNE_TEXT]);
+
 /* Whether rules have this candidate; and gives it to them. */
 bool lap_tune_has(const lap_tp_overlap_t *rules, const lap_tune_unit_t *unit,
                   const lap_tune_candidate_t *candidate);

@@ -8,18 +8,6 @@
 #include "bench.h"
 #include "tune.h"
 
-static const char *words_of(const lap_tune_t *tune, int u, const lap_tp_overlap_t *rules,
-                            char text[LAP_TUNE_TEXT])
-{
-    lap_tune_candidate_t candidates[LAP_TUNE_MOST];
-    const size_t count = lap_tune_candidates(&lap_tune_units[u], tune->start.tp, candidates);
-    snprintf(text, LAP_TUNE_TEXT, "as it was given");
-    for (size_t c = 0; c < count; c++)
-        if (lap_tune_has(rules, &lap_tune_units[u], &candidates[c]))
-            memcpy(text, candidates[c].text, LAP_TUNE_TEXT);
-    return text;
-}
-
 static void print_json(const lap_tune_t *tune, const lap_tune_entry_t *entry,
                        const lap_tune_effort_t *effort)
 {
@@ -33,9 +21,9 @@ static void print_json(const lap_tune_t *tune, const lap_tune_entry_t *entry,
         char text[LAP_TUNE_TEXT];
         if (!tune->has[u])
             continue;
+        lap_tune_words(&lap_tune_units[u], &entry->rules.rules[lap_tune_units[u].gemm], text);
         const bool tuned = end->best == LAP_TUNE_TUNED; /* else other rules were timed */
-        printf("%s\"%s\":{\"rule\":\"%s\",\"changed\":%s,", comma, lap_tune_units[u].name,
-               words_of(tune, u, &entry->rules, text),
+        printf("%s\"%s\":{\"rule\":\"%s\",\"changed\":%s,", comma, lap_tune_units[u].name, text,
                tuned && choice->candidate >= 0 ? "true" : "false");
         lap_bench_json_number("ratio", tuned ? choice->ratio : NAN);
         printf("}");
@@ -72,7 +60,7 @@ void lap_tune_print(const lap_tune_t *tune, const lap_tune_entry_t *entry,
         char text[LAP_TUNE_TEXT];
         if (!tune->has[u])
             continue;
-        words_of(tune, u, &entry->rules, text);
+        lap_tune_words(&lap_tune_units[u], &entry->rules.rules[lap_tune_units[u].gemm], text);
         if (end->best != LAP_TUNE_TUNED) { /* what was timed were other rules */
             printf("%-22s %s\n", lap_tune_units[u].name, text);
             continue;

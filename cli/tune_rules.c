@@ -48,19 +48,28 @@ static const shape_t backwards[] = {
     {.method = LAP_TP_AUTO, .wgrad = LAP_TP_AUTO},
 };
 
-static void describe(const lap_tune_unit_t *unit, const shape_t *shape, lap_tune_candidate_t *made)
+/* Adds words for a rule. */
+static void describe(const lap_tp_rule_t *rule, char text[LAP_TUNE_TEXT])
 {
-    const bool reduced = unit->both && made->rules[0].is_reduce_scatter;
-    int used = snprintf(made->text, sizeof(made->text), "%s", lap_tp_method_name(shape->method));
-    if (shape->num_splits > 0)
-        used += snprintf(made->text + used, sizeof(made->text) - (size_t)used, ", %d splits",
-                         shape->num_splits);
-    if (shape->aggregate || shape->atomic_gemm)
-        used += snprintf(made->text + used, sizeof(made->text) - (size_t)used, ", %s",
-                         shape->aggregate ? "aggregate" : "atomic_gemm");
-    if (unit->both && !reduced)
-        snprintf(made->text + used, sizeof(made->text) - (size_t)used, " and %s",
-                 lap_tp_method_name(shape->wgrad));
+    const bool parts = rule->method == LAP_TP_PIPELINE && !rule->atomic_gemm;
+    const size_t used = strlen(text);
+    char splits[24] = "";
+    if (parts)
+        snprintf(splits, sizeof(splits), ", %d splits", rule->num_splits);
+    snprintf(text + used, LAP_TUNE_TEXT - used, "%s%s%s%s", lap_tp_method_name(rule->method),
+             splits, rule->aggregate ? ", aggregate" : "",
+             rule->atomic_gemm ? ", atomic_gemm" : "");
+}
+
+void lap_tune_words(const lap_tune_unit_t *unit, const lap_tp_rule_t *rules,
+                    char text[LAP_TUNE_TEXT])
+{
+    text[0] = '\0';
+    describe(&rules[0], text);
+    if (!unit->both || rules[0].is_reduce_scatter)
+        return;
+    snprintf(text + strlen(text), LAP_TUNE_TEXT - strlen(text), " and ");
+    describe(&rules[1], text);
 }
 
 static lap_tune_candidate_t candidate_of(const lap_tune_unit_t *unit, const shape_t *shape, int tp)
@@ -77,7 +86,7 @@ static lap_tune_candidate_t candidate_of(const lap_tune_unit_t *unit, const shap
         made.rules[1] =
             lap_tp_rule_default(wgrad, rule->is_reduce_scatter ? LAP_TP_BULK : shape->wgrad, tp);
     }
-    describe(unit, shape, &made);
+    lap_tune_words(unit, made.rules, made.text);
     return made;
 }
 

@@ -371,6 +371,11 @@ void lap_nn_add_fragment(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const
 /* The same for one of a pass of the list; op is NULL for a kernel. */
 void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const lap_op_t *op);
 
+/* ---- query.c ---- */
+
+/* The operator of GEMM `index` of lap_nn_gemm. */
+const lap_op_t *lap_nn_gemm_op(const lap_nn_t *nn, size_t index);
+
 /* ---- issue.c ---- */
 
 /* The arguments of the call of an operator; as lap_exec_kernel_t, all other entries, and casts. */

@@ -79,6 +79,11 @@ lap_status_t lap_nn_gemm(const lap_nn_t *nn, size_t index, lap_nn_gemm_t *gemm_p
     return LAP_OK;
 }
 
+const lap_op_t *lap_nn_gemm_op(const lap_nn_t *nn, size_t index)
+{
+    return nn->calls[find_gemm(nn, index)].op;
+}
+
 lap_status_t lap_nn_trace(lap_nn_t *nn, int on)
 {
     if (!nn)

@@ -5,6 +5,7 @@
  */
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/environment.h"
@@ -341,6 +342,46 @@ lap_status_t lap_tp_overlap_describe(const lap_tp_overlap_t *overlap, lap_tp_gem
     if (desc->n > 0 && desc->num_splits > desc->n)
         desc->num_splits = desc->n;
     return LAP_OK;
+}
+
+/* ---- the choice of auto as a rule ---- */
+
+/* Gives a rule the knobs of a label, each ":num_splits=8", or of a flag ":aggregate". */
+static bool take_knobs(const char *label, lap_tp_rule_t *rule)
+{
+    while (*label == ':') {
+        const size_t length = strcspn(++label, ":=");
+        size_t f = 0;
+        while (f < LAP_TP_FIELDS && (strlen(lap_tp_fields[f].name) != length ||
+                                     strncmp(label, lap_tp_fields[f].name, length) != 0))
+            f++;
+        if (f == LAP_TP_FIELDS)
+            return false;
+        label += length;
+        const uint64_t value = *label == '=' ? strtoull(label + 1, NULL, 10) : 1;
+        lap_field_set(&lap_tp_fields[f], rule, value);
+        label += strcspn(label, ":");
+    }
+    return true;
+}
+
+bool lap_tp_rule_settle(lap_tp_overlap_t *overlap, lap_tp_gemm_t gemm, const char *picked)
+{
+    lap_tp_rule_t *rule = &overlap->rules[gemm];
+    const lap_op_kind_t kind = kind_of(overlap, gemm);
+    const size_t length = strcspn(picked, ":");
+    for (int i = 0; i < 2 * LAP_TP_AUTO && rule->method == LAP_TP_AUTO; i++) {
+        lap_tp_rule_t other = lap_tp_rule_default(gemm, (lap_tp_method_t)(i / 2), overlap->tp);
+        other.is_reduce_scatter = rule->is_reduce_scatter;
+        other.atomic_gemm = i % 2;
+        other.set_sm_margin = 0; /* as auto has it */
+        const char *name = method_of(&other, kind);
+        if (name && strlen(name) == length && strncmp(name, picked, length) == 0 &&
+            take_knobs(picked + length, &other) &&
+            lap_tp_rule_check(gemm, &other, overlap->tp) == LAP_OK)
+            *rule = other;
+    }
+    return rule->method != LAP_TP_AUTO;
 }
 
 /* ---- fields of a file that have no effect ---- */

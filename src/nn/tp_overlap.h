@@ -29,6 +29,12 @@ unsigned lap_tp_overlap_used(const lap_tp_overlap_t *overlap, lap_tp_gemm_t gemm
 lap_tp_rule_t lap_tp_rule_default(lap_tp_gemm_t gemm, lap_tp_method_t method, int tp);
 
 /*
+ * Makes a rule that is auto the one whose operator has the method that auto has picked, and its knobs: `picked` as
+ * lap_op_prediction names them, "pipeline:num_splits=8". false: no rule names them, and it stays.
+ */
+bool lap_tp_rule_settle(lap_tp_overlap_t *overlap, lap_tp_gemm_t gemm, const char *picked);
+
+/*
  * Whether a rule makes sense: LAP_OK, or LAP_ERR_INVALID with the field, its value and what was
  * expected.
  */

@@ -5,8 +5,10 @@
  */
 #include <lap/tp_overlap.h>
 
+#include <stdio.h>
 #include <string.h>
 
+#include "nn/tp_overlap.h"
 #include "tap.h"
 
 typedef struct expectation {
@@ -229,6 +231,58 @@ static void check_mistakes(void)
     tap_failure(lap_tp_overlap_switch(&overlap, &on), LAP_ERR_INVALID, "LAP_TP_SWITCHES", NULL);
 }
 
+/* What auto has picked, and the rule for it; with method auto: there is none. */
+typedef struct settled {
+    lap_tp_gemm_t gemm;
+    const char *picked;
+    lap_tp_method_t method;
+} settled_t;
+
+static void check_settled(void)
+{
+    static const settled_t list[] = {
+        {LAP_QKV_FPROP, "serial", LAP_TP_SERIAL},
+        {LAP_QKV_FPROP, "ring", LAP_TP_RING_EXCHANGE},
+        {LAP_FC1_FPROP, "ring:aggregate", LAP_TP_RING_EXCHANGE},
+        {LAP_PROJ_DGRAD, "fused", LAP_TP_RING_EXCHANGE},
+        {LAP_FC2_FPROP, "pipeline:num_splits=8", LAP_TP_PIPELINE},
+        {LAP_PROJ_FPROP, "pipeline", LAP_TP_PIPELINE},
+        {LAP_PROJ_FPROP, "ring", LAP_TP_RING_EXCHANGE},
+        {LAP_FC1_DGRAD, "direct", LAP_TP_BULK},
+        {LAP_FC1_DGRAD, "serial", LAP_TP_SERIAL},
+        {LAP_QKV_WGRAD, "direct", LAP_TP_BULK},
+        {LAP_QKV_FPROP, "direct", LAP_TP_AUTO},
+        {LAP_QKV_FPROP, "pull:num_splits=2", LAP_TP_AUTO},
+        {LAP_QKV_FPROP, "rin", LAP_TP_AUTO},
+        {LAP_FC1_DGRAD, "ring", LAP_TP_AUTO},
+        {LAP_QKV_FPROP, "fused:block_rows=64", LAP_TP_AUTO},
+    };
+    lap_tp_switches_t automatic = LAP_TP_SWITCHES_INIT;
+    automatic.automatic = 1;
+    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
+        lap_tp_overlap_t overlap;
+        lap_op_desc_t desc;
+        char label[64];
+        lap_tp_overlap_init(4, &overlap);
+        lap_tp_overlap_switch(&overlap, &automatic);
+        const bool settled = lap_tp_rule_settle(&overlap, list[i].gemm, list[i].picked);
+        tap_ok(overlap.rules[list[i].gemm].method == list[i].method &&
+                   settled == (list[i].method != LAP_TP_AUTO),
+               "%s of %s becomes %s: %s", list[i].picked, lap_tp_gemm_name(list[i].gemm),
+               lap_tp_method_name(list[i].method),
+               lap_tp_method_name(overlap.rules[list[i].gemm].method));
+        if (!settled)
+            continue;
+        describe(&overlap, list[i].gemm, &desc);
+        snprintf(label, sizeof(label), "%s%s", desc.method, desc.aggregate ? ":aggregate" : "");
+        if (strchr(list[i].picked, '='))
+            snprintf(label + strlen(label), sizeof(label) - strlen(label), ":num_splits=%zu",
+                     desc.num_splits);
+        tap_ok(strcmp(label, list[i].picked) == 0 && !desc.set_sm_margin,
+               "... and its operator is the one that was picked: %s", label);
+    }
+}
+
 int main(void)
 {
     check_defaults();
@@ -236,5 +290,6 @@ int main(void)
     check_all_operators();
     check_knobs();
     check_mistakes();
+    check_settled();
     return tap_done();
 }

@@ -5,7 +5,7 @@ A thin package over the C library liblap, by ctypes. lapstrake.torch has operato
 call does, and what its arguments mean, is written in the headers of the library (include/lap).
 """
 
-from lapstrake._abi import DType, Epilogue, Kind, Layout, OpArgs, OpDesc, Sharded, Status, Tensor
+from lapstrake._abi import Algorithm, DType, Epilogue, Kind, Layout, OpArgs, OpDesc, Sharded, Status, Tensor
 from lapstrake._library import version
 from lapstrake.errors import (Busy, Error, Internal, InvalidArgument, Mismatch, NoMemory, NotSafe, PeerLost,
                               SystemFailure, Timeout, Unsupported)
@@ -13,10 +13,10 @@ from lapstrake.notebook import bench, show
 from lapstrake.world import Group, Op, World, dtype_size, methods, shard, shard_features, tensor
 
 __all__ = [
-    "Busy", "DType", "Epilogue", "Error", "Group", "Internal", "InvalidArgument", "Kind", "Layout", "Mismatch",
-    "NoMemory", "NotSafe", "Op", "OpArgs", "OpDesc", "PeerLost", "Sharded", "Status", "SystemFailure", "Tensor",
-    "Timeout", "Unsupported", "World", "bench", "dtype_size", "methods", "shard", "shard_features", "show", "tensor",
-    "version",
+    "Algorithm", "Busy", "DType", "Epilogue", "Error", "Group", "Internal", "InvalidArgument", "Kind", "Layout",
+    "Mismatch", "NoMemory", "NotSafe", "Op", "OpArgs", "OpDesc", "PeerLost", "Sharded", "Status", "SystemFailure",
+    "Tensor", "Timeout", "Unsupported", "World", "bench", "dtype_size", "methods", "shard", "shard_features",
+    "show", "tensor", "version",
 ]
 
 

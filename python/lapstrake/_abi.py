@@ -69,6 +69,16 @@ class Sharded(IntEnum):
     SHARDED_K = 2
 
 
+class Algorithm(IntEnum):
+    """lap_algorithm_t: the algorithms of cuBLASMp, for the method "cublasmp"."""
+
+    ALGORITHM_DEFAULT = 0
+    ALGORITHM_SPLIT_P2P = 1
+    ALGORITHM_MULTICAST = 2
+    ALGORITHM_NO_OVERLAP = 3
+    ALGORITHM_FUSED = 4
+
+
 class Epilogue(IntFlag):
     """lap_epilogue_t: changes to the result of a GEMM before it becomes d."""
 
@@ -290,7 +300,7 @@ class TpSwitches(Struct):
     ]
 
 
-ENUMS = (Status, DType, Kind, Layout, Sharded, Epilogue, TpGemm)
+ENUMS = (Status, DType, Kind, Layout, Sharded, Algorithm, Epilogue, TpGemm)
 STRUCTS = (Tensor, Link, BufferOptions, WorldOptions, Bootstrap, OpDesc, OpArgs, TpRule, TpOverlap, TpSwitches)
 
 _handle_p = POINTER(c_void_p)

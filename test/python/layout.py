@@ -87,7 +87,8 @@ class Layout(unittest.TestCase):
 
     def test_enums_have_all_members(self):
         for tag, enum in (("lap_dtype", _abi.DType), ("lap_op_kind", _abi.Kind), ("lap_layout", _abi.Layout),
-                          ("lap_sharded", _abi.Sharded), ("lap_tp_gemm", _abi.TpGemm)):
+                          ("lap_sharded", _abi.Sharded), ("lap_algorithm", _abi.Algorithm),
+                          ("lap_tp_gemm", _abi.TpGemm)):
             body = re.search(r"typedef enum " + tag + r" \{(.*?)\}", TEXT, re.S).group(1)
             self.assertEqual(re.findall(r"\bLAP_(\w+) =", body), list(enum.__members__), tag)
         self.assertEqual(re.findall(r"\bX\((\w+), -?\d+,", TEXT), list(_abi.Status.__members__))

@@ -205,7 +205,8 @@ def _linear(x: Tensor, weight: Tensor, slots: Tensor, *rest: Any) -> Tuple[Tenso
     shape, plan = _result(x, weight, *rest), _plan(slots, *rest)
     x8, w8 = plan.cast(x=x.reshape(-1, x.shape[-1]), w=weight)
     scales = torch.cat((x8.scale, w8.scale))  # a copy: the slots keep theirs
-    return _forward(plan, x8, w8, x.dtype).view(shape), x8.data, w8.data, scales
+    # As what it is, not a view: autograd refuses to change views in place.
+    return torch.ops.aten._unsafe_view(_forward(plan, x8, w8, x.dtype), shape), x8.data, w8.data, scales
 
 
 def _result(x: Tensor, weight: Tensor, mode: str, sequence_parallel: bool, group_name: str, *unused: Any

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group
 
-from lapstrake._abi import DType, Kind, Layout, OpArgs, Tensor
+from lapstrake._abi import Algorithm, DType, Kind, Layout, OpArgs, Tensor
 from lapstrake.errors import InvalidArgument, Unsupported
 from lapstrake.world import Op, World
 
@@ -23,7 +23,8 @@ GroupLike = Union[str, "dist.ProcessGroup", None]
 
 DTYPES = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16,
           torch.float8_e4m3fn: DType.FLOAT8_E4M3, torch.float8_e5m2: DType.FLOAT8_E5M2}
-_KNOBS = ("aggregate", "num_splits", "block_rows", "num_sm", "set_sm_margin")
+_FLAGS = ("aggregate", "set_sm_margin")
+_KNOBS = (*_FLAGS, "num_splits", "block_rows", "num_sm")
 
 
 def name_of(group: GroupLike) -> str:
@@ -56,15 +57,23 @@ def group_size(name: str) -> int:
 
 
 def parse_method(text: str) -> Tuple[Optional[str], Dict[str, int]]:
-    """A method with its knobs, as in "pipeline:num_splits=8"; "" is the library's default."""
-    method, _, rest = text.partition(":")
+    """A method with its knobs, as `lap bench` has them: "pipeline:num_splits=8", "ring:aggregate"; "" is the library's
+    default."""
+    method, *items = text.replace(",", ":").split(":")
     knobs: Dict[str, int] = {}
-    for item in filter(None, rest.split(",")):
+    for item in filter(None, items):
         knob, equals, value = item.partition("=")
-        if knob not in _KNOBS or not equals or not value.isdigit():
+        word = f"ALGORITHM_{value.upper()}"
+        if knob == "algorithm" and word in Algorithm.__members__:
+            knobs[knob] = Algorithm[word]
+        elif knob in _FLAGS and not equals:
+            knobs[knob] = 1
+        elif knob in _KNOBS and value.isdecimal():
+            knobs[knob] = int(value)
+        else:
             raise InvalidArgument(f"method is '{text}', expected a method, or one with knobs as in "
-                                  f"'pipeline:num_splits=8'; the knobs are {', '.join(_KNOBS)}")
-        knobs[knob] = int(value)
+                                  f"'pipeline:num_splits=8'; the knobs are {', '.join(_KNOBS)} and algorithm: "
+                                  f"{', '.join(name.partition('_')[2].lower() for name in Algorithm.__members__)}")
     return method or None, knobs
 
 

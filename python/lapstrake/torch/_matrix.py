@@ -79,6 +79,8 @@ def stored(tensor: Tensor) -> Optional[Matrix]:
 
 def rows_of(tensor: Tensor, name: str) -> Tuple[Tensor, Matrix]:
     """A tensor [..., cols] as a matrix of rows, in place."""
+    if tensor.shape[-1] < 1:
+        raise InvalidArgument(f"{name} is {shape_of(tensor)}, expected at least one column")
     try:
         flat = tensor if tensor.dim() == 2 else tensor.view(-1, tensor.shape[-1])
         matrix = stored(flat)
@@ -107,12 +109,29 @@ def in_front(tensor: Tensor, dim: int) -> Tensor:
     return tensor.movedim(dim, 0).contiguous() if dim else tensor
 
 
-def in_shape(flat: Tensor, like: Tensor, dim: int) -> Tensor:
-    """Rows of a result in the shape of `like`, whose dimension `dim` has changed, with other columns."""
-    if like.dim() == 2:
-        return flat
-    others = [size for index, size in enumerate(like.shape[:-1]) if index != dim]
-    return flat.view(-1, *others, flat.shape[1]).movedim(0, dim)
+def new_result(like: Tensor, shape: Tuple[int, ...], dim: int) -> Tensor:
+    """Memory for rows of a result: `shape` has the dimension `dim` of the result first, as it lies in memory.
+
+    It is no view, which a result of an operator may not be: autograd refuses to change views in place.
+    """
+    if dim == 0:
+        return like.new_empty(shape)
+    order = (dim, *range(dim), *range(dim + 1, len(shape)))
+    return torch.empty_permuted((*shape[1:dim + 1], shape[0], *shape[dim + 1:]), order, dtype=like.dtype,
+                                device=like.device)
+
+
+def in_shape(flat: Tensor, shape: Tuple[int, ...], dim: int) -> Tensor:
+    """Rows, those of the dimension `dim` first, as a tensor of this shape."""
+    return flat.view(shape[dim], *shape[:dim], *shape[dim + 1:]).movedim(0, dim)
+
+
+def product(A: Tensor, B: Tensor) -> Tensor:
+    """A @ B in the type of A, also within torch.autocast, which leaves the other products of the operators alone."""
+    if A.is_meta or not torch.is_autocast_enabled(A.device.type):
+        return torch.matmul(A, B)
+    with torch.autocast(A.device.type, enabled=False):
+        return torch.matmul(A, B)
 
 
 def lies(tensor: Tensor) -> Tuple[Any, ...]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Tuple
 
-import torch
 from torch import Tensor
 
 from lapstrake._abi import Epilogue, Kind, Layout
@@ -22,7 +21,7 @@ from lapstrake.errors import InvalidArgument
 from lapstrake.torch._define import TAGS, define, differentiate, library, refuse_gradient
 from lapstrake.torch._groups import Call, GroupLike, context, group_size, name_of, prepared
 from lapstrake.torch._matrix import (check_product, check_same, check_vector, divided, in_front, in_shape, lies,
-                                     rows_of, second_of, shape_of, stored)
+                                     new_result, product, rows_of, second_of, shape_of, stored)
 
 # ---- kernels ----
 #
@@ -48,7 +47,8 @@ def _gather_call(A: Tensor, B: Tensor, bias: Optional[Tensor], group_name: str, 
     views["d"] = (m, n, n)
     if keep:
         views["gathered"] = (m, k, k)
-    return here.prepare(Kind.AG_GEMM, layout, m, n * here.size, k, A.dtype, method, views, ((m, n), (m, k)),
+    rows = (A.shape[0] * here.size, *A.shape[1:-1])
+    return here.prepare(Kind.AG_GEMM, layout, m, n * here.size, k, A.dtype, method, views, ((*rows, n), (*rows, k)),
                         gather=keep, fields=fields)
 
 
@@ -60,7 +60,8 @@ def _gather_matmul(A: Tensor, B: Tensor, bias: Optional[Tensor], gather_dim: int
         front = in_front(A, dim)
     key = (Kind.AG_GEMM, keep, method, *lies(front), *lies(B), *(() if bias is None else lies(bias)))
     call = prepared(key, group_name, A.device, _gather_call, front, B, bias, group_name, keep, method)
-    d, gathered = A.new_empty(call.outputs[0]), A.new_empty(call.outputs[1]) if keep else None
+    d = new_result(A, call.outputs[0], dim)
+    gathered = new_result(A, call.outputs[1], dim) if keep else None
     with call.lock:
         call.a.data, call.b.data, call.d.data = front.data_ptr(), B.data_ptr(), d.data_ptr()
         if gathered is not None:
@@ -68,7 +69,7 @@ def _gather_matmul(A: Tensor, B: Tensor, bias: Optional[Tensor], gather_dim: int
         if bias is not None:
             call.bias.data = bias.data_ptr()
         call.start()
-    return None if gathered is None else in_shape(gathered, A, dim), in_shape(d, A, dim)
+    return gathered, d
 
 
 def _gather_matmul_fake(A: Tensor, B: Tensor, bias: Optional[Tensor], gather_dim: int, group_name: str, keep: bool,
@@ -77,9 +78,8 @@ def _gather_matmul_fake(A: Tensor, B: Tensor, bias: Optional[Tensor], gather_dim
     second_of(B)
     if bias is not None:
         check_vector(bias, A, B)
-    rows = A.numel() // A.shape[-1] * group_size(group_name)
-    return (in_shape(A.new_empty(rows, A.shape[-1]), A, dim) if keep else None,
-            in_shape(A.new_empty(rows, B.shape[1]), A, dim))
+    rows = (A.shape[dim] * group_size(group_name), *A.shape[:dim], *A.shape[dim + 1:-1])
+    return (new_result(A, (*rows, A.shape[-1]), dim) if keep else None, new_result(A, (*rows, B.shape[1]), dim))
 
 
 def _factor(reduce_op: str, size: int) -> float:
@@ -98,22 +98,22 @@ def _reduced_call(kind: Kind, A: Tensor, B: Tensor, bias: Optional[Tensor], redu
     a = rows_of(A, "A")[1]
     size = group_size(group_name)
     m, (k, n) = a[0], B.shape
-    rows = m
+    rows, first = m, A.shape[0]
     if kind == Kind.GEMM_RS:
-        divided(A.shape[0], size, group_name)
-        rows = m // size
+        rows, first = m // size, divided(first, size, group_name)
     views, alpha = {"a": a, "b": b, "d": (rows, n, n)}, _factor(reduce_op, size)
     fields = _add_bias(bias, A, B, views)
-    return context(group_name, A.device).prepare(kind, layout, m, n, k * size, A.dtype, method, views, ((rows, n),),
-                                                 alpha=alpha, fields=fields)
+    return context(group_name, A.device).prepare(kind, layout, m, n, k * size, A.dtype, method, views,
+                                                 ((first, *A.shape[1:-1], n),), alpha=alpha, fields=fields)
 
 
-def _reduced(kind: Kind, A: Tensor, B: Tensor, bias: Optional[Tensor], reduce_op: str, group_name: str, method: str
-             ) -> Tensor:
-    """The sum of A @ B over all ranks, as a matrix: this rank's rows, or all; and to that the bias."""
+def _reduced(kind: Kind, A: Tensor, B: Tensor, bias: Optional[Tensor], reduce_op: str, group_name: str, method: str,
+             dim: int = 0) -> Tensor:
+    """The sum of A @ B over all ranks: this rank's rows, or all; and to that the bias. The first dimension of A becomes
+    `dim` of the result."""
     key = (kind, reduce_op, method, *lies(A), *lies(B), *(() if bias is None else lies(bias)))
     call = prepared(key, group_name, A.device, _reduced_call, kind, A, B, bias, reduce_op, group_name, method)
-    d = A.new_empty(call.outputs[0])
+    d = new_result(A, call.outputs[0], dim)
     with call.lock:
         call.a.data, call.b.data, call.d.data = A.data_ptr(), B.data_ptr(), d.data_ptr()
         if bias is not None:
@@ -128,7 +128,7 @@ def _matmul_scatter(A: Tensor, B: Tensor, bias: Optional[Tensor], reduce_op: str
     if scatter_dim:
         dim = check_product(A, B, scatter_dim, "scatter_dim")
         front = in_front(A, dim)
-    return in_shape(_reduced(Kind.GEMM_RS, front, B, bias, reduce_op, group_name, method), A, dim)
+    return _reduced(Kind.GEMM_RS, front, B, bias, reduce_op, group_name, method, dim)
 
 
 def _matmul_scatter_fake(A: Tensor, B: Tensor, bias: Optional[Tensor], reduce_op: str, scatter_dim: int,
@@ -138,13 +138,13 @@ def _matmul_scatter_fake(A: Tensor, B: Tensor, bias: Optional[Tensor], reduce_op
     if bias is not None:
         check_vector(bias, A, B)
     size = group_size(group_name)
-    divided(A.shape[dim], size, group_name)
+    rows = divided(A.shape[dim], size, group_name)
     _factor(reduce_op, size)
-    return in_shape(A.new_empty(A.numel() // A.shape[-1] // size, B.shape[1]), A, dim)
+    return new_result(A, (rows, *A.shape[:dim], *A.shape[dim + 1:-1], B.shape[1]), dim)
 
 
 def _matmul_all_reduce(A: Tensor, B: Tensor, reduce_op: str, group_name: str, method: str = "auto") -> Tensor:
-    return in_shape(_reduced(Kind.GEMM_AR, A, B, None, reduce_op, group_name, method), A, 0)
+    return _reduced(Kind.GEMM_AR, A, B, None, reduce_op, group_name, method)
 
 
 def _matmul_all_reduce_fake(A: Tensor, B: Tensor, reduce_op: str, group_name: str, method: str = "auto") -> Tensor:
@@ -156,7 +156,7 @@ def _matmul_all_reduce_fake(A: Tensor, B: Tensor, reduce_op: str, group_name: st
 
 def _copy_matmul(A: Tensor, B: Tensor, group_name: str, dgrad: str = "auto") -> Tensor:
     check_product(A, B)
-    return torch.matmul(A, B)
+    return product(A, B)
 
 
 def _bulk_call(kind: Kind, A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str, sums: bool) -> Call:
@@ -236,11 +236,12 @@ def _moved_call(kind: Kind, X: Tensor, group_name: str, method: str) -> Call:
     here = context(group_name, X.device)
     if kind == Kind.EXTERNAL_AG:
         m = rows = x[0] * here.size
+        first = X.shape[0] * here.size
     else:
-        divided(X.shape[0], here.size, group_name)
         m, rows = x[0], x[0] // here.size
+        first = divided(X.shape[0], here.size, group_name)
     return here.prepare(kind, Layout.FORWARD, m, 0, 0, X.dtype, method, {"x": x, "y": (rows, x[1], x[1])},
-                        ((rows, x[1]),), cols=x[1])
+                        ((first, *X.shape[1:]),), cols=x[1])
 
 
 def _moved(kind: Kind, X: Tensor, group_name: str, method: str) -> Tensor:
@@ -250,7 +251,7 @@ def _moved(kind: Kind, X: Tensor, group_name: str, method: str) -> Tensor:
     with call.lock:
         call.x.data, call.y.data = X.data_ptr(), y.data_ptr()
         call.start()
-    return y.view(-1, *X.shape[1:])
+    return y
 
 
 def _all_gather(X: Tensor, group_name: str, method: str = "auto") -> Tensor:
@@ -294,11 +295,12 @@ def _flat(tensor: Tensor, dim: int) -> Tensor:
 
 def _weight_gradient(A: Tensor, dY: Tensor, B: Tensor) -> Tensor:
     """d B of the matrices A @ B, stored as B is: a transposed view for a transposed view."""
-    return (dY.t() @ A).t() if B.stride(0) == 1 and B.stride(1) != 1 else A.t() @ dY
+    return product(dY.t(), A).t() if B.stride(0) == 1 and B.stride(1) != 1 else product(A.t(), dY)
 
 
 def _gather_matmul_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Optional[Tensor], Tensor]) -> None:
     A, B, _, ctx.dim, ctx.group, ctx.keep, _, ctx.dgrad, ctx.wgrad = inputs
+    ctx.shape = A.shape
     ctx.save_for_backward(output[0] if ctx.keep else A, B)
     ctx.set_materialize_grads(False)
 
@@ -320,7 +322,7 @@ def _gather_matmul_backward(ctx: Any, dgathered: Optional[Tensor], dY: Optional[
             dX, dB, dbias = _gradients_in_bulk(ctx, _flat(saved, dim), B, rows, passed)
         if needs_bias and dbias is None:
             dbias = rows.sum(0)
-    return None if dX is None else in_shape(dX, saved, dim), dB, dbias
+    return None if dX is None else in_shape(dX, ctx.shape, dim), dB, dbias
 
 
 def _gradients_apart(ctx: Any, saved: Tensor, B: Tensor, rows: Tensor, needs_A: bool, needs_B: bool
@@ -342,7 +344,7 @@ def _gradients_in_bulk(ctx: Any, saved: Tensor, B: Tensor, rows: Tensor, passed:
     dX = None
     if ctx.keep or not needs_B:
         full = saved
-        dX = rows @ B.t() if needs_A else None
+        dX = product(rows, B.t()) if needs_A else None
     elif needs_A:
         dX, full = _matmul_and_gather(rows, B.t(), saved, ctx.group, dgrad)
     else:
@@ -377,7 +379,7 @@ def _matmul_scatter_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
         rows = rows * ctx.factor
     if needs_A:
         full, dX = gather_matmul(rows, B.t(), None, 0, ctx.group, needs_B, ctx.dgrad, "", "")
-        dX = in_shape(dX, A, dim)
+        dX = in_shape(dX, A.shape, dim)
     elif needs_B:
         full = all_gather(rows, ctx.group, "auto")
     if needs_B:
@@ -395,7 +397,7 @@ def _matmul_all_reduce_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
     A, B = ctx.saved_tensors
     if ctx.factor != 1.0:
         dY = dY * ctx.factor
-    dA = dY @ B.t() if ctx.needs_input_grad[0] else None
+    dA = product(dY, B.t()) if ctx.needs_input_grad[0] else None
     dB = _weight_gradient(_flat(A, 0), _flat(dY, 0), B) if ctx.needs_input_grad[1] else None
     return dA, dB
 
@@ -451,7 +453,7 @@ def _all_gather_matmul(A: Tensor, Bs: List[Tensor], gather_dim: int, group_name:
     gathered, first = gather_matmul(A, Bs[0], None, gather_dim, group_name, keep, method, dgrad, wgrad)
     for B in Bs[1:]:
         check_product(gathered, B)
-    return gathered if return_A else None, [first] + [torch.matmul(gathered, B) for B in Bs[1:]]
+    return gathered if return_A else None, [first] + [product(gathered, B) for B in Bs[1:]]
 
 
 def _matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str,

@@ -70,8 +70,6 @@ bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const boo
          LIST(GRAD_DTYPE, BUCKET, BUCKET_BY, NO_OVERLAP_GRAD, DISTRIBUTED)},
         {lap_train_ranks(train) == 1, "is for ranks that communicate; expected 2 ranks or more",
          LIST(COMPARE, LINK, ASSERT_HIDDEN)},
-        {train->grid.cp > 1, "is for ranks that have whole sequences; expected no --cp with it",
-         LIST(ATTENTION_DROPOUT, HIDDEN_DROPOUT)},
         {train->optimizer.kind == LAP_SGD, "is for AdamW; expected --optimizer adamw",
          LIST(BETA1, BETA2)},
         {train->optimizer.lr_decay == LAP_LR_CONSTANT,

@@ -155,7 +155,7 @@ typedef struct lap_nn_desc {
     /*
      * LAP_NN_MODEL, in forwards with targets: the part, from 0 to less than 1, of what becomes 0: of
      * the probabilities of attention; of embeddings, and of what attention and MLP add to them. The
-     * masks are those of `seed` and of the sequences: see lap_model_samples.
+     * masks are those of `seed` and of the sequences, on any ranks: see lap_model_samples.
      */
     float attention_dropout, hidden_dropout;
     size_t cp;             /* LAP_NN_MODEL: ranks that share each sequence; 0: 1 */

@@ -240,9 +240,7 @@ static void middle_forward(lap_nn_list_t *list, uint32_t b, int when)
     entry->writes[0] = block->mid[when];
     entry->writes[1] = attention ? block->lse : LAP_NN_NONE;
     entry->writes[2] = room;
-    if (attention && list->plan.desc.attention_dropout > 0)
-        entry->reads[1] = list->ids;
-    entry->index = LAP_MASK_ATTENTION(lap_nn_plan_block(&list->plan, b));
+    entry->reads[1] = attention ? lap_nn_attention_ids(list) : LAP_NN_NONE;
 }
 
 /* Whether what a block adds to its input is masked. */
@@ -476,10 +474,8 @@ static void middle_backward(lap_nn_list_t *list, uint32_t b, uint32_t dmid, uint
     if (attention) {
         entry->reads[2] = block->mid[IN_BACKWARD];
         entry->reads[3] = block->lse;
-        entry->index = LAP_MASK_ATTENTION(lap_nn_plan_block(&list->plan, b));
+        entry->reads[4] = lap_nn_attention_ids(list);
     }
-    if (attention && list->plan.desc.attention_dropout > 0)
-        entry->reads[4] = list->ids;
     entry->writes[0] = dpre;
     entry->writes[1] = room;
     if (attention)

@@ -60,13 +60,6 @@ lap_status_t lap_nn_context_check(lap_nn_desc_t *desc, int nranks)
         return lap_error(LAP_ERR_INVALID,
                          "cp is %zu with %s, expected 1: only models share sequences among ranks",
                          desc->cp, lap_nn_kind_name(desc->kind));
-    if (desc->attention_dropout > 0 || desc->hidden_dropout > 0)
-        return lap_error(
-            LAP_ERR_UNSUPPORTED,
-            "%s is %g with cp %zu, expected 0: ranks that share sequences have no dropout",
-            desc->attention_dropout > 0 ? "attention_dropout" : "hidden_dropout",
-            (double)(desc->attention_dropout > 0 ? desc->attention_dropout : desc->hidden_dropout),
-            desc->cp);
     if (desc->cp > LAP_SIZE_MOST || desc->seq < desc->cp)
         return lap_error(LAP_ERR_INVALID,
                          "seq is %zu, expected at least a token for each of the %zu ranks of cp",
@@ -401,6 +394,7 @@ static void attend(lap_nn_list_t *list, uint32_t b, int when, uint32_t group, ui
     entry->reads[0] = block->qkv[when];
     entry->reads[1] = keys;
     entry->reads[2] = merges ? block->lse : LAP_NN_NONE;
+    entry->reads[3] = lap_nn_attention_ids(list);
     entry->writes[0] = sum;
     entry->writes[1] = block->lse;
     entry->writes[2] = room;
@@ -425,6 +419,7 @@ static void attend_whole(lap_nn_list_t *list, uint32_t b, int when)
     const uint32_t room = scratch(list, b);
     lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_ATTEND, "attention", b);
     entry->reads[0] = block->qkv[when];
+    entry->reads[1] = lap_nn_attention_ids(list);
     entry->writes[0] = block->out[when];
     entry->writes[1] = block->lse;
     entry->writes[2] = room;
@@ -474,6 +469,7 @@ static void turn(lap_nn_list_t *list, uint32_t b, uint32_t group, uint32_t keys,
     entry->reads[2] = dout;
     entry->reads[3] = block->out[BACKWARD];
     entry->reads[4] = block->lse;
+    entry->reads[5] = lap_nn_attention_ids(list);
     entry->writes[0] = dq;
     entry->writes[1] = dkeys;
     entry->writes[2] = room;
@@ -490,6 +486,7 @@ static void turn_whole(lap_nn_list_t *list, uint32_t b, uint32_t dout, uint32_t 
     entry->reads[1] = dout;
     entry->reads[2] = block->out[BACKWARD];
     entry->reads[3] = block->lse;
+    entry->reads[4] = lap_nn_attention_ids(list);
     entry->writes[0] = dqkv;
     entry->writes[1] = room;
 }

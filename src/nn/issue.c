@@ -103,10 +103,27 @@ lap_op_args_t lap_nn_args_of(const lap_nn_t *nn, const lap_nn_entry_t *entry)
 
 /* ---- kernels ---- */
 
-lap_mask_t lap_nn_mask_of(const lap_nn_t *nn, const lap_nn_entry_t *entry, uint32_t ids, float rate)
+lap_mask_t lap_nn_mask_of(const lap_nn_t *nn, uint32_t site, uint32_t ids, float rate)
 {
     return (lap_mask_t){
-        .rate = rate, .site = entry->index, .seed = nn->list.plan.desc.seed, .ids = data(nn, ids)};
+        .rate = rate, .site = site, .seed = nn->list.plan.desc.seed, .ids = data(nn, ids)};
+}
+
+/* Of the probabilities of attention; `ids` is none where nothing is dropped. */
+static lap_mask_t attention_mask(const lap_nn_t *nn, const lap_nn_entry_t *entry, uint32_t ids)
+{
+    const lap_nn_plan_t *plan = &nn->list.plan;
+    return lap_nn_mask_of(nn, LAP_MASK_ATTENTION(lap_nn_plan_block(plan, entry->block)), ids,
+                          plan->desc.attention_dropout);
+}
+
+/* Of all heads, the first that is attended to here: those of a rank are shared by its neighbours. */
+static size_t first_head(const lap_nn_t *nn)
+{
+    const lap_nn_desc_t *desc = &nn->list.plan.desc;
+    const size_t here = desc->heads / (size_t)nn->list.plan.nranks;
+    return here * (size_t)nn->list.rank +
+           here / desc->cp_a2a * ((size_t)nn->list.cp_rank % desc->cp_a2a);
 }
 
 static lap_status_t issue_norm(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
@@ -182,8 +199,8 @@ static lap_status_t issue_attention(lap_nn_t *nn, lap_stream_t *stream, const la
         .dout = backward ? data(nn, entry->reads[1]) : NULL,
         .dqkv = backward ? data(nn, entry->writes[0]) : NULL,
         .scratch = data(nn, backward ? entry->writes[1] : entry->writes[2]),
-        .mask = lap_nn_mask_of(nn, entry, entry->reads[backward ? 4 : 1], desc->attention_dropout),
-        .first_head = desc->heads / ranks * (size_t)nn->list.rank,
+        .mask = attention_mask(nn, entry, entry->reads[backward ? 4 : 1]),
+        .first_head = first_head(nn),
     };
     return backward ? nn->kernels->attention_backward(stream, &attention)
                     : nn->kernels->attention_forward(stream, &attention);
@@ -223,6 +240,9 @@ static lap_status_t issue_block(lap_nn_t *nn, lap_stream_t *stream, const lap_nn
         .kv_stride = width,
         .dkv_stride = width,
         .merges = entry->beta != 0,
+        .mask = attention_mask(nn, entry, entry->reads[backward ? 5 : 3]),
+        .first_head = first_head(nn),
+        .mask_seq = nn->seq,
     };
     const size_t skip = first * desc->batch * width;
     if (!all)

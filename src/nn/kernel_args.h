@@ -96,8 +96,10 @@ typedef struct lap_attention {
     const void *dout; /* backward */
     void *dqkv;       /* backward: the result */
     void *scratch;    /* of attention_scratch bytes */
-    lap_mask_t mask;  /* of probabilities: row (first_head + head) * seq + query, column key */
+    /* Of probabilities: row (first_head + head) * mask_seq + query, column key, both by position. */
+    lap_mask_t mask;
     size_t first_head;
+    size_t mask_seq; /* tokens of the whole sequence; 0 without a block of keys: seq */
     /* Of a block of keys. */
     size_t keys; /* tokens of each sequence; 0: keys and values are those of qkv */
     lap_halves_t queries_at, keys_at;
@@ -116,7 +118,7 @@ static inline lap_attention_t lap_attention_as_block(const lap_attention_t *give
     if (given->keys > 0)
         return block;
     const size_t skip = given->heads * given->dim * lap_dtype_size(given->dtype);
-    block.keys = given->seq;
+    block.keys = block.mask_seq = given->seq;
     block.kv = (const char *)given->qkv + skip;
     block.dkv = given->dqkv ? (char *)given->dqkv + skip : NULL;
     block.kv_stride = block.dq_stride = block.dkv_stride = given->qkv_stride;
@@ -131,9 +133,16 @@ static inline size_t lap_keys_seen(const lap_attention_t *block, size_t query)
     return lap_tokens_until(block->keys_at, block->keys, lap_position(block->queries_at, query));
 }
 
+/* The row of the mask of a query of a head. */
+static inline size_t lap_mask_row(const lap_attention_t *block, size_t head, size_t query)
+{
+    return (block->first_head + head) * block->mask_seq + lap_position(block->queries_at, query);
+}
+
 /*
  * out = x times its mask, plus `skip` where there is one. Row i is token (first_row + i) / batch of
- * sequence (first_row + i) % batch: the row of its mask. out may be x, with its stride.
+ * sequence (first_row + i) % batch; the token's position is the row of its mask. out may be x, with
+ * its stride.
  */
 typedef struct lap_dropout {
     lap_dtype_t dtype;
@@ -142,6 +151,7 @@ typedef struct lap_dropout {
     const void *x, *skip; /* skip: NULL for none */
     void *out;
     lap_mask_t mask;
+    lap_halves_t at;
 } lap_dropout_t;
 
 /*

@@ -74,7 +74,7 @@ enum { /* operators */
        LAP_NN_BIAS_GRAD = 3,
        LAP_NN_SCALES = 4,
 };
-enum { LAP_NN_READS = 6, LAP_NN_WRITES = 5 };
+enum { LAP_NN_READS = 7, LAP_NN_WRITES = 5 };
 
 /*
  * The passes in which an entry runs: all; the first; or, of each step but the first one, its first. Delayed FP8
@@ -92,7 +92,7 @@ typedef struct lap_nn_entry {
      * operator: its call; ready, squares: the parameter; look, add, activate, convert: a number among
      * those; scale: how many of the first ones are e4m3; update: whether weights decay; attention to a
      * block: the group whose keys it has, and after the last for those of all; reorder, pack:
-     * 1 for back; dropout, attend: where in the model, see mask.h
+     * 1 for back; dropout: where in the model, see mask.h
      */
     uint32_t index;
     lap_nn_when_t when;
@@ -341,6 +341,12 @@ void lap_nn_list_tokens(lap_nn_list_t *list);
 void lap_nn_list_embedding(lap_nn_list_t *list);
 void lap_nn_list_entropy(lap_nn_list_t *list);
 void lap_nn_list_embedding_backward(lap_nn_list_t *list, uint32_t dx);
+
+/* What attention reads for its masks: LAP_NN_NONE where nothing is dropped. */
+static inline uint32_t lap_nn_attention_ids(const lap_nn_list_t *list)
+{
+    return list->plan.desc.attention_dropout > 0 ? list->ids : LAP_NN_NONE;
+}
 
 /* out = x times its mask, plus `skip` unless that is LAP_NN_NONE; rows are this rank's. */
 void lap_nn_list_dropout(lap_nn_list_t *list, uint32_t b, uint32_t site, uint32_t x, uint32_t skip,

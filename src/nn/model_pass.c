@@ -302,7 +302,8 @@ static lap_status_t issue_dropout(lap_nn_t *nn, lap_stream_t *stream, const lap_
     const lap_tensor_t out = lap_nn_tensor(nn, entry->writes[0]);
     size_t first = 0;
     if (plan->desc.sequence_parallel)
-        (void)lap_shard(nn->seq * plan->desc.batch, plan->nranks, nn->list.rank, &first);
+        (void)lap_shard(lap_nn_tokens(&nn->list, nn->seq) * plan->desc.batch, plan->nranks,
+                        nn->list.rank, &first);
     const lap_dropout_t dropout = {
         .dtype = x.dtype,
         .rows = x.rows,
@@ -315,7 +316,8 @@ static lap_status_t issue_dropout(lap_nn_t *nn, lap_stream_t *stream, const lap_
         .x = x.data,
         .skip = skip.data,
         .out = out.data,
-        .mask = lap_nn_mask_of(nn, entry, entry->reads[2], plan->desc.hidden_dropout),
+        .mask = lap_nn_mask_of(nn, entry->index, entry->reads[2], plan->desc.hidden_dropout),
+        .at = lap_nn_halves(&nn->list, nn->seq),
     };
     return nn->kernels->dropout(stream, &dropout);
 }

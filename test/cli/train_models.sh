@@ -52,7 +52,8 @@ small='--model gpt --hidden 48 --heads 6 --vocab 300 --layers 2 --seq 16 --batch
     alone=$numbers
     numbers loss ${small% --attention*} --tp 1 --no-predict
     ok 'dropout changes losses' test "$alone" != "$numbers"
-    for grid in '--tp 2 --num-replicas 2 --micro-batches 2' '--tp 3 --no-sequence-parallel --transport self' '--tp 1 --num-replicas 4 --transport self'; do
+    for grid in '--tp 2 --num-replicas 2 --micro-batches 2' '--tp 3 --no-sequence-parallel --transport self' '--tp 1 --num-replicas 4 --transport self' \
+        '--tp 2 --cp 3' '--cp 2 --pp 2 --micro-batches 2 --cp-comm-type a2a' '--cp 3 --cp-comm-type all_gather --recompute full'; do
         numbers loss $small $grid
         ok "... $grid: the losses of one rank, with its masks" near "$numbers" "$alone" 1e-5
     done

@@ -101,9 +101,10 @@ static double mask(const lap_cuda_attention_t *a, int b, int query, int i, int j
 {
     lap_mask_t own = a->mask;
     own.ids = own.ids ? fake_at(own.ids) : NULL;
+    const size_t row = (size_t)(a->first_head + query) * (size_t)a->mask_seq;
     return (double)lap_mask_at(&own, lap_mask_sample(&own, (size_t)b),
-                               (uint64_t)(a->first_head + query) * (uint64_t)a->seq + (uint64_t)i,
-                               (uint64_t)a->seq, (uint64_t)j);
+                               row + lap_position(a->queries_at, (size_t)i), (size_t)a->mask_seq,
+                               lap_position(a->keys_at, (size_t)j));
 }
 
 static void attend(const lap_cuda_attention_t *a, int b, int query)

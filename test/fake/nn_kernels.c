@@ -252,9 +252,10 @@ static void run_dropout(void *args)
         return;
     for (size_t i = 0; i < d->rows; i++) {
         const size_t row = d->first_row + i;
+        const size_t position = lap_position(d->at, row / d->batch);
         const int32_t sample = lap_mask_sample(&mask, row % d->batch);
         for (size_t c = 0; c < d->cols; c++) {
-            const double factor = (double)lap_mask_at(&mask, sample, row / d->batch, d->cols, c);
+            const double factor = (double)lap_mask_at(&mask, sample, position, d->cols, c);
             set(d->dtype, d->out, d->out_stride, i, c,
                 at(d->dtype, d->x, d->x_stride, i, c) * factor +
                     (d->skip ? at(d->dtype, d->skip, d->skip_stride, i, c) : 0));

@@ -2,8 +2,8 @@
 /*
  * Context parallel: losses and norms of gradients of 20 steps are those of one rank, for all ways in
  * which keys and values travel, with tensor parallelism and replicas, for lengths of sequences that
- * ranks share unevenly and that change from step to step; the same bits with overlap and without, and
- * once more. Each pass is proved before it runs. Ranks are threads.
+ * ranks share unevenly and that change from step to step, with dropout too; the same bits with overlap
+ * and without, and once more. Each pass is proved before it runs. Ranks are threads.
  */
 #include <math.h>
 #include <stdio.h>
@@ -28,6 +28,7 @@ typedef struct trial {
     int overlap;
     const char *name;
     double loss[STEPS], norm[STEPS];
+    float dropout;
 } trial_t;
 
 static const char *const ways[] = {"p2p", "all_gather", "a2a", "a2a+p2p"};
@@ -55,6 +56,7 @@ static lap_nn_desc_t describe(const trial_t *trial)
     desc.cp_comm = trial->comm;
     desc.cp_a2a = trial->a2a;
     desc.cp_overlap = trial->overlap;
+    desc.attention_dropout = desc.hidden_dropout = trial->dropout;
     desc.debug = 1;
     return desc;
 }
@@ -111,6 +113,7 @@ static lap_status_t step(rank_t *rank, int number, double *loss_p, double *norm_
         }
         targets[seq / 2] = -1; /* has no loss */
         lap_nn_accumulate(rank->nn, micro + 1 < own);
+        lap_model_samples(rank->nn, (uint64_t)(number * SEQUENCES + first));
         status = lap_model_forward(rank->nn, seq, tokens, targets);
         if (status == LAP_OK)
             status = lap_model_backward(rank->nn);
@@ -162,7 +165,7 @@ static trial_t run(lap_grid_t grid, lap_cp_comm_t comm, bool learned, lap_recomp
     snprintf(name, sizeof(name), "%s, tp %d, cp %d, dp %d, %s%s%s", learned ? "GPT" : "Llama",
              grid.tp, grid.cp, grid.dp, ways[comm],
              recompute == LAP_RECOMPUTE_NONE ? "" : ", recomputed", overlap ? "" : ", no overlap");
-    trial_t trial = {grid, comm, learned, recompute, a2a, overlap, name, {0}, {0}};
+    trial_t trial = {grid, comm, learned, recompute, a2a, overlap, name, {0}, {0}, 0};
     tap_launched_ranks(grid.tp * grid.cp * grid.dp, NULL, run_rank, &trial);
     return trial;
 }
@@ -250,6 +253,33 @@ static void try_heads(void)
     }
 }
 
+/* Masks are those of one rank: they go by heads and positions in whole sequences. */
+static void try_dropout(void)
+{
+    trial_t alone = {
+        .grid = LAP_GRID_INIT, .learned = true, .overlap = 1, .dropout = 0.2f, .name = "alone"};
+    trial_t trials[] = {
+        {.grid = {2, 2, 1, 1}, .comm = LAP_CP_P2P, .name = "dropout, tp 2, cp 2, p2p"},
+        {.grid = {1, 3, 1, 1}, .comm = LAP_CP_ALL_GATHER, .name = "dropout, cp 3, all_gather"},
+        {.grid = {2, 2, 1, 1}, .comm = LAP_CP_A2A, .name = "dropout, tp 2, cp 2, a2a"},
+        {.grid = {1, 4, 1, 1}, .comm = LAP_CP_A2A_P2P, .name = "dropout, cp 4, a2a+p2p"},
+        {.grid = {1, 3, 1, 2},
+         .recompute = LAP_RECOMPUTE_FULL,
+         .name = "dropout, cp 3, dp 2, p2p, recomputed"},
+    };
+    const trial_t whole = run(alone.grid, LAP_CP_P2P, true, LAP_RECOMPUTE_NONE, 0, 1);
+    tap_launched_ranks(1, NULL, run_rank, &alone);
+    tap_ok(worst(alone.loss, whole.loss) > 1e-3, "dropout changes losses");
+    for (size_t i = 0; i < sizeof(trials) / sizeof(trials[0]); i++) {
+        trial_t *trial = &trials[i];
+        trial->learned = true;
+        trial->overlap = 1;
+        trial->dropout = alone.dropout;
+        tap_launched_ranks(trial->grid.tp * trial->grid.cp * trial->grid.dp, NULL, run_rank, trial);
+        compare(trial, &alone);
+    }
+}
+
 /* Whether a fragment waits, by its links, for one of this kind. */
 static bool waits_for(const lap_linked_t *linked, const lap_fragment_t *fragment,
                       lap_op_kind_t kind)
@@ -333,6 +363,7 @@ int main(void)
     try_grids(false);
     try_grids(true);
     try_heads();
+    try_dropout();
     try_links();
     try_mistakes();
     return tap_done();

@@ -131,6 +131,7 @@ static lap_cuda_attention_t arguments(const lap_attention_t *a)
         .dim = (int32_t)a->dim,
         .vector = uses_tiles(a) ? LAP_CUDA_VECTOR : 1,
         .first_head = (int32_t)a->first_head,
+        .mask_seq = (int32_t)block.mask_seq,
         .mask = a->mask,
     };
 }

@@ -168,14 +168,6 @@ __device__ int seen_until(const lap_cuda_attention_t &a, int query0)
     return lap_cuda_keys_seen(&a, min(query0 + plain_rows, a.seq) - 1);
 }
 
-/* What the mask of dropout multiplies the probability of a key for a query with. */
-__device__ float mask_of(const lap_cuda_attention_t &a, int32_t sample, int head, int query,
-                         int key)
-{
-    return lap_mask_at(&a.mask, sample, static_cast<uint64_t>(a.first_head + head) * a.seq + query,
-                       a.seq, key);
-}
-
 __device__ float warp_max(float x)
 {
     for (int other = 16; other > 0; other /= 2)
@@ -221,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_PLAIN_THREADS)
             sum[i] = fmaf(sum[i], factor, s[i]);
             for (int c = 0; c < plain_columns; c++)
                 o[i][c] *= factor;
-            s[i] *= mask_of(a, sample, head, query0 + p.own + i, key0 + p.lane);
+            s[i] *= lap_cuda_mask_at(&a, sample, head, query0 + p.own + i, key0 + p.lane);
         }
         add_plain(p, o, s, v);
     }
@@ -272,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_PLAIN_THREADS)
         for (int i = 0; i < plain_own; i++) {
             const int query = query0 + p.own + i;
             const bool seen = key0 + p.lane < lap_cuda_keys_seen(&a, query);
-            dp[i] *= mask_of(a, sample, head, query, key0 + p.lane);
+            dp[i] *= lap_cuda_mask_at(&a, sample, head, query, key0 + p.lane);
             s[i] =
                 seen ? expf(s[i] * a.scale - a.lse[sums + query]) * (dp[i] - a.delta[sums + query])
                      : 0;
@@ -316,7 +308,7 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_PLAIN_THREADS)
             multiply_plain(p, v, d, dp);
             for (int i = 0; i < plain_own; i++) {
                 const bool seen = key0 + p.own + i < sees;
-                const float factor = mask_of(a, sample, head, query, key0 + p.own + i);
+                const float factor = lap_cuda_mask_at(&a, sample, head, query, key0 + p.own + i);
                 s[i] = seen ? expf(s[i] * a.scale - lse) : 0;
                 dp[i] = s[i] * (factor * dp[i] - delta);
                 s[i] *= factor;

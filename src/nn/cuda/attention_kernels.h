@@ -83,6 +83,7 @@ typedef struct lap_cuda_attention {
     int32_t seq, batch, heads, kv_heads, dim;
     int32_t vector; /* attention_delta: elements of a thread at a time, 1 or 8 */
     int32_t first_head;
+    int32_t mask_seq;
     lap_mask_t mask; /* the plain kernels */
     int32_t keys, sum_dtype, merges;
     const void *kv;
@@ -97,6 +98,15 @@ LAP_ON_BOTH static inline int32_t lap_cuda_keys_seen(const lap_cuda_attention_t 
     return query >= a->seq ? 0
                            : (int32_t)lap_tokens_until(a->keys_at, (size_t)a->keys,
                                                        lap_position(a->queries_at, (size_t)query));
+}
+
+/* What the mask of dropout multiplies the probability of a key for a query with. */
+LAP_ON_BOTH static inline float lap_cuda_mask_at(const lap_cuda_attention_t *a, int32_t sample,
+                                                 int32_t head, int32_t query, int32_t key)
+{
+    const size_t row = (size_t)(a->first_head + head) * (size_t)a->mask_seq;
+    return lap_mask_at(&a->mask, sample, row + lap_position(a->queries_at, (size_t)query),
+                       (size_t)a->mask_seq, lap_position(a->keys_at, (size_t)key));
 }
 
 #endif

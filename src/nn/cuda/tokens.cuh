@@ -126,6 +126,7 @@ template <int fixed> __device__ void drop(const lap_nn_cuda_dropout_t &args)
     constexpr int count = fixed == ANY ? 1 : width;
     walk(args.span, [&](size_t i, size_t col) {
         const size_t row = d.first_row + i;
+        const size_t position = lap_position(d.at, row / d.batch);
         const int32_t sample = lap_mask_sample(&d.mask, row % d.batch);
         float x[count], skip[count] = {};
         take<fixed>(d.dtype, d.x, i * d.x_stride + col, x);
@@ -134,7 +135,7 @@ template <int fixed> __device__ void drop(const lap_nn_cuda_dropout_t &args)
         lap_u32x4_t words = {};
         for (int c = 0; c < count && sample >= 0; c++) {
             if (c % 4 == 0) /* pieces of several begin at multiples of 4 */
-                words = lap_mask_words(&d.mask, sample, row / d.batch, d.cols, col + c);
+                words = lap_mask_words(&d.mask, sample, position, d.cols, col + c);
             x[c] *= lap_mask_factor(&d.mask, words.word[(col + c) % 4]);
         }
         for (int c = 0; c < count; c++)

@@ -207,13 +207,15 @@ static void mask(const lap_attention_t *a, block_t block, view_t matrix, size_t 
 {
     const int32_t sample = lap_mask_sample(&a->mask, b);
     for (size_t i = 0; sample >= 0 && i < block.rows; i++) {
-        const uint64_t row = (a->first_head + query) * a->seq + block.first + i;
+        const uint64_t row = lap_mask_row(a, query, block.first + i);
+        const size_t seen = lap_keys_seen(a, block.first + i);
         float *values = row_of(matrix, i);
         lap_u32x4_t words = {{0}};
-        for (size_t j = 0; j <= block.first + i; j++) {
-            if (j % 4 == 0)
-                words = lap_mask_words(&a->mask, sample, row, a->seq, j);
-            values[j] *= lap_mask_factor(&a->mask, words.word[j % 4]);
+        for (size_t j = 0; j < seen; j++) {
+            const size_t key = lap_position(a->keys_at, j);
+            if (key % 4 == 0 || j == 0 || j == a->keys_at.split)
+                words = lap_mask_words(&a->mask, sample, row, a->mask_seq, key);
+            values[j] *= lap_mask_factor(&a->mask, words.word[key % 4]);
         }
     }
 }

@@ -150,6 +150,7 @@ lap_status_t lap_host_rope(lap_stream_t *stream, const lap_rope_t *rope)
 static void drop_row(const lap_dropout_t *d, size_t i)
 {
     const size_t row = d->first_row + i;
+    const size_t position = lap_position(d->at, row / d->batch);
     const int32_t sample = lap_mask_sample(&d->mask, row % d->batch);
     char *out = lap_row_of(d->dtype, d->out, d->out_stride, i);
     float x_room[TILE], skip_room[TILE], result[TILE];
@@ -161,7 +162,7 @@ static void drop_row(const lap_dropout_t *d, size_t i)
         lap_u32x4_t words = {{0}};
         for (size_t c = 0; c < count; c++) {
             if (sample >= 0 && c % 4 == 0) /* tiles begin at multiples of 4 */
-                words = lap_mask_words(&d->mask, sample, row / d->batch, d->cols, begin + c);
+                words = lap_mask_words(&d->mask, sample, position, d->cols, begin + c);
             result[c] = sample >= 0 ? x[c] * lap_mask_factor(&d->mask, words.word[c % 4]) : x[c];
         }
         if (d->skip) {

@@ -119,8 +119,8 @@ static double both(double x, double y)
 /* What the mask multiplies the probability of key j for query i with. */
 static double mask(const lap_attention_t *a, size_t b, size_t query, size_t i, size_t j)
 {
-    return (double)lap_mask_at(&a->mask, lap_mask_sample(&a->mask, b),
-                               (a->first_head + query) * a->seq + i, a->seq, j);
+    return (double)lap_mask_at(&a->mask, lap_mask_sample(&a->mask, b), lap_mask_row(a, query, i),
+                               a->mask_seq, lap_position(a->keys_at, j));
 }
 
 static void attend(const lap_attention_t *a, size_t b, size_t query)

@@ -174,7 +174,6 @@ typedef struct lap_train_model {
     uint64_t sample;           /* the first of this iteration */
     bool steps;                /* the optimizer's step is a part of the last pass of an iteration */
     double loss;             /* of this iteration so far: a part of the mean of all micro-batches */
-    int iteration;           /* that the data are of, from 0 */
     int micro;               /* the micro-batch in work */
     int not_finite;          /* the first micro-batch of it whose loss is not finite; -1: none */
     bool reported;           /* that one was not */

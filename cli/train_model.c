@@ -211,7 +211,6 @@ static void fill_tokens(lap_train_model_t *model, int iteration, int micro)
 lap_status_t lap_train_generate(lap_train_model_t *model, int iteration)
 {
     const lap_nn_desc_t *desc = &model->train->desc;
-    model->iteration = iteration;
     for (int m = 0; m < model->train->micro && model->data; m++) {
         const size_t at = (size_t)m * tokens_of(model->train);
         LAP_TRY(lap_train_data_fill(model->train, model->data,
@@ -274,8 +273,7 @@ static lap_status_t begin_model(lap_train_model_t *model, int micro, bool says)
     const size_t at = (size_t)micro * tokens_of(model->train);
     if (says)
         say_part(model, micro, "Forward pass and loss");
-    LAP_TRY(lap_model_samples(model->nn, (uint64_t)model->iteration * model->train->batch +
-                                             first_sequence(model, micro)));
+    LAP_TRY(lap_model_samples(model->nn, model->sample + first_sequence(model, micro)));
     LAP_TRY(lap_model_forward(model->nn, model->train->desc.seq, model->tokens + at,
                               model->targets + at));
     if (says)
@@ -298,8 +296,7 @@ lap_status_t lap_train_begin(lap_train_model_t *model, int micro, bool says)
     if (model->pp) {
         lap_train_say(train, says ? model->groups.tp : NULL, "|-- Pipeline of %d micro-batches",
                       train->micro);
-        LAP_TRY(lap_model_samples(model->nn, (uint64_t)model->iteration * train->batch +
-                                                 first_sequence(model, 0)));
+        LAP_TRY(lap_model_samples(model->nn, model->sample + first_sequence(model, 0)));
         return lap_pp_step(model->pp, train->desc.seq, model->tokens, model->targets);
     }
     lap_nn_accumulate(model->nn, micro + 1 < train->micro);

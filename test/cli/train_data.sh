@@ -67,11 +67,15 @@ lap train "${small[@]}" --tp 2 --batch 12 --steps 6 --load run --json
 is '... three more: six, to the last bit' "$status $(losses)" "0 $(tail -n 3 <<<"$whole")"
 lap train "${small[@]}" --tp 3 --dp 2 --batch 12 --steps 6 --load run --json
 ok '... on another grid up to rounding' near "$(losses)" "$(tail -n 3 <<<"$whole")" 1e-5
-# With half the batch the same samples follow: weights that do not change have the same mean loss on them.
-lap train "${small[@]}" --tp 1 --batch 6 --steps 5 --load run --json --lr 0
-halves=$(losses | awk '{ sum += $1 } END { printf "%.9f\n", sum / NR }')
-lap train "${small[@]}" --tp 1 --batch 12 --steps 4 --load run --json --lr 0
-ok 'another batch goes on where the data were' near "$(losses)" "$halves" 1e-6
+# With half the batch the same samples follow, with their masks: weights that do not change have the same mean loss on them.
+for more in '' '--hidden-dropout 0.2 --attention-dropout 0.1' '--pp 2 --micro-batches 2 --hidden-dropout 0.2'; do
+    # shellcheck disable=SC2086
+    lap train "${small[@]}" --tp 1 --batch 6 --steps 5 --load run --json --lr 0 $more
+    halves=$(losses | awk '{ sum += $1 } END { printf "%.9f\n", sum / NR }')
+    # shellcheck disable=SC2086
+    lap train "${small[@]}" --tp 1 --batch 12 --steps 4 --load run --json --lr 0 $more
+    ok "another batch goes on where the data were${more:+, $more}" near "$(losses)" "$halves" 1e-6
+done
 
 # ---- a random order ----
 

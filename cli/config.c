@@ -99,6 +99,16 @@ static const row_t rows[] = {
     {"optim.lr", NUMBER, "lr", NULL},
     {"optim.weight_decay", NUMBER, "weight-decay", NULL},
     {"optim.betas", BETAS, NULL, NULL},
+    /* The same as Megatron names them. */
+    {"optimizer.optimizer", WORD, "optimizer", "adam=adamw adamw=adamw sgd=sgd"},
+    {"optimizer.lr", NUMBER, "lr", NULL},
+    {"optimizer.min_lr", NUMBER, "min-lr", NULL},
+    {"optimizer.weight_decay", NUMBER, "weight-decay", NULL},
+    {"adam_beta1", NUMBER, "adam-beta1", NULL},
+    {"adam_beta2", NUMBER, "adam-beta2", NULL},
+    {"lr_decay_style", WORD, "lr-decay-style", "cosine=cosine linear=linear constant=constant"},
+    {"lr_warmup_iters", WHOLE, "lr-warmup-iters", NULL},
+    {"lr_decay_iters", COUNT, "lr-decay-iters", NULL},
     {"sched.name", WORD, "lr-decay-style",
      "CosineAnnealing=cosine WarmupAnnealing=linear WarmupHoldPolicy=constant"},
     {"sched.warmup_steps", WHOLE, "lr-warmup-iters", NULL},
@@ -161,10 +171,17 @@ static config_t config_read; /* the last one */
 static lap_status_t refuse(const config_t *config, const lap_yaml_entry_t *entry,
                            const char *expected)
 {
-    const bool list = entry->kind == LAP_YAML_LIST || entry->kind == LAP_YAML_OTHER;
+    const bool other = entry->kind == LAP_YAML_OTHER, list = entry->kind == LAP_YAML_LIST;
     return lap_error(LAP_ERR_INVALID, "%s:%zu: %s is %s%s%s, expected %s", config->path,
-                     entry->line, entry->key, list ? "a list or an alias" : "'",
-                     list ? "" : entry->value, list ? "" : "'", expected);
+                     entry->line, entry->key,
+                     other  ? "an alias, or a list of more than values"
+                     : list ? "["
+                            : "'",
+                     other ? "" : entry->value,
+                     other  ? ""
+                     : list ? "]"
+                            : "'",
+                     expected);
 }
 
 static void give(config_t *config, const char *option, const char *value)

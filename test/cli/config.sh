@@ -59,6 +59,26 @@ lap train --tp 2 --layers 2 --hidden 32 --ffn 48 --heads 4 --kv-heads 2 --seq 16
     --disable-tp-comm-bulk-wgrad --recompute selective --optimizer adamw --lr 0.002 --adam-beta1 0.8 --adam-beta2 0.95 --iters 3 \
     --lr-decay-style cosine --lr-warmup-iters 1 --min-lr 0.0001 --clip-grad 0.5 --json
 is '... the losses are those of the same options, to the last bit' "$status $(losses)" "0 $config"
+# The optimizer as Megatron names it.
+python3 - model.yaml >megatron.yaml <<'PY'
+import sys
+text = open(sys.argv[1]).read()
+text = text[:text.index("  optim:")] + """
+  overlap_grad_sync: false
+optimizer:
+  optimizer: adam
+  lr: 2e-3
+  min_lr: 1e-4
+  adam_beta1: 0.8
+  adam_beta2: 0.95
+scheduler:
+  lr_decay_style: cosine
+  lr_warmup_iters: 1
+"""
+print(text)
+PY
+lap train --config megatron.yaml --json
+is '... and of the names of Megatron' "$status $(losses)" "0 $config"
 lap train --config model.yaml --lr 0.5 --json
 ok '... options count more' test "$status $(losses)" != "0 $config"
 lap train --config model.yaml --iters 2 --json
@@ -123,6 +143,10 @@ yaml 'expert_model_parallel_size: 4'
 has 'what is not there yet' "$status $err" '2 ' "expert_model_parallel_size is '4', expected 1: anything else is not there yet"
 yaml 'optim:' '  betas: 0.9'
 has 'betas that are not two' "$status $err" '2 ' "bad.yaml:2: betas is '0.9', expected two numbers below 1"
+yaml 'optim:' '  betas: [0.9, 2]'
+has '... and two of which one is none' "$status $err" '2 ' 'bad.yaml:2: betas is [0.9,2], expected two numbers below 1'
+yaml 'optimizer:' '  adam_beta2: 2'
+has 'a beta as Megatron names it' "$status $err" '2 ' "bad.yaml:2: adam_beta2 is '2'; expected a number from 0 to less than 1"
 yaml 'hidden_size: ${model.width}'
 has 'a reference to another key' "$status $err" '2 ' 'expected a value: this reference is not followed'
 yaml 'hidden_size: 64' 'model:' '  hidden_size: 96'
@@ -130,7 +154,7 @@ has 'a key twice' "$status $err" '2 ' 'bad.yaml:3: hidden_size is there twice, f
 yaml 'sequence_parallel: false' 'model:' '  sequence_parallel: true'
 has '... with another value that no option has' "$status $err" '2 ' 'bad.yaml:3: sequence_parallel is there twice'
 yaml 'hidden_size: [1, 2]'
-has 'a list' "$status $err" '2 ' 'hidden_size is a list or an alias, expected one value'
+has 'a list' "$status $err" '2 ' 'hidden_size is [1,2], expected one value'
 yaml '- a' '- b'
 has 'no mapping' "$status $err" '2 ' 'bad.yaml:1: this is not a mapping'
 yaml 'a: b: c'

@@ -12,6 +12,12 @@ from typing import Dict, List
 from lapstrake.errors import Error, InvalidArgument, SystemFailure
 
 
+# What launchers tell a rank about itself, as src/core/environment.c reads it. A program that torchrun has started, or a notebook
+# with a process group of its own, starts the ranks of bench() all the same.
+_RANK = ("LAP_RANK", "LAP_SIZE", "LAP_NODE", "LAP_JOB", "LAP_MASTER", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+         "PMI_RANK", "PMI_SIZE", "RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+
+
 def command() -> str:
     """The path of lap: LAPSTRAKE_COMMAND if it is set, else the one inside the package, then the one on PATH."""
     given = os.environ.get("LAPSTRAKE_COMMAND")
@@ -25,12 +31,14 @@ def command() -> str:
 
 
 def words(options: Dict[str, object]) -> List[str]:
-    """Options of the command from arguments of Python: wire_dtype="bf16" is --wire-dtype=bf16."""
+    """Options of the command from arguments of Python: wire_dtype="bf16" is --wire-dtype=bf16, a list is one with commas."""
     list_ = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         if value is True:
             list_.append(flag)
+        elif isinstance(value, (list, tuple)):
+            list_.append(f"{flag}={','.join(map(str, value))}")
         elif value is not None and value is not False:
             list_.append(f"{flag}={value}")
     return list_
@@ -39,8 +47,9 @@ def words(options: Dict[str, object]) -> List[str]:
 def run(*arguments: str) -> str:
     """What lap prints. Its sentences become exceptions: of the command line InvalidArgument, else Error."""
     path = command()
+    environment = {name: value for name, value in os.environ.items() if name not in _RANK}
     try:
-        done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False, env=environment)
     except OSError as error:
         raise SystemFailure(f"lap cannot be run: {path} ({error.strerror})") from None
     if done.returncode:

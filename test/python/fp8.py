@@ -201,7 +201,7 @@ def frozen(rank, ranks):
     for one, two in ((gradients[0][0], gradients[1][0]), (gradients[0][1], gradients[2][1]),
                      (gradients[0][2], gradients[2][2])):
         close("gradient", one, two)
-    for module, x, text in ((layer, torch.zeros(2, 7), "x is [2, 7], expected [..., 8]"),
+    for module, x, text in ((layer, torch.zeros(2, 7), "the input of Linear is [2, 7], expected [..., 8]"),
                             (layer, torch.zeros(8), "x is [8], expected [..., 8]"),
                             (layer, torch.zeros(2, 8).double(), "x is torch.float64"),
                             (back, torch.zeros(2 * ranks - 1, 4), "3 rows are to be scattered")):

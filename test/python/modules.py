@@ -218,6 +218,16 @@ def copied(rank, ranks):
         raise AssertionError("what a copy shares")
 
 
+def named(rank, ranks):
+    """A group may be given by its name, as to operators."""
+    module = lap.LayerNormMLP(4, 8, sequence_parallel=True, set_parallel_mode=True, tp_group="0", device=DEVICE)
+    module(torch.full((2, 4), float(rank))).sum().backward()
+    lap.reduce_sequence_parallel_gradients(module)
+    close("d fc2_bias", module.fc2_bias.grad, torch.full((4,), 2.0 * ranks))
+    if module.tp_group is not dist.group.WORLD:
+        raise AssertionError(module.tp_group)
+
+
 def narrow(rank, ranks):
     """One feature a rank, one column, few rows or none: gradients in bulk, too."""
     for features, columns, rows in ((ranks, 3, 2), (ranks, 1, 1), (2 * ranks, 3, 0), (ranks, 1, 0)):
@@ -281,6 +291,9 @@ class Modules(Case):
     def test_saved(self):
         self.on((2,), saved)
 
+    def test_named(self):
+        self.on((2,), named)
+
     def test_narrow(self):
         self.on((2,), narrow)
 
@@ -316,7 +329,36 @@ class Modules(Case):
             (lapstrake.Unsupported, "with_cublasmp is True", lambda: lap.initialize_ub([8, 8], 2, with_cublasmp=True)),
             (lapstrake.InvalidArgument, "quantization_modes has 'fp8'",
              lambda: lap.initialize_ub([8, 8], 2, quantization_modes=["fp8"])),
+            (lapstrake.Unsupported, "ub_cfgs has 2 configurations that differ, expected one",
+             lambda: lap.initialize_ub([8, 8], 2, ub_cfgs=[{}, {"fc2_fprop": {"method": "pipeline"}}])),
         )
+        lap.initialize_ub([8, 8], 2, ub_cfgs=[{}, {}])  # one for each quantization mode, as for TransformerEngine
+        lap.destroy_ub()
+
+    def test_sentences_about_inputs(self):
+        modules = [lap.Linear(8, 4, device="cpu"), lap.LayerNormLinear(8, 4, device="cpu"),
+                   lap.LayerNormMLP(8, 4, normalization="RMSNorm", device="cpu")]
+        x = torch.ones(2, 8)
+        for module in modules:
+            name = f"the input of {type(module).__name__} is"
+            self.refused(
+                (lapstrake.InvalidArgument, f"{name} [2, 9], expected [..., 8]", lambda: module(torch.ones(2, 9))),
+                (lapstrake.InvalidArgument, f"{name} [], expected [..., 8]", lambda: module(torch.ones(()))),
+                (lapstrake.InvalidArgument, f"{name} on meta, expected cpu", lambda: module(x.to("meta"))),
+                (lapstrake.InvalidArgument, f"{name} torch.float64, expected torch.float32 as its parameters",
+                 lambda: module(x.double())))
+            with torch.autocast("cpu", torch.bfloat16):
+                self.assertEqual(module(x).dtype, torch.bfloat16)
+            half = copy.deepcopy(module).bfloat16()
+            half.layer_norm_weight = getattr(module, "layer_norm_weight", None)  # norms may stay wide
+            half.layer_norm_bias = getattr(module, "layer_norm_bias", None)
+            self.assertEqual(half(x.bfloat16()).dtype, torch.bfloat16)
+            self.refused((lapstrake.InvalidArgument, f"{name} torch.float32, expected torch.bfloat16", lambda: half(x)))
+
+    def test_where_parameters_are(self):
+        with torch.device("meta"):
+            layer = lap.TransformerLayer(8, 16, 2)
+        self.assertEqual({parameter.device.type for parameter in layer.parameters()}, {"meta"})
 
     @needs_rules
     def test_sentences_about_rules(self):

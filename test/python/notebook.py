@@ -33,6 +33,22 @@ class Notebook(unittest.TestCase):
         self.assertIsNone(result.timeline)
         self.assertNotIn("<svg", result._repr_html_())
 
+    def test_bench_of_a_rank(self):
+        """A notebook with a process group of its own, and a rank of torchrun, mpirun or lap run, starts ranks, too."""
+        code = ("import lapstrake; print(lapstrake.bench('rs', 16, 16, 16, ranks=2, method=['serial', 'ring'], iters=1, "
+                "timeout=20).data['ranks'])")
+        for size in ("1", "3"):
+            for rank_of, size_of in (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+                                     ("PMI_RANK", "PMI_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+                                     ("LAP_RANK", "LAP_SIZE")):
+                environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT="29500",
+                                   **{rank_of: "0", size_of: size})
+                done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+                self.assertEqual((done.stdout, done.stderr), ("2\n", ""), rank_of)
+        done = subprocess.run([os.environ["LAP"], "run", "-n", "2", sys.executable, "-c", code], capture_output=True,
+                              text=True)
+        self.assertEqual((sorted(done.stdout.splitlines()), done.stderr), (["[0] 2", "[1] 2"], ""))
+
     def test_show(self):
         picture = lap.show("ag", 8, 8, 8, ranks=2, method="ring")
         self.assertIn("rank 1: ", str(picture))

@@ -253,6 +253,7 @@ def misuse(rank, ranks):
     fails(invalid, "with strides (6, 2), expected a matrix or its transposed", ag, A, [torch.zeros(4, 6)[:, ::2]], 0)
     fails(invalid, "with strides (0, 0)", ag, torch.zeros(1, 1).expand(2, 4), [B], 0)
     fails(invalid, "Bs has no matrix", ag, A, [], 0)
+    fails(invalid, "Bs is a tensor [4, 3], expected a list of matrices", ag, A, B, 0)
     fails(invalid, "reduce_op is 'max', expected 'sum' or 'avg'", rs, A, B, "max", 0)
     fails(invalid, "3 rows are to be scattered, expected a multiple of 2: the size of group '0'", rs,
          torch.zeros(3, 4), B, "sum", 0)

@@ -446,6 +446,8 @@ _matmul_and_reduce = refuse_gradient("matmul_with_reduce_scatter", _matmul_with_
 def _all_gather_matmul(A: Tensor, Bs: List[Tensor], gather_dim: int, group_name: str, *, return_A: bool = True,
                        method: str = "auto", dgrad: str = "", wgrad: str = "auto"
                        ) -> Tuple[Optional[Tensor], List[Tensor]]:
+    if isinstance(Bs, Tensor):
+        raise InvalidArgument(f"Bs is a tensor {shape_of(Bs)}, expected a list of matrices")
     if not Bs:
         raise InvalidArgument("Bs has no matrix, expected at least one")
     keep = return_A or len(Bs) > 1

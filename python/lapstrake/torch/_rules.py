@@ -45,9 +45,9 @@ def initialize_ub(shape: Sequence[int], tp_size: int, use_fp8: bool = False, qua
         if not isinstance(mode, UserBufferQuantizationMode):
             raise InvalidArgument(f"quantization_modes has {mode!r}, expected UserBufferQuantizationMode.NONE or FP8")
     if isinstance(ub_cfgs, (list, tuple)):
-        if len(ub_cfgs) > 1:
-            raise Unsupported(f"ub_cfgs has {len(ub_cfgs)} configurations, expected one: the rules of FP8 are those of "
-                              "the other types")
+        if any(config != ub_cfgs[0] for config in ub_cfgs):
+            raise Unsupported(f"ub_cfgs has {len(ub_cfgs)} configurations that differ, expected one: the rules of FP8 are "
+                              "those of the other types")
         ub_cfgs = ub_cfgs[0] if ub_cfgs else None
     _rules[tp_size] = _parse(ub_cfgs, tp_size) if ub_cfgs else _defaults(tp_size)
 

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from lapstrake.errors import InvalidArgument, Unsupported
 from lapstrake.torch import _fp8_linear, _rules, fp8
-from lapstrake.torch._groups import group_size, name_of
+from lapstrake.torch._groups import group_size, name_of, process_group
+from lapstrake.torch._matrix import shape_of
 from lapstrake.torch._ops import copy_matmul, gather_matmul, matmul_scatter, matmul_sum
 
 Device = Union[torch.device, str, None]
@@ -42,6 +43,12 @@ def _share(name: str, total: int, size: int) -> int:
 
 def _normal(weight: Tensor) -> None:
     nn.init.normal_(weight, mean=0.0, std=0.023)
+
+
+def _default_device() -> Device:
+    """That of `with torch.device(...)` or torch.set_default_device, else the GPU if there is one."""
+    given = torch.get_default_device()
+    return given if given.type != "cpu" else "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class _Parallel(nn.Module):
@@ -68,8 +75,7 @@ class _Parallel(nn.Module):
         self._overlap = overlap
         self._slots = fp8.Slots()  # of FP8 operands
         self._tracker = get_rng_state_tracker
-        self._factory = {"dtype": params_dtype or torch.get_default_dtype(),
-                         "device": device or ("cuda" if torch.cuda.is_available() else "cpu")}
+        self._factory = {"dtype": params_dtype or torch.get_default_dtype(), "device": device or _default_device()}
         if tp_group is not None:
             self.set_tensor_parallel_group(tp_group)
 
@@ -78,7 +84,8 @@ class _Parallel(nn.Module):
         size = group_size(name_of(tp_group))
         if size != self.tp_size:
             raise InvalidArgument(f"tp_group has {size} ranks, expected {self.tp_size}, for which the module was made")
-        self.tp_group, self._group_name = tp_group, name_of(tp_group)
+        self._group_name = name_of(tp_group)
+        self.tp_group = process_group(self._group_name)  # also where its name is given
         for child in self.children():
             if isinstance(child, _Parallel):
                 child.set_tensor_parallel_group(tp_group)
@@ -165,6 +172,19 @@ class _Parallel(nn.Module):
             x, weight = x.to(dtype), weight.to(dtype)
         return x.contiguous(), weight
 
+    def _check(self, x: Tensor, weight: Tensor) -> None:
+        """Refuses what the module cannot multiply, before a norm or another rank has to do with it."""
+        features = weight.shape[-1]
+        if x.shape[-1:] != (features,):
+            raise InvalidArgument(f"the input of {type(self).__name__} is {shape_of(x)}, expected [..., {features}]")
+        if x.device != weight.device:
+            raise InvalidArgument(f"the input of {type(self).__name__} is on {x.device}, expected {weight.device}, where "
+                                  "its parameters are")
+        if x.dtype != weight.dtype and not (fp8.active() or not x.is_meta and
+                                            torch.is_autocast_enabled(x.device.type)):
+            raise InvalidArgument(f"the input of {type(self).__name__} is {x.dtype}, expected {weight.dtype} as its "
+                                  "parameters, or torch.autocast")
+
     def _norm(self, x: Tensor) -> Tensor:
         """The norm of LayerNormLinear and LayerNormMLP."""
         gamma = self.layer_norm_weight + 1 if self.zero_centered_gamma else self.layer_norm_weight
@@ -231,6 +251,7 @@ class Linear(_Parallel):
                 fp8_grad: bool = False) -> Any:
         """x W^T + b; with return_bias x W^T and b. Weights are cast in every pass, first microbatch or not."""
         _refuse(fp8_output=fp8_output, fp8_grad=fp8_grad)
+        self._check(inp, self.weight)
         return self._apply_linear(inp)
 
     def _apply_linear(self, inp: Tensor) -> Any:
@@ -279,6 +300,7 @@ class LayerNormLinear(Linear):
                 fp8_grad: bool = False) -> Any:
         """norm(x) W^T + b; with return_bias also b, with return_layernorm_output also norm(x)."""
         _refuse(fp8_output=fp8_output, fp8_grad=fp8_grad)
+        self._check(inp, self.weight)
         normed = self._norm(inp)
         result = self._apply_linear(normed)
         if not self.return_layernorm_output:
@@ -338,6 +360,7 @@ class LayerNormMLP(_Parallel):
 
     def forward(self, inp: Tensor, is_first_microbatch: Optional[bool] = None) -> Any:
         """The MLP of norm(x); with return_bias also the bias of fc2, with return_layernorm_output also norm(x)."""
+        self._check(inp, self.fc1_weight)
         normed = self._norm(inp)
         hidden = self._column(normed, self.fc1_weight, self.fc1_bias, self._ways[0])
         if self.activation in _GATED:

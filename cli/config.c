@@ -62,6 +62,8 @@ static const row_t rows[] = {
     {"normalization", WORD, "norm",
      "layernorm=layernorm LayerNorm=layernorm layernorm1p=layernorm rmsnorm=rmsnorm "
      "RMSNorm=rmsnorm"},
+    {"layernorm_epsilon", NUMBER, "epsilon", NULL},
+    {"rotary_base", NUMBER, "rope-theta", NULL},
     {"activation", WORD, "activation", "gelu=gelu swiglu=swiglu fast-swiglu=swiglu"},
     {"swiglu", WORD, "activation", "true=swiglu false=gelu"},
     {"activations_checkpoint_granularity", WORD, "recompute", "selective=selective full=full"},

@@ -379,6 +379,9 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     lap_arg_settle(args, HEAD_DIM, "%zu", desc->head_dim);
     lap_arg_settle(args, VOCAB, "%zu", desc->vocab);
     lap_arg_settle(args, POSITIONS, "%s", lap_positions_names[desc->positions]);
+    lap_arg_settle(args, MAX_POSITIONS, "%zu", desc->max_positions);
+    settle_rate(args, EPSILON, desc->epsilon);
+    settle_rate(args, ROPE_THETA, desc->rope_theta);
     settle_rate(args, ROPE_FACTOR, desc->rope_factor);
     settle_rate(args, ROPE_LOW, desc->rope_low_freq);
     settle_rate(args, ROPE_HIGH, desc->rope_high_freq);

@@ -72,11 +72,13 @@ static bool parse_tied(lap_train_t *train, const lap_args_t *args)
     return true;
 }
 
-/* What is given of the scaling of rotary positions. */
-static bool parse_rope(lap_train_t *train, const lap_args_t *args)
+/* What is given of rotary positions and of norms. */
+static bool parse_numbers(lap_train_t *train, const lap_args_t *args)
 {
     lap_nn_desc_t *desc = &train->desc;
-    return lap_train_rate(args, ROPE_FACTOR, desc->rope_factor, &desc->rope_factor) &&
+    return lap_train_rate(args, EPSILON, desc->epsilon, &desc->epsilon) &&
+           lap_train_rate(args, ROPE_THETA, desc->rope_theta, &desc->rope_theta) &&
+           lap_train_rate(args, ROPE_FACTOR, desc->rope_factor, &desc->rope_factor) &&
            lap_train_rate(args, ROPE_LOW, desc->rope_low_freq, &desc->rope_low_freq) &&
            lap_train_rate(args, ROPE_HIGH, desc->rope_high_freq, &desc->rope_high_freq) &&
            (!args->values[ROPE_ORIGINAL] ||
@@ -88,7 +90,7 @@ bool lap_train_kinds(lap_train_t *train, const lap_args_t *args)
     const char *recipe = args->values[FP8] ? args->values[FP8] : "none";
     if (!parse_kind(train, args) || !parse_own_field(train, args, NORM) ||
         !parse_own_field(train, args, ACTIVATION) || !parse_own_field(train, args, POSITIONS) ||
-        !parse_rope(train, args) || !parse_tied(train, args) ||
+        !parse_numbers(train, args) || !parse_tied(train, args) ||
         !parse_field(train, args, RECOMPUTE, args->values[RECOMPUTE]) ||
         !parse_field(train, args, FP8, *recipe ? recipe : "delayed"))
         return false;
@@ -252,7 +254,8 @@ static bool parse_model_sizes(lap_train_t *train, const lap_args_t *args)
     const bool learned = desc->positions == LAP_POSITIONS_LEARNED;
     if (!learned || desc->max_positions < desc->seq)
         desc->max_positions = learned ? desc->seq : 0;
-    return true;
+    return !learned || !args->values[MAX_POSITIONS] ||
+           lap_train_count(args, MAX_POSITIONS, "", &desc->max_positions);
 }
 
 static bool parse_ffn(lap_train_t *train, const lap_args_t *args)

@@ -18,6 +18,12 @@ const lap_option_t lap_train_options[NOPTIONS] = {
                    "how a model knows where tokens are: learned, rope or none (default: the "
                    "model's own); rope is for all layers with attention",
                    NULL},
+    [MAX_POSITIONS] = {0, "max-positions", "COUNT",
+                       "learned: positions that a model has, of which --seq tokens use the first "
+                       "(default: the model's own, or as many as --seq)",
+                       NULL},
+    [ROPE_THETA] = {0, "rope-theta", "NUMBER",
+                    "rope: the base of its angles (default: the model's own, else 10000)", NULL},
     [ROPE_FACTOR] = {0, "rope-factor", "NUMBER",
                      "rope, as in Llama 3.1 and 3.2: slow angles turn so much slower", NULL},
     [ROPE_LOW] = {0, "rope-low-freq", "NUMBER",
@@ -115,6 +121,7 @@ const lap_option_t lap_train_options[NOPTIONS] = {
     [EXPANSION] = {0, "mlp-expansion-factor", "N", "--ffn as a multiple of the hidden size", NULL},
     [LAYERS] = {0, "layers", "COUNT", "number of layers", "1"},
     [NORM] = {0, "norm", "KIND", "layernorm or rmsnorm", "layernorm"},
+    [EPSILON] = {0, "epsilon", "NUMBER", "what norms add to the variance (default 1e-05)", NULL},
     [ACTIVATION] = {0, "activation", "KIND", "gelu or swiglu", "gelu"},
     [RECOMPUTE] = {0, "recompute", "WHAT",
                    "activations that backward recomputes: none, selective or full", "none"},
@@ -293,6 +300,7 @@ static const lap_alias_t aliases[] = {
     {'i', "num-iters", ITERS},
     {'s', "seq-length", SEQ},
     {0, "num-heads", HEADS},
+    {0, "norm-epsilon", EPSILON},
     {0, "save-interval", SAVE_EVERY},
     {0, "steps", ITERS},
     {0, "dp", REPLICAS},

@@ -95,6 +95,8 @@ void lap_ckpt_read_config(const char *dir, lap_ckpt_fields_t *fields_p)
         {"num_attention_heads", "heads"},
         {"num_key_value_heads", "kv_heads"},
         {"head_dim", "head_dim"},
+        {"layer_norm_epsilon", "epsilon"},
+        {"rms_norm_eps", "epsilon"},
         {"rope_theta", "rope_theta"},
         {"factor", "rope_factor"},
         {"low_freq_factor", "rope_low_freq"},

@@ -28,7 +28,7 @@ options() { "$LAP" "$1" --help | grep -v 'the same as' | grep -oE '^ {2,6}(-., )
 # What each option may be told that is not its default; "-": it takes no value; "own": each rank may have its own; "": what
 # cannot be tried here alone (of GPUs, of MPI, of sweeps).
 declare -A train=(
-    [--layer]=attention [--model]=gpt [--vocab]=99 [--positions]=rope [--tied]=- [--rope-factor]=2 [--rope-low-freq]=2 [--rope-high-freq]=3 [--rope-original]=64 [--tp]=1 [--pp]=2 [--cp]=2 [--cp-comm-type]=a2a [--cp-a2a]= [--virtual-pp]=2 [--schedule]=zb-h1 [--layers-per-stage]=1,3 [--no-overlap-p2p]=- [--num-replicas]=2 [--iters]=2 [--batch]=4 [--batch-size]=4 [--micro-batches]=2 [--seq]=8 [--heads]=8 [--kv-heads]=2
+    [--layer]=attention [--model]=gpt [--vocab]=99 [--positions]=rope [--tied]=- [--max-positions]=400 [--rope-theta]=5 [--epsilon]=0.001 [--rope-factor]=2 [--rope-low-freq]=2 [--rope-high-freq]=3 [--rope-original]=64 [--tp]=1 [--pp]=2 [--cp]=2 [--cp-comm-type]=a2a [--cp-a2a]= [--virtual-pp]=2 [--schedule]=zb-h1 [--layers-per-stage]=1,3 [--no-overlap-p2p]=- [--num-replicas]=2 [--iters]=2 [--batch]=4 [--batch-size]=4 [--micro-batches]=2 [--seq]=8 [--heads]=8 [--kv-heads]=2
     [--head-dim]=8 [--hidden]=32 [--ffn]=32 [--mlp-expansion-factor]=2 [--layers]=2 [--norm]=rmsnorm [--activation]=swiglu [--attention-dropout]=0.5 [--hidden-dropout]=0.5 [--recompute]=full [--loss-scale]=2 [--initial-loss-scale]=4 [--loss-scale-window]=5 [--min-loss-scale]=2 [--hysteresis]=3 [--shuffle]=- [--data-seed]=5 [--keep]=2 [--no-sequence-parallel]=-
     [--dtype]=bf16 [--fp8]=- [--optimizer]=sgd [--lr]=0.5 [--lr-warmup-iters]=1 [--lr-decay-style]=linear [--lr-decay-iters]=5 [--min-lr]=0.00001
     [--adam-beta1]=0.5 [--adam-beta2]=0.5 [--micro-batch]=1 [--data]="$work/b.bin" [--no-data-wrap]=- [--config]=own [--save]="$work/save"
@@ -61,8 +61,8 @@ for option in $(options train); do
     --pp) common='train --model gpt --layers 4 --tp 2' value='2 --tp 1' ;;
     --virtual-pp | --schedule | --layers-per-stage | --no-overlap-p2p) common='train --model gpt --layers 4 --tp 1 --pp 2 --micro-batches 2' ;;
     --batch | --micro-batch) common='train --batch 2' ;;
-    --vocab | --attention-dropout | --hidden-dropout) common='train --model gpt' ;;
-    --tied | --rope-factor | --rope-low-freq | --rope-high-freq | --rope-original) common='train --model llama' ;;
+    --vocab | --max-positions | --attention-dropout | --hidden-dropout) common='train --model gpt' ;;
+    --tied | --rope-theta | --rope-factor | --rope-low-freq | --rope-high-freq | --rope-original) common='train --model llama' ;;
     --data | --no-data-wrap) common="train --model gpt --data $work/a.bin" ;;
     --lr-decay-iters | --min-lr) common='train --lr-decay-style linear' ;;
     --save-every | --keep) common="train --save $work/save" ;;

@@ -104,6 +104,18 @@ printf '%s\n' 'position_embedding_type: rope' 'share_embeddings_and_output_weigh
 lap train --config llama.yaml --tp 1 --iters 1 --json
 has 'rotary positions make it a Llama' "$status $out" '0 ' '"model":"llama"' '"positions":"rope","tied":false' '"norm":"rmsnorm"' '"kv_heads":2'
 
+model_loss() { head -n 1 out | grep -oE '"loss":[0-9.]+'; }
+lap train --config llama.yaml --tp 1 --iters 1 --json --rope-theta 50 --epsilon 0.01
+numbers=$(model_loss)
+printf '%s\n' 'rotary_base: 50' 'layernorm_epsilon: 1e-2' >>llama.yaml
+lap train --config llama.yaml --tp 1 --iters 1 --json
+is 'the base of rotary positions and the epsilon of norms are those of the file' "$status $(model_loss)" "0 $numbers"
+lap train --config llama.yaml --tp 1 --iters 1 --json --rope-theta 10000
+ok '... options count more' test "$status" = 0 -a "$(model_loss)" != "$numbers"
+printf '%s\n' 'rotary_base: 50' >>gpt.yaml
+lap train --config gpt.yaml --tp 1 --iters 1 --json
+is '... and nothing to learned positions' "$status" 0
+
 # As files of NeMo are: what is nothing to us is named and refused by nobody, also where it reads like a name of ours; what is there twice
 # is the same; and references to what is known are followed.
 printf '%s\n' 'trainer:' '  num_nodes: 1' '  precision: bf16' '  use_distributed_sampler: false' '  max_steps: 1' 'exp_manager:' \

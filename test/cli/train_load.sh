@@ -36,6 +36,31 @@ refuses 'heads, of weights only' 'heads is 4 in the checkpoint and 8 here' \
     "${llama[@]}" --heads 8 --kv-heads 4 --iters 3 --load llama/step-00000002/model.safetensors
 lap train "${llama[@]}" --heads 4 --kv-heads 2 --seq 11 --batch 3 --seed 5 --dtype bf16 --recompute full --iters 3 --load llama
 is 'what does not change what weights are for may change' "$status" 0
+
+# Weights as from Hugging Face, of a model with another base of angles and another epsilon than any preset.
+mkdir other
+cp llama/step-00000002/model.safetensors other
+sed 's/"rope_theta":[^,]*/"rope_theta":12345/; s/"rms_norm_eps":[^,]*/"rms_norm_eps": 1e-06/' llama/step-00000002/config.json >other/config.json
+llama+=(--heads 4 --kv-heads 2 --iters 1)
+refuses 'other numbers of config.json' 'epsilon is 1e-06 in the checkpoint and 1e-05 here, rope_theta is 12345 in the checkpoint and 10000 here' \
+    "${llama[@]}" --load other
+refuses '... each' 'epsilon is 1e-06 in the checkpoint and 1e-05 here' "${llama[@]}" --rope-theta 12345 --load other
+lap train "${llama[@]}" --rope-theta 12345 --norm-epsilon 1e-6 --load other --save again
+is '... which options give' "$status" 0
+ok '... and checkpoints have' grep -q '"rms_norm_eps":9.99999997e-07,"rope_theta":12345' again/step-00000001/config.json
+lap train "${gpt[@]}" --max-positions 40 --iters 1 --save wide
+ok 'learned positions beyond a sequence' grep -q '"n_positions":40' wide/step-00000001/config.json
+refuses '... are loaded as they are' "tensor 'transformer.wpe.weight' is [40, 48]" "${gpt[@]}" --iters 2 --load wide
+lap train "${gpt[@]}" --max-positions 40 --seq 30 --iters 2 --load wide
+is '... by a model that has as many' "$status" 0
+lap train "${gpt[@]}" --max-positions 8
+has '... and no fewer than tokens' "$status $err" '2 ' '--seq is 20, expected at most the 8 of max_positions'
+lap train "${gpt[@]}" --rope-theta 5
+has 'bases of angles are for rotary positions' "$status $err" '2 ' '--rope-theta is for rotary positions'
+lap train "${llama[@]}" --max-positions 40
+has '... and numbers of positions for learned ones' "$status $err" '2 ' '--max-positions is for learned positions'
+llama=("${llama[@]:0:${#llama[@]}-6}")
+
 layers=(--layer transformer --hidden 24 --ffn 40 --seq 16 --layers 2 "${same[@]}" --tp 2)
 lap train "${layers[@]}" --heads 4 --iters 2 --save layers
 refuses 'layers, too: heads' 'heads is 4 in the checkpoint and 2 here' "${layers[@]}" --heads 2 --iters 3 --load layers

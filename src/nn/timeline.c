@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What passes of layers add to a timeline: names of fragments, and the memory that is live. */
 #include <stdio.h>
+#include <string.h>
 
 #include "core/status.h"
 #include "nn/nn.h"
@@ -51,19 +52,35 @@ lap_traffic_t lap_nn_fragment_traffic(const lap_fragment_t *fragment)
 
 /* ---- memory ---- */
 
-/* Both backwards have the same regions: what the second uses is known by the entries of the first. */
-static uint32_t first_listed(const lap_nn_list_t *list, uint32_t entry)
+static bool is_same(const lap_nn_entry_t *a, const lap_nn_entry_t *b)
 {
-    const uint32_t more = list->parts[LAP_NN_BACKWARD_MORE];
-    return entry >= more && entry < list->parts[LAP_NN_BACKWARD_MORE + 1]
-               ? entry - more + list->parts[LAP_NN_BACKWARD]
-               : entry;
+    return a->work == b->work && a->block == b->block && strcmp(a->name, b->name) == 0;
+}
+
+/*
+ * Lifetimes are counted in entries of the backward that adds to gradients (lap_nn_find_lifetimes). It has
+ * those of the other one in their order, with more between them; the last ones of the other, which renew
+ * scales, come after all of its own.
+ */
+static uint32_t counted_entry(const lap_nn_list_t *list, uint32_t entry)
+{
+    const uint32_t fresh = list->parts[LAP_NN_BACKWARD], more = list->parts[LAP_NN_BACKWARD_MORE],
+                   end = list->parts[LAP_NN_BACKWARD_MORE + 1];
+    uint32_t next = more, at = more;
+    if (lap_nn_list_is_stage(list) || entry < fresh || entry >= more)
+        return entry;
+    for (uint32_t i = fresh; i <= entry && next < end; i++) {
+        for (at = next; at < end && !is_same(&list->entries[i], &list->entries[at]);)
+            at++;
+        next = at + 1;
+    }
+    return at;
 }
 
 uint64_t lap_nn_live_bytes(const lap_nn_list_t *list, uint32_t origin)
 {
     uint64_t bytes = 0;
-    const uint32_t entry = first_listed(list, origin);
+    const uint32_t entry = counted_entry(list, origin);
     for (uint32_t i = 0; i < list->nregions; i++) {
         const lap_nn_region_t *region = &list->regions[i];
         if (region->memory == LAP_NN_PRIVATE && region->part_of == LAP_NN_NONE &&

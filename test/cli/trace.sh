@@ -238,6 +238,23 @@ assert about["rows"][12]["name"] == "others" and about["all"]["exposed_ms"] <= m
 assert max(counter(0, "activations")) > min(counter(0, "activations")) > 0
 last = max(e["ts"] for e in it["traceEvents"] if e["ph"] == "C" and e["name"] == "activations" and e["pid"] == 0)
 assert abs(last - max(e["ts"] + e["dur"] for e in slices(0) + slices(1) + slices(2) + slices(3))) < 0.002, last'
+# Backward has memory of its own, on top of what forward keeps: as much as lap show says, and it comes and goes with each layer.
+for grid in '--tp 2' '--tp 2 --micro-batches 2' '--tp 1 --cp 2' '--tp 2 --fp8'; do
+    # shellcheck disable=SC2086
+    lap train --model llama-tiny --layers 3 --hidden 32 --ffn 64 --heads 4 --kv-heads 2 --vocab 29 --seq 16 --batch 4 --iters 1 $grid --trace "$work/memory.json"
+    # shellcheck disable=SC2086
+    most=$("$LAP" show train --model llama-tiny --layers 3 --hidden 32 --ffn 64 --heads 4 --kv-heads 2 --vocab 29 --seq 16 --batch 4 $grid --json |
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["memory"]["most_live_bytes"])')
+    holds "activations in backward, $grid" "$work/memory.json" "
+assert max(counter(0, 'activations')) == $most, (max(counter(0, 'activations')), $most)
+for layer in 0, 1, 2:
+    gemms = [e['ts'] for e in slices(0, 'gemm') if e['args'].get('layer') == layer and e['args']['call'].endswith('fc1_wgrad')]
+    assert len(gemms) > 0
+    live = [e for e in it['traceEvents'] if e['ph'] == 'C' and e['name'] == 'activations' and e['pid'] == 0]
+    before = [e['args']['bytes'] for e in live if e['ts'] <= max(gemms)]
+    after = [e['args']['bytes'] for e in live if e['ts'] > max(gemms)]
+    assert before[-1] > after[0], (layer, before[-1], after[0])"
+done
 lap train --model gpt --layers 4 --hidden 16 --heads 2 --vocab 29 --seq 8 --micro-batches 4 --iters 1 --tp 1 --pp 2 --trace "$work/pp.json"
 is 'a pipeline: status 0' $status 0
 holds '... has each message once, as its kind, from one stage to the other' "$work/pp.json" '

@@ -261,20 +261,25 @@ static bool parse(const lap_args_t *args, lap_plan_request_t *request)
 
 /* ---- answers ---- */
 
-static lap_status_t validate(const lap_plan_request_t *request, const char *machine)
+static int validate(const lap_plan_request_t *request, const char *machine)
 {
     lap_plan_rows_t rows;
     lap_plan_verdict_t *verdicts = NULL;
+    int result;
     lap_status_t status = lap_plan_rows_read(request->validate, &rows);
     if (status == LAP_OK && !(verdicts = lap_alloc(rows.count + 1, sizeof(*verdicts))))
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu rows", rows.count);
     if (status == LAP_OK)
         status = lap_plan_validate(&rows, machine, verdicts);
-    if (status == LAP_OK)
+    if (status != LAP_OK) {
+        result = lap_args_refused(&command, status, "");
+    } else {
         (request->json ? lap_plan_json_rows : lap_plan_print_rows)(&rows, verdicts);
+        result = lap_plan_count_refused(&rows, verdicts) < rows.count ? LAP_CLI_OK : LAP_CLI_FAILED;
+    }
     lap_free(verdicts);
     lap_plan_rows_clear(&rows);
-    return status;
+    return result;
 }
 
 /* A grid with all sizes that is none is an error of its own; others are left out of the search. */
@@ -386,8 +391,6 @@ int lap_cli_plan(int argc, char **argv)
         return parsed;
     if (!parse(&args, &request))
         return LAP_CLI_USAGE;
-    if (!request.validate)
-        return answer(&request);
-    const lap_status_t status = validate(&request, args.given[GPU] ? request.gpu : NULL);
-    return status == LAP_OK ? LAP_CLI_OK : lap_args_refused(&command, status, "");
+    return request.validate ? validate(&request, args.given[GPU] ? request.gpu : NULL)
+                            : answer(&request);
 }

@@ -28,6 +28,9 @@ void lap_plan_json_one(const lap_plan_request_t *request, const lap_plan_choice_
 
 /* ---- plan_rows.c ---- */
 
+/* Rows that have no plan, and so no error. */
+size_t lap_plan_count_refused(const lap_plan_rows_t *rows, const lap_plan_verdict_t *verdicts);
+
 /* The errors of all rows, by source. */
 void lap_plan_print_rows(const lap_plan_rows_t *rows, const lap_plan_verdict_t *verdicts);
 void lap_plan_json_rows(const lap_plan_rows_t *rows, const lap_plan_verdict_t *verdicts);

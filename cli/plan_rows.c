@@ -30,8 +30,7 @@ static void print_row(const lap_plan_row_t *row, const lap_plan_verdict_t *verdi
            verdict->result.seconds, 100 * verdict->error, lap_plan_class_names[verdict->class]);
 }
 
-/* Rows that no error is of. */
-static size_t count_refused(const lap_plan_rows_t *rows, const lap_plan_verdict_t *verdicts)
+size_t lap_plan_count_refused(const lap_plan_rows_t *rows, const lap_plan_verdict_t *verdicts)
 {
     size_t count = 0;
     for (size_t i = 0; i < rows->count; i++)
@@ -44,7 +43,7 @@ static void print_errors(const lap_plan_rows_t *rows, const lap_plan_verdict_t *
     static const char *const titles[LAP_PLAN_CLASSES] = {
         "Megatron, NeMo, Bridge, dgxc; fp16, bf16, FP8; A100, H100", "FSDP",
         "other GPUs, types and sources", "no plan"};
-    const size_t refused = count_refused(rows, verdicts);
+    const size_t refused = lap_plan_count_refused(rows, verdicts);
     printf(
         "\nerrors                                                      rows  median %%  90 %% of "
         "them %%  within 20 %%\n");
@@ -73,10 +72,15 @@ void lap_plan_print_rows(const lap_plan_rows_t *rows, const lap_plan_verdict_t *
 
 /* ---- JSON ---- */
 
+/* Of no rows there is no error: 0 would be the best. */
 static void json_errors(const lap_plan_rows_t *rows, const lap_plan_verdict_t *verdicts,
                         lap_plan_class_t class)
 {
     const lap_plan_errors_t errors = lap_plan_errors(verdicts, rows->count, class);
+    if (errors.rows == 0) {
+        printf("\"rows\":0,\"median_error\":null,\"p90_error\":null,\"within_20_percent\":null");
+        return;
+    }
     printf("\"rows\":%zu,\"median_error\":%.6g,\"p90_error\":%.6g,\"within_20_percent\":%.6g",
            errors.rows, errors.median, errors.p90, errors.within);
 }
@@ -111,7 +115,7 @@ void lap_plan_json_rows(const lap_plan_rows_t *rows, const lap_plan_verdict_t *v
         printf("}");
     }
     printf(",\"%s\":%zu,\"by_row\":[", lap_plan_class_names[LAP_PLAN_REFUSED],
-           count_refused(rows, verdicts));
+           lap_plan_count_refused(rows, verdicts));
     for (size_t i = 0; i < rows->count; i++) {
         printf("%s", i ? "," : "");
         json_row(&rows->list[i], &verdicts[i]);

@@ -204,7 +204,8 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
     if (keys[i].kind != TEXT)
         return read_curve(reader, entry, &keys[i]);
     if (entry->kind != LAP_YAML_SCALAR || strlen(entry->value) >= sizeof(reader->machine.name))
-        return lap_error(LAP_ERR_INVALID, "%s:%zu: name is '%s', expected at most %zu characters",
+        return lap_error(LAP_ERR_INVALID,
+                         "%s:%zu: name is '%s', expected a text of 1 to %zu characters",
                          reader->path, entry->line, entry->value, sizeof(reader->machine.name) - 1);
     snprintf(reader->machine.name, sizeof(reader->machine.name), "%s", entry->value);
     return LAP_OK;
@@ -236,6 +237,22 @@ static lap_status_t check_sms(const reader_t *reader)
                              "%s:%zu: %s is %g, expected at most the %g sms of a GPU", reader->path,
                              reader->lines[i], keys[i].path, sms, machine->sms);
     }
+    return LAP_OK;
+}
+
+/* What a context and others hold leaves some memory to a plan. */
+static lap_status_t check_memory(const reader_t *reader)
+{
+    const lap_machine_t *machine = &reader->machine;
+    for (size_t i = 0; i < KEYS; i++)
+        if (keys[i].offset == AT(reserved_bytes) && keys[i].kind == NUMBER &&
+            machine->reserved_bytes >= machine->memory_bytes)
+            return lap_error(LAP_ERR_INVALID,
+                             "%s:%zu: %s is %g, expected less than the %g of "
+                             "memory.capacity_gb",
+                             reader->path, reader->lines[i], keys[i].path,
+                             machine->reserved_bytes / keys[i].unit,
+                             machine->memory_bytes / keys[i].unit);
     return LAP_OK;
 }
 
@@ -289,6 +306,7 @@ static lap_status_t read_machine(const char *path, lap_machine_t *machine_p)
     LAP_TRY(check_there(&reader));
     LAP_TRY(check_types(&reader));
     LAP_TRY(check_sms(&reader));
+    LAP_TRY(check_memory(&reader));
     *machine_p = reader.machine;
     return LAP_OK;
 }

@@ -50,10 +50,20 @@ static const software_t softwares[] = {
     {"", FULL, .counted = false},
 };
 
-/* The machines by what a row calls its GPU: the first that fits. */
-static const char *const gpus[][2] = {{"GB300", "gb300"},   {"GB200", "gb200"},
-                                      {"B200", "b200"},     {"H200", "h200-sxm"},
-                                      {"H100", "h100-sxm"}, {"A100", "a100-sxm"}};
+/* The machines by what a row calls its GPU: the first that fits. Cards have other peaks and links: none. */
+static const char *const gpus[][2] = {
+    {"PCIe", NULL},       {"H100 NVL", NULL},   {"H200 NVL", NULL},
+    {"GB300", "gb300"},   {"GB200", "gb200"},   {"B200", "b200"},
+    {"H200", "h200-sxm"}, {"H100", "h100-sxm"}, {"A100", "a100-sxm"}};
+
+/* Whether a row's name of a GPU has these letters and digits, small or large. */
+static bool has_name(const lap_plan_row_t *row, const char *name)
+{
+    const char *text = row->texts[LAP_ROW_GPU];
+    while (*text && strncasecmp(text, name, strlen(name)) != 0)
+        text++;
+    return *text != '\0';
+}
 
 static const software_t *software_of(const lap_plan_row_t *row)
 {
@@ -72,8 +82,8 @@ static bool notes(const lap_plan_row_t *row, const char *words)
 static bool is_early(const lap_plan_row_t *row)
 {
     const software_t *software = software_of(row);
-    return software->early || (strstr(row->texts[LAP_ROW_GPU], "A100") &&
-                               strcmp(software->source, "Megatron-LM") == 0);
+    return software->early ||
+           (has_name(row, "A100") && strcmp(software->source, "Megatron-LM") == 0);
 }
 
 /* Whether a note has a word, and one that begins with `what` soon after it. */
@@ -94,7 +104,8 @@ static lap_plan_recompute_t recompute_of(const lap_plan_row_t *row)
 {
     if (notes_near(row, "elective", "recomput") || notes_near(row, "elective", "AC"))
         return LAP_PLAN_RECOMPUTE_SELECTIVE;
-    if (notes_near(row, "full", "recomput") || notes_near(row, "full", "AC") ||
+    if (notes_near(row, "full", "recomput") || notes_near(row, "Full", "recomput") ||
+        notes_near(row, "full", "AC") || notes_near(row, "Full", "AC") ||
         notes_near(row, "checkpointing", "True") || is_early(row))
         return LAP_PLAN_RECOMPUTE_LAYER;
     return LAP_PLAN_RECOMPUTE_NONE;
@@ -223,10 +234,9 @@ static double published_s(const lap_plan_row_t *row, const lap_plan_config_t *co
 
 static lap_plan_class_t class_of(const lap_plan_row_t *row, const lap_plan_config_t *config)
 {
-    const char *gpu = row->texts[LAP_ROW_GPU];
     if (config->fsdp)
         return LAP_PLAN_SHARDED;
-    const bool known = strstr(gpu, "A100") || strstr(gpu, "H100");
+    const bool known = has_name(row, "A100") || has_name(row, "H100");
     return software_of(row)->counted && known && config->type <= LAP_PLAN_FP8 ? LAP_PLAN_COUNTED
                                                                               : LAP_PLAN_OTHER;
 }
@@ -274,9 +284,9 @@ lap_status_t lap_plan_validate(const lap_plan_rows_t *rows, const char *machine,
         const lap_plan_row_t *row = &rows->list[i];
         size_t gpu = 0;
         verdicts[i] = (lap_plan_verdict_t){.class = LAP_PLAN_REFUSED};
-        while (gpu < GPUS && !machine && !strstr(row->texts[LAP_ROW_GPU], gpus[gpu][0]))
+        while (gpu < GPUS && !machine && !has_name(row, gpus[gpu][0]))
             gpu++;
-        if (gpu == GPUS) {
+        if (gpu == GPUS || (!machine && !gpus[gpu][1])) {
             LAP_TRY(refuse(&verdicts[i], "there is no description of its GPU"));
             continue;
         }

@@ -242,6 +242,9 @@ wrong 'an unknown key' 's/latency_us: 2$/latency: 2/' "there is no key 'nvlink.l
 wrong 'an unknown kernel' 's/^nvlink:.*/kernels:\n  gelo: 3\n&/' "there is no key 'kernels.gelo'; did you mean kernels.gelu?"
 wrong 'a kernel that takes forever' 's/^nvlink:.*/kernels:\n  gelu: 0\n&/' "kernels.gelu is '0', expected a number from 1e-06"
 wrong 'more SMs for collectives than there are' 's/^  sms: 0 .*/  sms: 500/' 'nvlink.sms is 500, expected at most the 132 sms of a GPU'
+wrong 'more memory reserved than there is' 's/reserved_gb: 4 /reserved_gb: 85.9 /' \
+    "wrong.yaml:$(line_of reserved_gb): memory.reserved_gb is 85.9, expected less than the 85.9 of memory.capacity_gb"
+wrong 'no name' 's/^name:.*/name:/' "wrong.yaml:$(line_of ^name): name is '', expected a text of 1 to 63 characters"
 wrong 'a key that is missing' '/^sms/d' 'wrong.yaml:1: there is no sms, expected a number from 1 to 1e+06'
 wrong '... in a section: the line of that' '/^  latency_us: 8/d' \
     "wrong.yaml:$(line_of '^network:'): there is no network.latency_us, expected a number from 0 to 1e+06"
@@ -339,6 +342,24 @@ refused 'half a rank, which is not the same as nothing' "steps.csv:2: cp is '0.5
 row source 'Our own cluster' precision BF16
 lap plan --validate "$work/steps.csv" --json
 has 'a source that nobody knows is planned as it is, not as FSDP, in whatever case its type is' "$status$err$out" '0{"' '"class":"other"'
+planned() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["by_row"][0].get("planned_s", "none"))' "$work/out"; }
+row source 'Our own cluster' note 'full recompute'
+lap plan --validate "$work/steps.csv" --json
+recomputes=$(planned)
+row source 'Our own cluster' note 'Full recompute'
+lap plan --validate "$work/steps.csv" --json
+is 'a note that begins with a capital says the same' "$status $(planned)" "0 $recomputes"
+row gpu 'a100 SXM'
+lap plan --validate "$work/steps.csv" --json
+has 'a GPU in whatever case it is named' "$status$err$out" '0{"' '"class":"counted"'
+for card in 'H100 PCIe' 'H100 NVL' V100; do
+    row gpu "$card"
+    lap plan --validate "$work/steps.csv" --json
+    has "a $card, which nothing describes: no plan, status 1" "$status$err$out" '1{"' 'there is no description of its GPU' '"refused":1'
+done
+has '... and no error either: none would be the best' "$out" '"rows":0,"median_error":null,"p90_error":null,"within_20_percent":null,"fsdp":{"rows":0,"median_error":null'
+lap plan --validate "$work/steps.csv" --gpu h100-sxm --json
+has '... unless --gpu says what to take for it' "$status$err$out" '0{"' '"class":"other"'
 row source 'Our own cluster' note 'FSDP'
 { printf '\357\273\277' && cat "$work/steps.csv"; } >"$work/marked.csv"
 lap plan --validate "$work/marked.csv" --json

@@ -88,7 +88,7 @@ static const lap_option_t options[NOPTIONS] = {
     [TRACE] = LAP_OPTION_TRACE("that step, a rank for each of the pipeline"),
     [TOP] = {0, "top", "COUNT", "grids to show", "10"},
     [PRICE] = {0, "price", "MONEY", "of a GPU for an hour: what a step and a billion tokens cost", NULL},
-    [POWER] = {0, "power", "WATTS", "of a GPU and its share of the rest: the energy of a step", NULL},
+    [POWER] = {0, "power", "WATTS", "of a GPU and its share of the rest: the energy of a step (default: of the GPU alone, as its description has it)", NULL},
     [VALIDATE] = {0, "validate", "FILE.csv", "plan published steps instead, and show the errors", NULL},
     [JSON] = LAP_OPTION_JSON,
 };

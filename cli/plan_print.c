@@ -29,9 +29,15 @@ static void print_grid(const lap_plan_config_t *config)
 
 /* ---- what it costs ---- */
 
+/* Of a GPU: without --power its own limit, if the description has it; 0: not known. */
+static double watts(const lap_plan_request_t *request)
+{
+    return request->power_w > 0 ? request->power_w : request->machine.power_w;
+}
+
 static double energy_j(const lap_plan_request_t *request, const lap_plan_result_t *result)
 {
-    return request->power_w * (double)request->config.gpus * result->seconds;
+    return watts(request) * (double)request->config.gpus * result->seconds;
 }
 
 static double money(const lap_plan_request_t *request, const lap_plan_result_t *result)
@@ -45,9 +51,10 @@ static void print_costs(const lap_plan_request_t *request, const lap_plan_result
     if (request->price > 0)
         printf("cost      %.2f a step, %.2f a billion tokens\n", money(request, result),
                money(request, result) / tokens * 1e9);
-    if (request->power_w > 0)
-        printf("energy    %.2f kWh a step, %.1f kWh a billion tokens\n",
-               energy_j(request, result) / 3.6e6, energy_j(request, result) / 3.6e6 / tokens * 1e9);
+    if (watts(request) > 0)
+        printf("energy    %.2f kWh a step, %.1f kWh a billion tokens%s\n",
+               energy_j(request, result) / 3.6e6, energy_j(request, result) / 3.6e6 / tokens * 1e9,
+               request->power_w > 0 ? "" : ", of GPUs alone at their limit");
 }
 
 /* ---- the table ---- */
@@ -187,7 +194,7 @@ static void json_choice(const lap_plan_request_t *request, const lap_plan_choice
                result->larger_buckets ? "true" : "false");
     if (request->price > 0)
         printf(",\"cost\":%.9g", money(request, result));
-    if (request->power_w > 0)
+    if (watts(request) > 0)
         printf(",\"energy_j\":%.9g", energy_j(request, result));
     printf("}");
 }

@@ -107,6 +107,16 @@ is '... and buckets' "$(sends 66 0 --tp 1)" "$(sends 0 0 --tp 1)"
 
 grid="plan --model llama-70b --gpus 64 --global-batch 128 --tp 4 --pp 4 --cp 2 --virtual-pp 5 --micro-batch 1 --recompute none"
 # shellcheck disable=SC2086
+lap $grid --explain
+has 'the energy of a step follows from the power of the description' "$out" 'kWh a billion tokens, of GPUs alone at their limit'
+# shellcheck disable=SC2086
+limit_j=$("$LAP" $grid --json | grep -o '"energy_j":[0-9.]*') given_j=$("$LAP" $grid --power 700 --json | grep -o '"energy_j":[0-9.]*')
+is '... which is that of --power 700 for an H100' "$limit_j" "$given_j"
+sed '/^power_w/d' "$machines/h100-sxm.yaml" >"$work/no_power.yaml"
+# shellcheck disable=SC2086
+lap $grid --explain --gpu "$work/no_power.yaml"
+is '... and where it has none there is no energy' "$status $(grep -c ^energy <<<"$out")" '0 0'
+# shellcheck disable=SC2086
 lap $grid --explain --price 2 --power 1000
 has 'one grid: where time and memory go' "$out" 'tp 4, pp 4, cp 2, dp 2; interleaved, 5 stages a rank, 64 micro-batches of 1' \
     'pp bubble' 'optimizer' 'activations' 'it fits' 'attention counted causal' 'a billion tokens' 'kWh'

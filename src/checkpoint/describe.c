@@ -74,18 +74,44 @@ void lap_ckpt_describe(const lap_nn_t *nn, lap_ckpt_fields_t *fields_p)
     }
 }
 
-/* The number of a key, wherever it is in a text of JSON. */
-static bool find_number(const char *text, const char *key, double *number_p)
+/* What follows a key, wherever it is in a text of JSON; NULL: it is not there. */
+static const char *find_key(const char *text, const char *key)
 {
-    char quoted[40], *end;
+    char quoted[40];
     snprintf(quoted, sizeof(quoted), "\"%s\"", key);
     const char *at = strstr(text, quoted);
     if (!at)
-        return false;
+        return NULL;
     at += strlen(quoted);
-    at += strspn(at, " \t\r\n:");
+    return at + strspn(at, " \t\r\n:");
+}
+
+static bool find_number(const char *text, const char *key, double *number_p)
+{
+    char *end;
+    const char *at = find_key(text, key);
+    if (!at)
+        return false;
     *number_p = strtod(at, &end);
     return end > at;
+}
+
+/* Hugging Face's "gelu" is that of the error function: ours is that of tanh, as GPT-2's. */
+static void add_activation(lap_ckpt_fields_t *fields, const char *at)
+{
+    static const char *const names[][2] = {
+        {"gelu_new", "gelu"}, {"gelu_pytorch_tanh", "gelu"}, {"silu", "swiglu"},
+        {"swish", "swiglu"},  {"gelu", "gelu with erf"},
+    };
+    char name[LAP_CKPT_VALUE] = "";
+    if (!at || sscanf(at, "\"%31[^\"]\"", name) != 1)
+        return;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(name, names[i][0]) == 0) {
+            lap_ckpt_add_field(fields, "activation", names[i][1]);
+            return;
+        }
+    lap_ckpt_add_field(fields, "activation", name);
 }
 
 void lap_ckpt_read_config(const char *dir, lap_ckpt_fields_t *fields_p)
@@ -112,6 +138,8 @@ void lap_ckpt_read_config(const char *dir, lap_ckpt_fields_t *fields_p)
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         if (find_number(text, keys[i][0], &number))
             lap_ckpt_add_field(fields_p, keys[i][1], lap_single_text((float)number, value));
+    add_activation(fields_p, find_key(text, "activation_function"));
+    add_activation(fields_p, find_key(text, "hidden_act"));
 }
 
 bool lap_ckpt_differs(const lap_ckpt_fields_t *theirs, const lap_ckpt_fields_t *ours, char *text,

@@ -153,9 +153,11 @@ static lap_status_t check_tensors(const lap_ckpt_layout_t *layout, const lap_ckp
         }
     if (!first)
         return LAP_OK;
-    return lap_error(LAP_ERR_INVALID,
-                     "'%s' has tensor '%s', which these layers do not have (nor %zu others)",
-                     has->path, first, unused - 1);
+    char more[48] = "";
+    if (unused > 1)
+        snprintf(more, sizeof(more), " (nor %zu others)", unused - 1);
+    return lap_error(LAP_ERR_INVALID, "'%s' has tensor '%s', which these layers do not have%s",
+                     has->path, first, more);
 }
 
 /* Reads this rank's pieces of all sets of a file of ours. */

@@ -48,6 +48,14 @@ refuses '... each' 'epsilon is 1e-06 in the checkpoint and 1e-05 here' "${llama[
 lap train "${llama[@]}" --rope-theta 12345 --norm-epsilon 1e-6 --load other --save again
 is '... which options give' "$status" 0
 ok '... and checkpoints have' grep -q '"rms_norm_eps":9.99999997e-07,"rope_theta":12345' again/step-00000001/config.json
+sed 's/"hidden_act":"silu"/"hidden_act": "gelu"/' llama/step-00000002/config.json >other/config.json
+refuses 'another activation' 'activation is gelu with erf in the checkpoint and swiglu here' "${llama[@]}" --load other
+sed 's/"hidden_act":"silu"/"hidden_act": "relu2"/' llama/step-00000002/config.json >other/config.json
+refuses '... one that nobody here has' 'activation is relu2 in the checkpoint and swiglu here' "${llama[@]}" --load other
+lap train "${gpt[@]}" --tied=no --iters 1 --save untied
+rm untied/step-00000001/{manifest,config}.json untied/step-00000001/optimizer.safetensors
+refuses 'a head of its own' "has tensor 'lm_head.weight', which these layers do not have" "${gpt[@]}" --iters 1 --load untied/step-00000001
+is '... and nothing else' "$(grep -c '(nor' <<<"$err")" 0
 lap train "${gpt[@]}" --max-positions 40 --iters 1 --save wide
 ok 'learned positions beyond a sequence' grep -q '"n_positions":40' wide/step-00000001/config.json
 refuses '... are loaded as they are' "tensor 'transformer.wpe.weight' is [40, 48]" "${gpt[@]}" --iters 2 --load wide

@@ -113,7 +113,7 @@ static lap_status_t step(rank_t *rank, int number, double *loss_p, double *norm_
         }
         targets[seq / 2] = -1; /* has no loss */
         lap_nn_accumulate(rank->nn, micro + 1 < own);
-        lap_model_samples(rank->nn, (uint64_t)(number * SEQUENCES + first));
+        lap_model_samples(rank->nn, (uint64_t)number * SEQUENCES + (uint64_t)first);
         status = lap_model_forward(rank->nn, seq, tokens, targets);
         if (status == LAP_OK)
             status = lap_model_backward(rank->nn);

@@ -220,6 +220,12 @@ lap_status_t lap_train_add_loss(lap_train_model_t *model);
 /* Waits for the replicas. Writes the loss, as the mean of all micro-batches and replicas. */
 lap_status_t lap_train_sync(lap_train_model_t *model, double *loss_p);
 
+/* Whether steps compute the norm of the gradients: to clip by it, or for what it tells of a scale that changes. */
+static inline bool lap_train_has_norm(const lap_train_t *train)
+{
+    return train->optimizer.clip_norm > 0 || train->dynamic;
+}
+
 /* Makes a step, if it has not been made, and waits for it. Writes the norm of the gradients, and what came of the scale. */
 typedef struct lap_train_iteration lap_train_iteration_t;
 lap_status_t lap_train_step(lap_train_model_t *model, lap_train_iteration_t *iteration);
@@ -308,7 +314,7 @@ const char *lap_train_row_name(int row);
 
 struct lap_train_iteration {
     double loss;    /* of all replicas */
-    double norm;    /* of the gradients; 0: not computed */
+    double norm;    /* of the gradients; without lap_train_has_norm 0 */
     double scale;   /* of its loss, */
     bool skipped;   /* which was too large: no step was made */
     uint64_t skips; /* so far */

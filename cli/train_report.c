@@ -383,7 +383,8 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
         const lap_train_iteration_t *own = &result->iterations[i];
         printf(isfinite(own->loss) ? "%s{\"loss\":%.17g" : "%s{\"loss\":null", i ? "," : "",
                own->loss);
-        printf(isfinite(own->norm) ? ",\"grad_norm\":%.17g" : ",\"grad_norm\":null", own->norm);
+        const bool known = lap_train_has_norm(train) && isfinite(own->norm);
+        printf(known ? ",\"grad_norm\":%.17g" : ",\"grad_norm\":null", own->norm);
         printf(",\"ms\":%.6g,", ms(own->seconds));
         print_json_comm(own, LAP_TRAIN_ALL);
         printf(",\"passes_ms\":%.6g,\"issue_ms\":%.6g,\"traced\":%s", ms(own->passes),

@@ -108,7 +108,7 @@ static void print_json(const lap_train_t *train, const lap_train_result_t *resul
 {
     printf("{\"step\":%d", step);
     print_number("loss", it->loss, "%.17g");
-    print_number("grad_norm", it->norm, "%.17g");
+    print_number("grad_norm", lap_train_has_norm(train) ? it->norm : NAN, "%.17g");
     print_number("lr", lap_optimizer_rate(&train->optimizer, (size_t)step), "%.9g");
     if (train->dynamic) {
         print_number("loss_scale", it->scale, "%.17g");
@@ -147,7 +147,7 @@ void lap_train_say_step(const lap_train_t *train, const lap_group_t *world,
                         const lap_train_result_t *result, int step, const char *way,
                         const lap_train_iteration_t *it)
 {
-    char comm[400] = "", mfu[32] = "", scale[64] = "";
+    char comm[400] = "", mfu[32] = "", norm[32] = "", scale[64] = "";
     if (lap_group_rank(world) != 0)
         return;
     lap_train_progress_end(train, world);
@@ -161,13 +161,15 @@ void lap_train_say_step(const lap_train_t *train, const lap_group_t *world,
     if (result->peak > 0)
         snprintf(mfu, sizeof(mfu), ", MFU %.1f %%",
                  100 * lap_train_mfu(train, result, it->seconds));
+    if (lap_train_has_norm(train))
+        snprintf(norm, sizeof(norm), ", norm %.4g", it->norm);
     if (train->dynamic)
         snprintf(scale, sizeof(scale), ", scale %g%s (%" PRIu64 " skipped)", it->scale,
                  it->skipped ? " was too large" : "", it->skips);
     lap_train_say(train, world,
-                  "Step %d/%d%s: loss %.6f, norm %.4g, lr %.4g%s, %.4g ms, %.0f tokens/s, "
+                  "Step %d/%d%s: loss %.6f%s, lr %.4g%s, %.4g ms, %.0f tokens/s, "
                   "%.3g TFLOP/s%s, %.0f MiB%s",
-                  step, train->iters, way, it->loss, it->norm,
+                  step, train->iters, way, it->loss, norm,
                   lap_optimizer_rate(&train->optimizer, (size_t)step), scale, it->seconds * 1e3,
                   lap_train_tokens(train) / it->seconds, result->flops / it->seconds * 1e-12, mfu,
                   memory_mib(train), comm);

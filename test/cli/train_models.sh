@@ -62,6 +62,20 @@ refuse '--hidden-dropout is for language models' --hidden-dropout 0.1
 refuse "--hidden-dropout is '-0.1'; expected a number from 0 to less than 1" --model gpt --hidden-dropout -0.1
 refuse "--attention-dropout is '1'; expected a number from 0 to less than 1" --model gpt --attention-dropout 1
 
+# ---- norms of gradients ----
+
+tiny='--model gpt --hidden 16 --heads 2 --vocab 30 --layers 1 --seq 8 --batch 2 --iters 2 --tp 1 --no-predict'
+# shellcheck disable=SC2086
+{
+    lap train $tiny --clip-grad 0 --json
+    is 'a norm that is not computed is not known' "$status $(grep -oE '"grad_norm":[^,]+' <<<"$out" | sort -u)" '0 "grad_norm":null'
+    lap train $tiny --clip-grad 0
+    has '... and is left out of what is printed' "$status $out" '0 ' 'Step 2/2: loss ' ', lr '
+    is '... and nothing else is' "$(grep -c ', norm ' <<<"$out")" 0
+    lap train $tiny --clip-grad 0 --loss-scale dynamic --json
+    is 'a scale that changes needs the norm' "$status $(grep -c '"grad_norm":[0-9]' <<<"$out")" '0 3'
+}
+
 # ---- numbers ----
 
 lap train --model gpt2-124m --layers 1 --hidden 128 --seq 8 --vocab 99 --tp 1 --iters 1 --json

@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from ctypes import byref, c_void_p
-from typing import Any, Callable, List, Optional, Tuple, Union
+from typing import Any, Callable, List, Optional, Tuple, TypeVar, Union
 
 from lapstrake._abi import ALLGATHER, BARRIER, Bootstrap, DType, Kind, OpArgs, OpDesc, Tensor, WorldOptions
 from lapstrake._library import check, library
@@ -39,6 +39,9 @@ def _destroy(destroy: Callable[[int], None], handles: List[int], lock: threading
             destroy(handles.pop())
     else:
         handles.clear()
+
+
+_Self = TypeVar("_Self", bound="_Object")
 
 
 class _Object:
@@ -83,7 +86,7 @@ class _Object:
         self.check()
         return self._handles[0]
 
-    def __enter__(self) -> Any:
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(self, *unused: object) -> None:

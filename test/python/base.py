@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import typing
 import unittest
 from pathlib import Path
 
@@ -35,6 +36,12 @@ def run(ranks, body, **environment):
 
 
 class Base(unittest.TestCase):
+    def test_types_within_with(self):
+        """A checker of types knows what `with World() as world` gives."""
+        for kind in (lap.World, lap.Op):
+            hints = typing.get_type_hints(kind.__enter__)
+            self.assertIs(hints["self"], hints["return"])
+
     def test_a_world_of_one(self):
         with lap.World() as world:
             self.assertEqual((world.rank, world.size, world.group.size), (0, 1, 1))

@@ -27,9 +27,9 @@ class UserBufferQuantizationMode(Enum):
 Configs = Union[Dict[str, Any], List[Dict[str, Any]], None]
 
 
-def initialize_ub(shape: Sequence[int], tp_size: int, use_fp8: bool = False, quantization_modes: Optional[list] = None,
-                  dtype: torch.dtype = torch.bfloat16, ub_cfgs: Configs = None,
-                  bootstrap_backend: Optional[str] = None, with_cublasmp: bool = False) -> None:
+def initialize_ub(shape: Sequence[int], tp_size: int, use_fp8: bool = False,
+                  quantization_modes: Optional[List[Any]] = None, dtype: torch.dtype = torch.bfloat16,
+                  ub_cfgs: Configs = None, bootstrap_backend: Optional[str] = None, with_cublasmp: bool = False) -> None:
     """Sets the overlap rules of modules that are made from now on, for groups of `tp_size` ranks. Local.
 
     `ub_cfgs` maps names of GEMMs ("qkv_fprop", "fc2_dgrad", ...) to their fields ("method", "num_splits", ...), as for

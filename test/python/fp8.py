@@ -268,6 +268,13 @@ class Fp8(Case):
     def test_frozen(self):
         self.on((2,), frozen)
 
+    def test_kinds_of_recipes(self):
+        """Scripts for TransformerEngine ask a recipe what it is."""
+        for recipe, delayed in ((DelayedScaling(), True), (Float8CurrentScaling(), False)):
+            self.assertEqual((recipe.delayed(), recipe.float8_current_scaling()), (delayed, not delayed))
+            self.assertTrue(recipe.float8_per_tensor_scaling())
+            self.assertFalse(recipe.mxfp8() or recipe.float8_block_scaling() or recipe.nvfp4() or recipe.custom())
+
     def test_scales(self):
         for dtype, most in ((E4M3, 448.0), (E5M2, 57344.0)):
             for amax in (most, most * 1.001, most / 2, 1.0, 0.3, 1e-12, 3e15):

@@ -228,6 +228,18 @@ def named(rank, ranks):
         raise AssertionError(module.tp_group)
 
 
+def tied(rank, ranks):
+    """The gradient of a parameter that two modules share is summed once."""
+    one, two = (lap.LayerNormMLP(4, 8, sequence_parallel=True, set_parallel_mode=True, tp_group=dist.group.WORLD,
+                                 device=DEVICE) for _ in range(2))
+    two.layer_norm_weight, model = one.layer_norm_weight, torch.nn.Sequential(one, two)
+    model(torch.randn(2, 4)).sum().backward()
+    whole = one.layer_norm_weight.grad.clone()
+    dist.all_reduce(whole)
+    lap.reduce_sequence_parallel_gradients(model)
+    close("d layer_norm_weight", one.layer_norm_weight.grad, whole)
+
+
 def narrow(rank, ranks):
     """One feature a rank, one column, few rows or none: gradients in bulk, too."""
     for features, columns, rows in ((ranks, 3, 2), (ranks, 1, 1), (2 * ranks, 3, 0), (ranks, 1, 0)):
@@ -293,6 +305,9 @@ class Modules(Case):
 
     def test_named(self):
         self.on((2,), named)
+
+    def test_tied(self):
+        self.on((2,), tied)
 
     def test_narrow(self):
         self.on((2,), narrow)

@@ -140,6 +140,12 @@ class Transformer(Case):
              lambda: whole(torch.randn(ROWS, BATCH, HIDDEN), checkpoint_core_attention=True)),
             (TypeError, "TransformerLayer.forward has no argument 'atention_mask'",
              lambda: whole(torch.randn(ROWS, BATCH, HIDDEN), atention_mask=None)),
+            (lapstrake.InvalidArgument, "hidden_states is [8, 12], expected [s, b, hidden_size]",
+             lambda: whole(torch.randn(ROWS, HIDDEN))),
+            (lapstrake.InvalidArgument, "attention_mask is torch.int64, expected torch.bool",
+             lambda: whole(torch.randn(ROWS, BATCH, HIDDEN), torch.zeros(ROWS, ROWS).long(), "arbitrary")),
+            (lapstrake.InvalidArgument, "attention_mask is [3, 1, 8, 8], expected [2, 4, 8, 8]",
+             lambda: whole(torch.randn(ROWS, BATCH, HIDDEN), torch.zeros(3, 1, ROWS, ROWS).bool(), "arbitrary")),
             (lapstrake.InvalidArgument, "attention_mask is not given",
              lambda: mha(torch.randn(ROWS, BATCH, HIDDEN), attn_mask_type="arbitrary")),
         ):

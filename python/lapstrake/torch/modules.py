@@ -379,12 +379,14 @@ def reduce_sequence_parallel_gradients(module: nn.Module) -> None:
     With sequence parallelism these are the norms and the biases of row-parallel layers. Call it after backward and
     before the optimizer, as Megatron does by itself. Collective over the tensor-parallel groups of the modules.
     """
+    done = set()  # modules may share a parameter
     for part in module.modules():
         if isinstance(part, _Parallel) and part.sequence_parallel:
             # By their names: copies, and what load_state_dict assigns, have lost the attribute that Megatron looks for.
             for name in part._whole:
                 parameter = getattr(part, name, None)
-                if parameter is not None and parameter.grad is not None:
+                if parameter is not None and parameter.grad is not None and parameter not in done:
+                    done.add(parameter)
                     gradient = parameter.grad  # of FSDP a DTensor: the same part of it on all tensor-parallel ranks
                     local = getattr(gradient, "to_local", None)
                     dist.all_reduce(local() if local else gradient, group=part.tp_group)

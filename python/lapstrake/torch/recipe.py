@@ -38,6 +38,18 @@ class Recipe:
         """Whether scales are those of the matrix itself."""
         return issubclass(cls, Float8CurrentScaling)
 
+    @classmethod
+    def float8_per_tensor_scaling(cls) -> bool:
+        """Whether a matrix has one scale: always."""
+        return True
+
+    @classmethod
+    def mxfp8(cls) -> bool:
+        """Whether blocks of a matrix have scales of their own, here and in the next ones: never."""
+        return False
+
+    float8_block_scaling = nvfp4 = custom = mxfp8
+
     def _check(self, **refused: Any) -> None:
         if self.fp8_format not in (Format.HYBRID, Format.E4M3):
             raise Unsupported(f"fp8_format is {self.fp8_format}, expected Format.HYBRID or Format.E4M3")

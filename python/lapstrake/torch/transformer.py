@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lapstrake.errors import InvalidArgument, Unsupported
+from lapstrake.torch._matrix import shape_of
 from lapstrake.torch.modules import Device, Init, LayerNormLinear, LayerNormMLP, Linear, _Parallel, _refuse, _share
 
 _MASKS = ("no_mask", "causal", "arbitrary", "padding", "padding_causal")
@@ -38,6 +39,15 @@ def _refuse_others(where: str, others: Dict[str, Any]) -> None:
         if isinstance(value, Tensor) or value not in _NOTHING[name]:
             what = "a tensor" if isinstance(value, Tensor) else repr(value)
             raise Unsupported(f"{name} of {where} is {what}, expected {_NOTHING[name][0]!r}: it is not supported")
+
+
+def _check_mask(mask: Tensor, shape: Tuple[int, ...]) -> None:
+    """A mask is True where nothing is attended to, and fits the scores of `shape`, [b, heads, s, s]."""
+    if mask.dtype != torch.bool:
+        raise InvalidArgument(f"attention_mask is {mask.dtype}, expected torch.bool: True where nothing is attended to")
+    if mask.dim() > 4 or any(size not in (1, whole) for size, whole in zip(mask.shape[::-1], shape[::-1])):
+        raise InvalidArgument(f"attention_mask is {shape_of(mask)}, expected {list(shape)}, with 1 for what is the same "
+                              "for all")
 
 
 def _rotated(heads: Tensor, angles: Tensor) -> Tensor:
@@ -129,6 +139,9 @@ class MultiheadAttention(_Parallel):
         Other arguments of TransformerEngine are refused, unless they ask for nothing.
         """
         _refuse_others("MultiheadAttention.forward", {"encoder_output": encoder_output, **others})
+        if hidden_states.dim() != 3:
+            order = "[s, b, hidden_size]" if self.qkv_format == "sbhd" else "[b, s, hidden_size]"
+            raise InvalidArgument(f"hidden_states is {shape_of(hidden_states)}, expected {order}")
         mixed = self.layernorm_qkv(hidden_states) if self.input_layernorm else self.qkv(hidden_states)
         normed = None
         if self.return_layernorm_output:
@@ -167,6 +180,7 @@ class MultiheadAttention(_Parallel):
             key, value = (part.repeat_interleave(self.queries, 1) for part in (key, value))
         causal = mask_type in ("causal", "padding_causal")
         if mask is not None:
+            _check_mask(mask, (*query.shape[:3], key.shape[2]))
             mask = ~mask
             if causal:
                 mask = mask & torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=mask.device).tril()

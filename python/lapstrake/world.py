@@ -117,7 +117,7 @@ class World(_Object):
         Ranks of several hosts are connected over TCP, at any port.
 
         `allgather` takes the bytes of this rank, and returns those of all ranks, in the order of ranks, joined.
-        An exception of a callback is the cause of the one that this raises.
+        An exception of a callback is the cause of the one that this raises; a KeyboardInterrupt is raised itself.
         """
         failures: List[BaseException] = []
 
@@ -149,6 +149,8 @@ class World(_Object):
         try:
             check(status)
         except Exception as failure:
+            if failures and not isinstance(failures[0], Exception):  # Ctrl-C
+                raise failures[0] from None
             raise failure from (failures[0] if failures else None)
         world = cls.__new__(cls)
         _Object.__init__(world, handle.value or 0, "lap_world_destroy", None)

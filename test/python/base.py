@@ -36,6 +36,13 @@ def run(ranks, body, **environment):
 
 
 class Base(unittest.TestCase):
+    def test_a_callback_that_is_interrupted(self):
+        def interrupt(mine):
+            raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt):
+            lap.World.connect(0, 2, interrupt, lambda: None)
+
     def test_types_within_with(self):
         """A checker of types knows what `with World() as world` gives."""
         for kind in (lap.World, lap.Op):

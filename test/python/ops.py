@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import unittest
 
 import torch
@@ -17,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import lapstrake
 import lapstrake.torch as lap
 from lapstrake.torch import _groups
-from torch_ranks import DEVICE, Case, import_compiler, part, same, small
+from torch_ranks import DEVICE, Case, fails, import_compiler, part, same, small
 
 ops = torch.ops.lapstrake
 
@@ -226,17 +225,6 @@ def rows_change(rank, ranks):
                   if key[0] == lapstrake.Kind.AG_GEMM and key[-1]]
     if capacities != [5 * ranks]:
         raise AssertionError(f"capacities {capacities}")
-
-
-def fails(error, text, call, *arguments, **options):
-    """Fails unless the call raises this error with this text."""
-    try:
-        call(*arguments, **options)
-    except error as failure:
-        if text not in str(failure):
-            raise AssertionError(f"'{failure}' does not say '{text}'") from failure
-        return
-    raise AssertionError(f"nothing was raised, expected {error.__name__} with '{text}'")
 
 
 def misuse(rank, ranks):
@@ -450,25 +438,6 @@ def forks(rank, ranks):
     same("the parent", lap.all_gather_matmul(A, [B], 0, method="ring")[1][0], torch.full((2 * ranks, 3), 4.0))
 
 
-def killed(rank, ranks):
-    """A rank dies; the others learn of it in the next operator."""
-    A, B = torch.ones(2, 4), torch.ones(4, 3)
-    lap.all_gather_matmul(A, [B], 0, method="ring")
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    begun = time.monotonic()
-    x = A.clone().requires_grad_()
-    try:
-        for _ in range(100):
-            lap.all_gather_matmul(x, [B], 0, method="ring")
-        lap.synchronize()  # calls on a GPU have not been waited for
-    except lapstrake.PeerLost as failure:
-        seconds = time.monotonic() - begun
-        fails(lapstrake.PeerLost, "rank 1", lap.all_gather_matmul, A, [B], 0, method="ring")
-        return seconds, str(failure)
-    raise AssertionError("nothing was raised")
-
-
 def hosts(rank, ranks):
     """Two ranks on each of two hosts, which are this machine twice, and hosts of one rank: over TCP."""
     for ranks_per_host in (2, 1):
@@ -477,28 +446,6 @@ def hosts(rank, ranks):
         scatter(rank, ranks, torch.float32, 0, True, "sum", {"method": "ring"})
         reduce(rank, ranks, torch.float32, "auto")
         lap.close()
-
-
-def killed_elsewhere(rank, ranks):
-    """A rank of another host dies."""
-    os.environ["LAP_NODE"] = str(rank)
-    return killed(rank, ranks)
-
-
-def killed_in_backward(rank, ranks):
-    """A rank dies between forward and backward."""
-    x = torch.ones(2, 4, requires_grad=True)
-    _, (y,) = lap.all_gather_matmul(x, [torch.ones(4, 3)], 0, method="ring")
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def backward():
-        y.sum().backward()
-        lap.synchronize()
-    fails(lapstrake.PeerLost, "rank 1", backward)
-
-
-killed.leaves = killed_elsewhere.leaves = killed_in_backward.leaves = True  # gloo's own end would wait
 
 
 class Ops(Case):
@@ -548,17 +495,6 @@ class Ops(Case):
     @unittest.skipIf(DEVICE == "cuda", "GPUs of several hosts need NCCL")
     def test_hosts(self):
         self.on((4,), hosts)
-
-    def test_a_killed_rank(self):
-        for body in (killed, killed_elsewhere) if DEVICE == "cpu" else (killed,):
-            results = self.on((3,), body, killed=[1])
-            for rank in (0, 2):
-                seconds, sentence = results[rank]
-                self.assertIn("rank 1", sentence)
-                self.assertLess(seconds, 10)
-
-    def test_a_rank_killed_in_backward(self):
-        self.on((3,), killed_in_backward, killed=[1])
 
     def test_another_pytorch(self):
         """Names that PyTorch does not promise may be gone: then it dispatches every call."""

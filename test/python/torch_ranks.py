@@ -96,6 +96,17 @@ def same(name, ours, theirs):
         raise AssertionError(f"{name}: {ours} is not {theirs}")
 
 
+def fails(error, text, call, *arguments, **options):
+    """Fails unless the call raises this error with this text."""
+    try:
+        call(*arguments, **options)
+    except error as failure:
+        if text not in str(failure):
+            raise AssertionError(f"'{failure}' does not say '{text}'") from failure
+        return
+    raise AssertionError(f"nothing was raised, expected {error.__name__} with '{text}'")
+
+
 class Case(unittest.TestCase):
     """A test whose ranks are processes."""
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group
 
 from lapstrake._abi import Algorithm, DType, Kind, Layout, OpArgs, Tensor
-from lapstrake.errors import InvalidArgument, Unsupported
+from lapstrake.errors import InvalidArgument, PeerLost, SystemFailure, Unsupported
 from lapstrake.world import Op, World
 
 GroupLike = Union[str, "dist.ProcessGroup", None]
@@ -203,6 +203,14 @@ def _connect(group: Any, device: torch.device) -> World:
             gpu = world.gpu()
             world.close()
             raise InvalidArgument(f"a tensor is on {device}, but LAP_GPU says that this rank's GPU is {gpu}")
+    except SystemFailure as failure:
+        cause = failure.__cause__
+        if cause is None:
+            raise
+        # Only words of gloo tell a rank that has died from other failures of the group.
+        lost = any(words in str(cause) for words in ("closed by peer", "reset by peer", "Broken pipe"))
+        raise (PeerLost if lost else SystemFailure)(f"group '{group.group_name}' failed while its ranks were connected: "
+                                                    f"{cause}") from cause
     finally:
         if device.type == "cuda" and not given:
             del os.environ["LAP_GPU"]

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of PyTorch that are killed: before the first operator, between two, and in backward. The others learn it."""
+
+import os
+import signal
+import time
+import unittest
+
+import torch
+
+import lapstrake
+import lapstrake.torch as lap
+from torch_ranks import DEVICE, Case, fails
+
+
+def killed(rank, ranks):
+    """A rank dies; the others learn of it in the next operator."""
+    A, B = torch.ones(2, 4), torch.ones(4, 3)
+    lap.all_gather_matmul(A, [B], 0, method="ring")
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begun = time.monotonic()
+    x = A.clone().requires_grad_()
+    try:
+        for _ in range(100):
+            lap.all_gather_matmul(x, [B], 0, method="ring")
+        lap.synchronize()  # calls on a GPU have not been waited for
+    except lapstrake.PeerLost as failure:
+        seconds = time.monotonic() - begun
+        fails(lapstrake.PeerLost, "rank 1", lap.all_gather_matmul, A, [B], 0, method="ring")
+        return seconds, str(failure)
+    raise AssertionError("nothing was raised")
+
+
+def killed_elsewhere(rank, ranks):
+    """A rank of another host dies."""
+    os.environ["LAP_NODE"] = str(rank)
+    return killed(rank, ranks)
+
+
+def killed_in_backward(rank, ranks):
+    """A rank dies between forward and backward."""
+    x = torch.ones(2, 4, requires_grad=True)
+    _, (y,) = lap.all_gather_matmul(x, [torch.ones(4, 3)], 0, method="ring")
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def backward():
+        y.sum().backward()
+        lap.synchronize()
+    fails(lapstrake.PeerLost, "rank 1", backward)
+
+
+def killed_before(rank, ranks):
+    """A rank dies before the first operator: it is the process group that fails."""
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    fails(lapstrake.PeerLost, "group '0' failed while its ranks were connected", lap.all_gather_matmul, torch.ones(2, 4),
+          [torch.ones(4, 3)], 0)
+
+
+for body in (killed, killed_elsewhere, killed_in_backward, killed_before):
+    body.leaves = True  # gloo's own end would wait
+
+
+class Killed(Case):
+    def test_a_killed_rank(self):
+        for body in (killed, killed_elsewhere) if DEVICE == "cpu" else (killed,):
+            results = self.on((3,), body, killed=[1])
+            for rank in (0, 2):
+                seconds, sentence = results[rank]
+                self.assertIn("rank 1", sentence)
+                self.assertLess(seconds, 10)
+
+    def test_a_rank_killed_in_backward(self):
+        self.on((3,), killed_in_backward, killed=[1])
+
+    def test_a_rank_killed_before(self):
+        self.on((3,), killed_before, killed=[1])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -17,6 +17,7 @@
 #define COLS ((size_t)4096)
 #define HOST_ROWS ((size_t)1 << 10)
 #define FAR_ROWS ((size_t)16 << 10)
+#define LONGEST_S 0.1 /* that a bucket is on the wire */
 #define MOST_PART 1.0 /* of the GEMMs of a rank */
 #define MOST_GEMMS 64
 
@@ -34,6 +35,18 @@ typedef struct beside {
 } beside_t;
 
 /* ---- a bucket ---- */
+
+/* A slow link has a smaller one, with a row for each rank at least; all ranks have the same. */
+static lap_status_t choose_rows(beside_t *beside, const lap_machine_t *machine)
+{
+    const double size = beside->group->size;
+    double rows = beside->engine->device->ops->transport ? FAR_ROWS : HOST_ROWS;
+    rows = fmin(rows, LONGEST_S * lap_wire_rate(&machine->nvlink) / (COLS * sizeof(float)));
+    rows = fmax(rows, size);
+    LAP_TRY(lap_group_min(beside->group, &rows));
+    beside->rows = (size_t)rows;
+    return LAP_OK;
+}
 
 static lap_op_desc_t describe(const beside_t *beside, int call)
 {
@@ -178,9 +191,9 @@ lap_status_t lap_machine_measure_beside(lap_world_t *world, lap_link_t link,
 {
     beside_t beside = {.group = lap_world_group(world), .load = load};
     LAP_TRY(lap_engine_get(world, &beside.engine));
-    beside.rows = beside.engine->device->ops->transport ? FAR_ROWS : HOST_ROWS;
     if (beside.group->size == 1)
         return LAP_OK;
+    LAP_TRY(choose_rows(&beside, machine));
     lap_status_t status = prepare(&beside, link);
     if (status == LAP_OK)
         status = measure_both(&beside, machine);

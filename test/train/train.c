@@ -171,7 +171,6 @@ static void test_grids(const char *dir)
     run.load = dir;
     start(&run);
     run = one_rank;
-    run.dropout = 0;
     start(&run);
     keep(&run);
     run.cp = run.pp = 2;

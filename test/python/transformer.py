@@ -126,6 +126,10 @@ class Transformer(Case):
         for error, text, make in (
             (lapstrake.InvalidArgument, "num_attention_heads is 4, expected a multiple of 3",
              lambda: lap.TransformerLayer(HIDDEN, FFN, HEADS, tp_size=3, set_parallel_mode=True)),
+            (lapstrake.InvalidArgument, "num_attention_heads is 5, expected a divisor of hidden_size, 12, or kv_channels",
+             lambda: lap.TransformerLayer(HIDDEN, FFN, 5)),
+            (lapstrake.InvalidArgument, "num_attention_heads is 0, expected a divisor of hidden_size",
+             lambda: lap.MultiheadAttention(HIDDEN, 0)),
             (lapstrake.InvalidArgument, "expected a multiple of num_gqa_groups, 3",
              lambda: lap.MultiheadAttention(HIDDEN, HEADS, num_gqa_groups=3)),
             (lapstrake.Unsupported, "layer_type is 'decoder'",

@@ -102,6 +102,9 @@ class MultiheadAttention(_Parallel):
         if self.sequence_parallel and qkv_format != "sbhd":
             raise Unsupported(f"qkv_format is '{qkv_format}' with sequence_parallel, expected 'sbhd': ranks share "
                               "dimension 0")
+        if num_attention_heads < 1 or not kv_channels and hidden_size % num_attention_heads:
+            raise InvalidArgument(f"num_attention_heads is {num_attention_heads}, expected a divisor of hidden_size, "
+                                  f"{hidden_size}, or kv_channels")
         groups = num_gqa_groups or num_attention_heads
         if groups < 1 or num_attention_heads % groups:
             raise InvalidArgument(f"num_attention_heads is {num_attention_heads}, expected a multiple of "
@@ -109,7 +112,7 @@ class MultiheadAttention(_Parallel):
         _share("num_attention_heads", num_attention_heads, self.tp_size)
         self.groups = _share("num_gqa_groups", groups, self.tp_size)  # of this rank
         self.queries = num_attention_heads // groups  # heads that share a key and a value
-        self.head_dim = kv_channels or _share("hidden_size", hidden_size, num_attention_heads)
+        self.head_dim = kv_channels or hidden_size // num_attention_heads
         self.interleaved, self.attn_mask_type = qkv_weight_interleaved, attn_mask_type
         self.attention_dropout, self.qkv_format = attention_dropout, qkv_format
         self.input_layernorm = input_layernorm

@@ -327,28 +327,30 @@ class Modules(Case):
             self.assertIn(text, str(caught.exception))
 
     def test_sentences(self):
-        self.refused(
-            (lapstrake.InvalidArgument, "out_features is 7, expected a multiple of 2",
-             lambda: lap.Linear(4, 7, tp_size=2, parallel_mode="column")),
-            (lapstrake.InvalidArgument, "ub_name is 'fc2', expected qkv or fc1",
-             lambda: lap.Linear(4, 8, tp_size=2, parallel_mode="column", ub_name="fc2")),
-            (lapstrake.InvalidArgument, "sequence_parallel is False with ub_overlap_ag",
-             lambda: lap.Linear(4, 8, tp_size=2, parallel_mode="column", ub_overlap_ag=True)),
-            (lapstrake.InvalidArgument, "parallel_mode is 'diagonal'",
-             lambda: lap.Linear(4, 8, parallel_mode="diagonal")),
-            (lapstrake.InvalidArgument, "normalization is 'BatchNorm'",
-             lambda: lap.LayerNormLinear(4, 8, normalization="BatchNorm")),
-            (lapstrake.InvalidArgument, "activation is 'gelo'", lambda: lap.LayerNormMLP(4, 8, activation="gelo")),
-            (lapstrake.Unsupported, "fuse_wgrad_accumulation is True",
-             lambda: lap.Linear(4, 8, fuse_wgrad_accumulation=True)),
-            (lapstrake.Unsupported, "with_cublasmp is True", lambda: lap.initialize_ub([8, 8], 2, with_cublasmp=True)),
-            (lapstrake.InvalidArgument, "quantization_modes has 'fp8'",
-             lambda: lap.initialize_ub([8, 8], 2, quantization_modes=["fp8"])),
-            (lapstrake.Unsupported, "ub_cfgs has 2 configurations that differ, expected one",
-             lambda: lap.initialize_ub([8, 8], 2, ub_cfgs=[{}, {"fc2_fprop": {"method": "pipeline"}}])),
-        )
-        lap.initialize_ub([8, 8], 2, ub_cfgs=[{}, {}])  # one for each quantization mode, as for TransformerEngine
-        lap.destroy_ub()
+        with torch.device("meta"):  # a process that has used a GPU cannot fork the ranks of other tests
+            self.refused(
+                (lapstrake.InvalidArgument, "out_features is 7, expected a multiple of 2",
+                 lambda: lap.Linear(4, 7, tp_size=2, parallel_mode="column")),
+                (lapstrake.InvalidArgument, "ub_name is 'fc2', expected qkv or fc1",
+                 lambda: lap.Linear(4, 8, tp_size=2, parallel_mode="column", ub_name="fc2")),
+                (lapstrake.InvalidArgument, "sequence_parallel is False with ub_overlap_ag",
+                 lambda: lap.Linear(4, 8, tp_size=2, parallel_mode="column", ub_overlap_ag=True)),
+                (lapstrake.InvalidArgument, "parallel_mode is 'diagonal'",
+                 lambda: lap.Linear(4, 8, parallel_mode="diagonal")),
+                (lapstrake.InvalidArgument, "normalization is 'BatchNorm'",
+                 lambda: lap.LayerNormLinear(4, 8, normalization="BatchNorm")),
+                (lapstrake.InvalidArgument, "activation is 'gelo'", lambda: lap.LayerNormMLP(4, 8, activation="gelo")),
+                (lapstrake.Unsupported, "fuse_wgrad_accumulation is True",
+                 lambda: lap.Linear(4, 8, fuse_wgrad_accumulation=True)),
+                (lapstrake.Unsupported, "with_cublasmp is True",
+                 lambda: lap.initialize_ub([8, 8], 2, with_cublasmp=True)),
+                (lapstrake.InvalidArgument, "quantization_modes has 'fp8'",
+                 lambda: lap.initialize_ub([8, 8], 2, quantization_modes=["fp8"])),
+                (lapstrake.Unsupported, "ub_cfgs has 2 configurations that differ, expected one",
+                 lambda: lap.initialize_ub([8, 8], 2, ub_cfgs=[{}, {"fc2_fprop": {"method": "pipeline"}}])),
+            )
+            lap.initialize_ub([8, 8], 2, ub_cfgs=[{}, {}])  # one for each quantization mode, as for TransformerEngine
+            lap.destroy_ub()
 
     def test_sentences_about_inputs(self):
         modules = [lap.Linear(8, 4, device="cpu"), lap.LayerNormLinear(8, 4, device="cpu"),

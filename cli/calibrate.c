@@ -36,13 +36,13 @@ static const lap_command_t command = {
     .usage = "[OPTIONS]",
     .summary = "Measures this machine and writes a machine description, for lap plan --gpu.",
     .details =
-        "GEMMs of several sizes and types, attention, the other kernels of layers, a step "
-        "of the\n"
-        "optimizer, memory, copies between ranks and signals are measured while all ranks do "
-        "the same,\n"
-        "which takes seconds. GPUs are brought to their power limit first, as in training. "
-        "Peaks are\n"
-        "the best rates that were measured, so efficiencies are parts of these.\n"
+        "GEMMs of several sizes and types, alone and beside communication, attention, the other\n"
+        "kernels of layers, a step of the optimizer, memory, copies between ranks and signals are\n"
+        "measured while all ranks do the same, which takes seconds. GPUs are brought to their "
+        "power\n"
+        "limit first, as in training. Peaks are the best rates that were measured, so "
+        "efficiencies\n"
+        "are parts of these.\n"
         "What is written can be changed by hand: docs/plan.md explains the keys.",
     .exit_status = "  0  the description is written\n"
                    "  1  it could not be measured or written\n"
@@ -59,6 +59,7 @@ typedef struct request {
     const char *device, *transport;
     lap_gpu_mode_t gpus;
     lap_link_t link;
+    const char *link_text; /* NULL: none */
     int ranks;
     double timeout_s;
 } request_t;
@@ -89,6 +90,7 @@ static bool parse_link(const char *text, request_t *request)
     if (link.ratio > 0)
         return lap_args_wrong(&command, "--link is '%s', expected a rate such as 2GB/s", text);
     request->link = link.link;
+    request->link_text = text;
     return true;
 }
 
@@ -116,10 +118,12 @@ static lap_status_t write_machine(const request_t *request, const lap_machine_t 
                                   int nranks)
 {
     lap_output_t output;
-    char comment[160];
+    char comment[320], link[64] = "";
+    if (request->link_text)
+        snprintf(link, sizeof(link), ", with an emulated link of %s", request->link_text);
     snprintf(comment, sizeof(comment),
-             "# Measured by lap calibrate: %d rank%s at once, device %s, transport %s.\n", nranks,
-             nranks == 1 ? "" : "s", request->device, request->transport);
+             "# Measured by lap calibrate: %d rank%s at once, device %s, transport %s%s.\n", nranks,
+             nranks == 1 ? "" : "s", request->device, request->transport, link);
     if (!request->output) {
         lap_machine_write(machine, comment, stdout);
         return LAP_OK;

@@ -62,7 +62,7 @@ static const row_t rows[] = {
     {"normalization", WORD, "norm",
      "layernorm=layernorm LayerNorm=layernorm layernorm1p=layernorm rmsnorm=rmsnorm "
      "RMSNorm=rmsnorm"},
-    {"layernorm_epsilon", NUMBER, "epsilon", NULL},
+    {"layernorm_epsilon", NUMBER, "norm-epsilon", NULL},
     {"rotary_base", NUMBER, "rope-theta", NULL},
     {"activation", WORD, "activation", "gelu=gelu swiglu=swiglu fast-swiglu=swiglu"},
     {"swiglu", WORD, "activation", "true=swiglu false=gelu"},
@@ -173,17 +173,12 @@ static config_t config_read; /* the last one */
 static lap_status_t refuse(const config_t *config, const lap_yaml_entry_t *entry,
                            const char *expected)
 {
-    const bool other = entry->kind == LAP_YAML_OTHER, list = entry->kind == LAP_YAML_LIST;
-    return lap_error(LAP_ERR_INVALID, "%s:%zu: %s is %s%s%s, expected %s", config->path,
-                     entry->line, entry->key,
-                     other  ? "an alias, or a list of more than values"
-                     : list ? "["
-                            : "'",
-                     other ? "" : entry->value,
-                     other  ? ""
-                     : list ? "]"
-                            : "'",
-                     expected);
+    char value[LAP_YAML_VALUE + 32] = "an alias or a nested list";
+    if (entry->kind != LAP_YAML_OTHER)
+        snprintf(value, sizeof(value), entry->kind == LAP_YAML_LIST ? "[%s]" : "'%s'",
+                 entry->value);
+    return lap_error(LAP_ERR_INVALID, "%s:%zu: %s is %s, expected %s", config->path, entry->line,
+                     entry->key, value, expected);
 }
 
 static void give(config_t *config, const char *option, const char *value)

@@ -314,7 +314,7 @@ const char *lap_train_row_name(int row);
 
 struct lap_train_iteration {
     double loss;    /* of all replicas */
-    double norm;    /* of the gradients; without lap_train_has_norm 0 */
+    double norm;    /* of the gradients; 0 unless lap_train_has_norm */
     double scale;   /* of its loss, */
     bool skipped;   /* which was too large: no step was made */
     uint64_t skips; /* so far */

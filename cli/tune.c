@@ -56,7 +56,8 @@ static lap_train_form_t form = {
             "defaults, auto and serial, and the fastest is written. The file says what each GEMM\n"
             "gained.\n\n"
             "What was found is in FILE.yaml.part after each method: a search that was interrupted\n"
-            "goes on there if it is started with the same options.\n\n"
+            "goes on there if it is started with the same options. Where auto had won, it chooses\n"
+            "again then.\n\n"
             "Results are stored in a cache, by machine, layer, type and version. The same search\n"
             "is then not made again, unless it has more rounds or begins with other rules; and\n"
             "lap train --auto uses the rules. --no-cache measures, and stores nothing.",
@@ -79,7 +80,7 @@ typedef struct search {
     lap_tp_overlap_t rules;    /* the best so far, */
     lap_tune_contender_t best; /* with its layer */
     double predicted;
-    int left_out, tried;
+    int left_out, tried, same;
     lap_tune_progress_t progress;
     int interrupted; /* the signal that ends it; 0: none has come */
 } search_t;
@@ -95,7 +96,7 @@ static lap_status_t settle(const lap_tune_contender_t *contender, lap_tp_overlap
         LAP_TRY(lap_nn_gemm(nn, i, &gemm));
         if (rules->rules[gemm.gemm].method == LAP_TP_AUTO &&
             lap_op_prediction(lap_nn_gemm_op(nn, i), 0, &picked, &seconds) == LAP_OK)
-            lap_tp_rule_settle(rules, gemm.gemm, picked);
+            (void)lap_tp_rule_settle(rules, gemm.gemm, picked); /* else it stays auto */
     }
     return LAP_OK;
 }
@@ -109,8 +110,25 @@ static lap_status_t crown(search_t *search)
     return lap_tune_predict(&search->best, &search->predicted);
 }
 
-/* One candidate against the best so far: fills `ratio_p`, or leaves it out: *timed_p. */
-static lap_status_t try_candidate(search_t *search, const lap_tp_overlap_t *rules, const char *what,
+/* Whether auto has chosen what the best rules have: a difference would be luck. */
+static bool is_best(const search_t *search, const lap_tp_overlap_t *rules)
+{
+    bool same = true;
+    for (int u = 0; u < LAP_TUNE_UNITS; u++) {
+        const lap_tune_unit_t *unit = &lap_tune_units[u];
+        char one[LAP_TUNE_TEXT], other[LAP_TUNE_TEXT];
+        lap_tune_words(unit, &rules->rules[unit->gemm], one);
+        lap_tune_words(unit, &search->rules.rules[unit->gemm], other);
+        same = same && strcmp(one, other) == 0;
+    }
+    return same;
+}
+
+/*
+ * One candidate against the best so far: fills `ratio_p`, or leaves it out: *timed_p. Where it has auto, its rules
+ * become those that auto has chosen.
+ */
+static lap_status_t try_candidate(search_t *search, lap_tp_overlap_t *rules, const char *what,
                                   lap_stats_t *ratio_p, bool *timed_p)
 {
     search->progress.what = what;
@@ -119,8 +137,11 @@ static lap_status_t try_candidate(search_t *search, const lap_tp_overlap_t *rule
     lap_status_t status =
         lap_tune_enter(&contender, search->tune, rules, search->groups, search->link);
     if (status == LAP_OK)
+        status = settle(&contender, rules);
+    if (status == LAP_OK)
         status = lap_tune_predict(&contender, &predicted);
-    *timed_p = search->predicted <= 0 || predicted <= SLOWER * search->predicted;
+    *timed_p = !is_best(search, rules) &&
+               (search->predicted <= 0 || predicted <= SLOWER * search->predicted);
     if (status == LAP_OK && *timed_p)
         status = lap_tune_compare(&contender, &search->best, search->tune->rounds,
                                   &search->progress, ratio_p, &search->interrupted);
@@ -213,22 +234,16 @@ static lap_status_t decide(search_t *search, int u)
         if (search->interrupted)
             return LAP_OK;
         search->tried += timed;
-        search->left_out += !timed;
+        search->same += is_best(search, &rules);
+        search->left_out += !timed && !is_best(search, &rules);
         if (timed)
             weigh(choice, c, &candidates[c], before, &ratio);
         choice->next = c + 1;
         LAP_TRY(keep(search));
     }
     if (choice->candidate >= 0) {
-        const lap_tune_candidate_t *won = &candidates[choice->candidate];
-        char after[LAP_TUNE_TEXT];
-        lap_tune_take(&search->rules, unit, won);
+        lap_tune_take(&search->rules, unit, &candidates[choice->candidate]);
         LAP_TRY(crown(search));
-        lap_tune_words(unit, &search->rules.rules[unit->gemm], after);
-        if (strcmp(before, after) == 0) { /* auto has chosen what there was: it was luck */
-            choice->candidate = -1;
-            snprintf(choice->other, sizeof(choice->other), "%s", won->text);
-        }
     }
     choice->decided = 1;
     return keep(search);
@@ -416,7 +431,8 @@ static lap_status_t tune_all(search_t *search, int *end_p)
     if (first && !cached && tune->train.cache)
         lap_tune_store(&tune->train, &entry);
     LAP_TRY(lap_group_agree(world, first ? lap_tune_write(tune, &entry) : LAP_OK));
-    const lap_tune_effort_t effort = {search->tried, search->left_out, search->progress.passes};
+    const lap_tune_effort_t effort = {search->tried, search->left_out, search->same,
+                                      search->progress.passes};
     if (first)
         lap_tune_print(tune, &entry, cached ? NULL : &effort);
     return LAP_OK;

@@ -178,7 +178,8 @@ lap_status_t lap_tune_clear(char *path, size_t bytes, int *removed_p);
 
 /* What a search took. */
 typedef struct lap_tune_effort {
-    int timed, left_out; /* candidates */
+    int timed, left_out; /* candidates, */
+    int same;            /* and those for which auto chose what the best rules had */
     int passes;          /* through the layer */
 } lap_tune_effort_t;
 

@@ -74,8 +74,8 @@ void lap_tune_print(const lap_tune_t *tune, const lap_tune_entry_t *entry,
             printf("nothing else was timed\n");
     }
     if (effort)
-        printf("\n%d timed in %d passes, %d left out by simulation.", effort->timed, effort->passes,
-               effort->left_out);
+        printf("\n%d timed in %d passes, %d left out by simulation, %d where auto changed nothing.",
+               effort->timed, effort->passes, effort->left_out, effort->same);
     else
         printf("\nFrom the cache: measured on %s; --no-cache measures again.", entry->date);
     printf(" Forward and backward of a layer:\n");

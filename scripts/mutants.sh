@@ -241,7 +241,8 @@ for file in "$mutants"/*.diff; do
     [ -e "$file" ] && wanted "$file" || continue
     [ $((counted++ % ${part#*/} + 1)) -eq "${part%/*}" ] && all+=("$file")
 done
-[ ${#all[@]} -gt 0 ] || die "no mutant is of that name, layer and build"
+[ $counted -gt 0 ] || die "no mutant is of that name, layer and build"
+[ ${#all[@]} -gt 0 ] || { echo "0 mutants are in part $part" && exit; }
 
 if [ "$mode" = list ]; then
     for file in "${all[@]}"; do

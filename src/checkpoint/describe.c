@@ -100,10 +100,10 @@ static bool find_number(const char *text, const char *key, double *number_p)
 static void add_activation(lap_ckpt_fields_t *fields, const char *at)
 {
     static const char *const names[][2] = {
-        {"gelu_new", "gelu"}, {"gelu_pytorch_tanh", "gelu"}, {"silu", "swiglu"},
-        {"swish", "swiglu"},  {"gelu", "gelu with erf"},
+        {"gelu_new", "gelu"}, {"gelu_fast", "gelu"}, {"gelu_pytorch_tanh", "gelu"},
+        {"silu", "swiglu"},   {"swish", "swiglu"},   {"gelu", "gelu with erf"},
     };
-    char name[LAP_CKPT_VALUE] = "";
+    char name[32] = "";
     if (!at || sscanf(at, "\"%31[^\"]\"", name) != 1)
         return;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)

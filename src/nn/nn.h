@@ -287,7 +287,7 @@ static inline float lap_nn_loss_factor(const lap_nn_t *nn)
     return nn->list.plan.desc.loss_scale * nn->loss_factor;
 }
 
-/* The mask of an entry that has one; ids is NULL without. */
+/* The mask of a site of the model (mask.h); `ids` is LAP_NN_NONE where nothing is dropped. */
 lap_mask_t lap_nn_mask_of(const lap_nn_t *nn, uint32_t site, uint32_t ids, float rate);
 
 lap_status_t lap_nn_issue_tokens(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry);

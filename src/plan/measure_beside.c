@@ -80,8 +80,9 @@ static lap_status_t place(beside_t *beside)
     lap_device_t *device = beside->engine->device;
     const size_t all = beside->rows * COLS;
     const size_t own = lap_shard(beside->rows, beside->group->size, beside->group->rank, NULL);
-    LAP_TRY(device->ops->alloc(device, 2 * all * sizeof(float), &beside->memory));
-    LAP_TRY(device->ops->fill(beside->load->stream, LAP_FLOAT32, beside->memory, 2 * all, 1));
+    const size_t count = all + own * COLS;
+    LAP_TRY(device->ops->alloc(device, count * sizeof(float), &beside->memory));
+    LAP_TRY(device->ops->fill(beside->load->stream, LAP_FLOAT32, beside->memory, count, 1));
     const lap_tensor_t grads = {beside->memory, LAP_FLOAT32, beside->rows, COLS, COLS};
     const lap_tensor_t share = {(float *)beside->memory + all, LAP_FLOAT32, own, COLS, COLS};
     for (int i = 0; i < CALLS; i++) {
@@ -119,25 +120,27 @@ static double since(uint64_t begin)
     return (double)(lap_now_ns() - begin) * 1e-9;
 }
 
-/* Seconds of `gemms` GEMMs, and of the calls from `first` on beside them. */
+/* Seconds of `gemms` GEMMs, and of the calls from `first` on beside them. Collective; when one rank fails, all do. */
 static lap_status_t time_once(beside_t *beside, int gemms, int first, double seconds[2])
 {
     const lap_device_ops_t *ops = beside->engine->device->ops;
+    lap_status_t status = LAP_OK;
     LAP_TRY(lap_group_barrier(beside->group));
     const uint64_t begin = lap_now_ns();
-    for (int i = first; i < CALLS; i++)
-        LAP_TRY(lap_op_begin(beside->ops[i], &beside->args[i]));
-    for (int i = 0; i < gemms; i++)
-        LAP_TRY(ops->gemm(beside->load->stream, &beside->load->gemm));
-    LAP_TRY(ops->stream_synchronize(beside->load->stream));
+    for (int i = first; i < CALLS && status == LAP_OK; i++)
+        status = lap_op_begin(beside->ops[i], &beside->args[i]);
+    for (int i = 0; i < gemms && status == LAP_OK; i++)
+        status = ops->gemm(beside->load->stream, &beside->load->gemm);
+    if (status == LAP_OK)
+        status = ops->stream_synchronize(beside->load->stream);
     seconds[0] = fmin(seconds[0], since(begin));
-    for (int i = first; i < CALLS; i++)
-        LAP_TRY(lap_op_end(beside->ops[i]));
+    for (int i = first; i < CALLS && status == LAP_OK; i++)
+        status = lap_op_end(beside->ops[i]);
     seconds[1] = fmin(seconds[1], since(begin));
-    return LAP_OK;
+    return lap_group_agree(beside->group, status);
 }
 
-/* As many GEMMs as last longer than all calls. */
+/* GEMMs that last as long as all calls and longer, but no more than take a while: over a slow link, fewer. */
 static lap_status_t count_gemms(beside_t *beside, int *gemms_p)
 {
     double one[2] = {INFINITY, INFINITY}, calls[2] = {INFINITY, INFINITY};
@@ -152,8 +155,8 @@ static lap_status_t count_gemms(beside_t *beside, int *gemms_p)
 }
 
 /*
- * What the calls from `first` on cost GEMMs, for each second that a wire of this rate is busy with their
- * bytes. Alone and together in turns: the best of each, which nothing else disturbed.
+ * What the calls from `first` on cost GEMMs, for each second that a wire of this rate is busy with the
+ * bytes that go while they run. Alone and together in turns: the best of each, which nothing else disturbed.
  */
 static lap_status_t measure(beside_t *beside, int gemms, int first, double rate, double *part_p)
 {

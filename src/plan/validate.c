@@ -52,8 +52,8 @@ static const software_t softwares[] = {
 
 /* The machines by what a row calls its GPU: the first that fits. Cards have other peaks and links: none. */
 static const char *const gpus[][2] = {
-    {"PCIe", NULL},       {"H100 NVL", NULL},   {"H200 NVL", NULL},
-    {"GB300", "gb300"},   {"GB200", "gb200"},   {"B200", "b200"},
+    {"GB300", "gb300"},   {"GB200", "gb200"}, /* an NVL72 is of these */
+    {"PCIe", NULL},       {"NVL", NULL},        {"B200", "b200"},
     {"H200", "h200-sxm"}, {"H100", "h100-sxm"}, {"A100", "a100-sxm"}};
 
 /* Whether a row's name of a GPU has these letters and digits, small or large. */

@@ -41,8 +41,12 @@ typedef struct lap_cost {
     double rank_cores;   /* and that a rank has for itself, such as its part of a GPU: 1; 0: none */
     double gemm_cores;   /* that one GEMM keeps busy */
     bool copy_engines;   /* do copies and signals, which then need no core */
-    double put_cores; /* that a put takes from all else while its bytes are on the link; 0: none */
-    lap_link_t link;  /* out of each rank, a network or an emulated one; both 0: none */
+    /*
+     * That a put takes from all else while its bytes are on the link, which has a rate then, or for as
+     * long as its step was measured; 0: none.
+     */
+    double put_cores;
+    lap_link_t link; /* out of each rank, a network or an emulated one; both 0: none */
 } lap_cost_t;
 
 /* A link that comes after the one in the model: the slower one counts, the latencies add up. */

@@ -105,7 +105,7 @@ lap train --config llama.yaml --tp 1 --iters 1 --json
 has 'rotary positions make it a Llama' "$status $out" '0 ' '"model":"llama"' '"positions":"rope","tied":false' '"norm":"rmsnorm"' '"kv_heads":2'
 
 model_loss() { head -n 1 out | grep -oE '"loss":[0-9.]+'; }
-lap train --config llama.yaml --tp 1 --iters 1 --json --rope-theta 50 --epsilon 0.01
+lap train --config llama.yaml --tp 1 --iters 1 --json --rope-theta 50 --norm-epsilon 0.01
 numbers=$(model_loss)
 printf '%s\n' 'rotary_base: 50' 'layernorm_epsilon: 1e-2' >>llama.yaml
 lap train --config llama.yaml --tp 1 --iters 1 --json

@@ -24,6 +24,8 @@ for layer in schedule core transport device overlap nn parallel cli; do
 done
 parts=$(for part in 1/3 2/3 3/3; do bash "$script" --list --part "$part"; done | sort)
 is 'three parts are the whole list, each mutant once' "$parts" "$(bash "$script" --list | sort)"
+mutants --part 9/9 adam-root
+is 'a part may be empty' "$status $out" '0 0 mutants are in part 9/9'
 
 while IFS='|' read -r arguments words; do
     # shellcheck disable=SC2086

@@ -362,7 +362,7 @@ is 'a note that begins with a capital says the same' "$status $(planned)" "0 $re
 row gpu 'a100 SXM'
 lap plan --validate "$work/steps.csv" --json
 has 'a GPU in whatever case it is named' "$status$err$out" '0{"' '"class":"counted"'
-for card in 'H100 PCIe' 'H100 NVL' V100; do
+for card in 'H100 PCIe' 'H100 NVL' H100-NVL V100; do
     row gpu "$card"
     lap plan --validate "$work/steps.csv" --json
     has "a $card, which nothing describes: no plan, status 1" "$status$err$out" '1{"' 'there is no description of its GPU' '"refused":1'

@@ -46,7 +46,8 @@ def _normal(weight: Tensor) -> None:
 
 
 def _default_device() -> Device:
-    """That of `with torch.device(...)` or torch.set_default_device, else the GPU if there is one."""
+    """That of `with torch.device(...)` or torch.set_default_device, else the GPU if there is one. PyTorch does not tell a
+    CPU that was asked for from none: there `device="cpu"` is needed."""
     given = torch.get_default_device()
     return given if given.type != "cpu" else "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -234,8 +234,9 @@ static lap_status_t decide(search_t *search, int u)
         if (search->interrupted)
             return LAP_OK;
         search->tried += timed;
-        search->same += is_best(search, &rules);
-        search->left_out += !timed && !is_best(search, &rules);
+        const bool same = is_best(search, &rules);
+        search->same += same;
+        search->left_out += !timed && !same;
         if (timed)
             weigh(choice, c, &candidates[c], before, &ratio);
         choice->next = c + 1;

@@ -35,8 +35,8 @@ static void print_json(const lap_tune_t *tune, const lap_tune_entry_t *entry,
     printf(",\"written\":\"%s\",\"measured\":\"%s\",\"cached\":%s", lap_tune_way_names[end->best],
            entry->date, effort ? "false" : "true");
     if (effort)
-        printf(",\"timed\":%d,\"left_out\":%d,\"passes\":%d", effort->timed, effort->left_out,
-               effort->passes);
+        printf(",\"timed\":%d,\"left_out\":%d,\"same\":%d,\"passes\":%d", effort->timed,
+               effort->left_out, effort->same, effort->passes);
     printf(",\"heads\":%zu,\"heads_given\":%zu", tune->train.desc.heads, tune->heads);
     lap_json_text("note", *tune->note ? tune->note : NULL);
     lap_about_json(tune->train.device);

@@ -38,6 +38,7 @@ END
     ok 'a method that cannot win any more is not timed to the end' python3 - "$work/out" <<'END'
 import json, sys
 end = json.load(open(sys.argv[1]))
+assert end["timed"] + end["same"] == 21 and end["left_out"] == 0, end
 assert end["timed"] > 10 and 7 * 2 * end["timed"] < end["passes"] < 0.9 * 25 * 2 * end["timed"], end
 END
 

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import lapstrake
 import lapstrake.torch as lap
+from lapstrake.torch import _rules
 from torch_ranks import DEVICE, Case, import_compiler
 
 OVERLAP = dict(ub_overlap_ag=True, ub_overlap_rs=True, ub_bulk_dgrad=True, ub_bulk_wgrad=True)
@@ -115,11 +116,16 @@ def reads_rules():
 needs_rules = unittest.skipUnless(reads_rules(), "this liblap was built without libyaml: it cannot read ub_cfgs")
 
 
+FOREIGN = {"method": "auto", "auto_foreign": True}
+
+
 def ruled(rank, ranks):
     """With rules of the caller's."""
     lap.initialize_ub([2 * ranks, 6], ranks, ub_cfgs={"fc2_fprop": {"method": "ring_exchange"},
                                                       "fc1_dgrad": {"method": "bulk"}})
     mlp(rank, ranks, True, "gelu", "RMSNorm", OVERLAP)
+    lap.initialize_ub([2 * ranks, 6], ranks, ub_cfgs={"fc1_fprop": FOREIGN, "fc1_dgrad": FOREIGN, "fc2_dgrad": FOREIGN})
+    mlp(rank, ranks, True, "gelu", "RMSNorm", OVERLAP)  # on a CPU there is no cuBLASMp: auto has its own methods
     lap.destroy_ub()
 
 
@@ -378,12 +384,41 @@ class Modules(Case):
         self.assertEqual({parameter.device.type for parameter in layer.parameters()}, {"meta"})
 
     @needs_rules
+    def test_foreign_rules(self):
+        """auto_foreign goes to the operators of the GEMMs that have it, as long as their method is auto."""
+        rules = {"fc1_fprop": FOREIGN, "fc1_dgrad": dict(FOREIGN, is_reduce_scatter=1), "fc2_dgrad": FOREIGN,
+                 "qkv_fprop": dict(FOREIGN, auto_foreign=0), "qkv_dgrad": FOREIGN, "proj_fprop": {"method": "auto"}}
+        lap.initialize_ub([8, 8], 2, ub_cfgs=rules)
+        on = dict(overlap_ag=True, overlap_rs=True, overlap_rs_dgrad=False, bulk_dgrad=True, bulk_wgrad=True)
+        for name, methods, switches in (
+            ("fc1", ("auto:auto_foreign", "gemm_rs/auto:auto_foreign", ""), on),
+            ("fc1", ("serial", "gemm_rs/auto:auto_foreign", ""), dict(on, overlap_ag=False)),
+            ("fc2", ("pipeline:num_splits=4", "auto:auto_foreign", ""), on),
+            ("qkv", ("auto", "bulk_ag/auto:auto_foreign", "direct"), on),
+            ("proj", ("auto", "ring", ""), on),
+        ):
+            self.assertEqual(_rules.methods(name, 2, 8, **switches), methods)
+        lap.destroy_ub()
+        self.assertEqual(_rules.methods("fc1", 2, 8, **on)[0], "ring")
+
+    @needs_rules
     def test_sentences_about_rules(self):
         self.refused(
             (lapstrake.InvalidArgument, "did you mean 'fc2_fprop'",
              lambda: lap.initialize_ub([8, 8], 2, ub_cfgs={"fc2_frpop": {"method": "pipeline"}})),
             (lapstrake.InvalidArgument, "method",
              lambda: lap.initialize_ub([8, 8], 2, ub_cfgs={"fc2_fprop": {"method": "bulk"}})),
+            (lapstrake.InvalidArgument, "did you mean 'fc2_fprop'",
+             lambda: lap.initialize_ub([8, 8], 2, ub_cfgs={"fc2_frpop": FOREIGN})),
+            (lapstrake.InvalidArgument, "ub_cfgs:1", lambda: lap.initialize_ub([8, 8], 2, ub_cfgs="rules.yaml")),
+            (lapstrake.InvalidArgument, "auto_foreign of fc2_fprop is 2, expected 0 or 1",
+             lambda: lap.initialize_ub([8, 8], 2, ub_cfgs={"fc2_fprop": dict(FOREIGN, auto_foreign=2)})),
+            (lapstrake.InvalidArgument, "auto_foreign of fc2_fprop is 'yes', expected 0 or 1",
+             lambda: lap.initialize_ub([8, 8], 2, ub_cfgs={"fc2_fprop": dict(FOREIGN, auto_foreign="yes")})),
+            (lapstrake.InvalidArgument, "auto_foreign of fc2_fprop is True with method 'pipeline', expected 'auto'",
+             lambda: lap.initialize_ub([8, 8], 2, ub_cfgs={"fc2_fprop": dict(FOREIGN, method="pipeline")})),
+            (lapstrake.InvalidArgument, "auto_foreign of fc2_fprop is True with method None, expected 'auto'",
+             lambda: lap.initialize_ub([8, 8], 2, ub_cfgs={"fc2_fprop": {"auto_foreign": True}})),
         )
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators and modules with tensors as programs have them: results changed in place, dimensions of size 0, autocast."""
 
+import ctypes
+import os
 import unittest
 
 import torch
@@ -84,6 +86,22 @@ def cast(rank, ranks):
             same("within autocast", ours.detach(), theirs.detach())
 
 
+def foreign(rank, ranks, fakes):
+    """Where there is cuBLASMp, auto considers it when asked to: over a driver, NCCL and cuBLASMp without a GPU."""
+    os.environ.update(LAP_TRANSPORT="nccl", LAP_NCCL=f"{fakes}/libnccl.so.2", LAP_CUBLASMP=f"{fakes}/libcublasmp.so.0",
+                      LAP_CUBLASLT=f"{fakes}/libcublasLt.so.13", LAP_GPU_TUNE="0", FAKE_GPUS=str(ranks))
+    ctypes.CDLL(f"{fakes}/libcuda.so.1")  # the library finds what is loaded
+    here = _groups.context("0", torch.device("cuda", rank))
+    for method, expected in (("auto", False), ("auto:auto_foreign", True)):
+        call = here.prepare(lapstrake.Kind.AG_GEMM, lapstrake.Layout.FORWARD, 48, 32, 16, torch.float32, method, {}, ())
+        considered = dict(call.op.predictions())
+        if ("cublasmp" in considered) != expected or "ring" not in considered:
+            raise AssertionError(f"{method} considers {considered}")
+
+
+FAKES = os.environ.get("FAKE_CUDA", "")
+
+
 class Tensors(Case):
     def test_in_place(self):
         self.on((1, 2), in_place)
@@ -94,6 +112,11 @@ class Tensors(Case):
     def test_autocast(self):
         self.on((2,), cast)
 
+    @unittest.skipIf(DEVICE == "cuda", "there is a driver")
+    @unittest.skipUnless(os.path.exists(f"{FAKES}/libcublasmp.so.0"), "this build has no fake of cuBLASMp")
+    def test_foreign(self):
+        self.on((2,), foreign, FAKES)
+
     def test_methods(self):
         """Methods are written as for `lap bench`."""
         for text, method, knobs in (
@@ -101,10 +124,13 @@ class Tensors(Case):
             ("pipeline:num_splits=8:set_sm_margin", "pipeline", {"num_splits": 8, "set_sm_margin": 1}),
             ("direct:num_splits=2,num_sm=64", "direct", {"num_splits": 2, "num_sm": 64}),
             ("cublasmp:algorithm=split_p2p", "cublasmp", {"algorithm": lapstrake.Algorithm.ALGORITHM_SPLIT_P2P}),
+            ("auto:auto_foreign", "auto", {"auto_foreign": 1}), ("auto:auto_foreign=1", "auto", {"auto_foreign": 1}),
+            ("ring:auto_foreign=0", "ring", {"auto_foreign": 0}),
         ):
             self.assertEqual(_groups.parse_method(text), (method, knobs))
         for text in ("ring:splits=2", "ring:num_splits", "ring:num_splits=", "ring:num_splits=two", "ring:aggregate=",
-                     "cublasmp:algorithm=fast", "cublasmp:algorithm"):
+                     "cublasmp:algorithm=fast", "cublasmp:algorithm", "ring:aggregate=2", "auto:auto_foreign=2",
+                     "auto:auto_foreign=yes", "ring:auto_foreign", ":auto_foreign"):
             with self.assertRaises(lapstrake.InvalidArgument) as caught:
                 _groups.parse_method(text)
             self.assertIn(f"method is '{text}'", str(caught.exception))

@@ -23,7 +23,7 @@ GroupLike = Union[str, "dist.ProcessGroup", None]
 
 DTYPES = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16,
           torch.float8_e4m3fn: DType.FLOAT8_E4M3, torch.float8_e5m2: DType.FLOAT8_E5M2}
-_FLAGS = ("aggregate", "set_sm_margin")
+_FLAGS = ("aggregate", "set_sm_margin", "auto_foreign")
 _KNOBS = (*_FLAGS, "num_splits", "block_rows", "num_sm")
 
 
@@ -66,14 +66,16 @@ def parse_method(text: str) -> Tuple[Optional[str], Dict[str, int]]:
         word = f"ALGORITHM_{value.upper()}"
         if knob == "algorithm" and word in Algorithm.__members__:
             knobs[knob] = Algorithm[word]
-        elif knob in _FLAGS and not equals:
-            knobs[knob] = 1
-        elif knob in _KNOBS and value.isdecimal():
+        elif knob in _FLAGS and (not equals or value in ("0", "1")):
+            knobs[knob] = int(value or 1)
+        elif knob in _KNOBS and knob not in _FLAGS and value.isdecimal():
             knobs[knob] = int(value)
         else:
             raise InvalidArgument(f"method is '{text}', expected a method, or one with knobs as in "
                                   f"'pipeline:num_splits=8'; the knobs are {', '.join(_KNOBS)} and algorithm: "
                                   f"{', '.join(name.partition('_')[2].lower() for name in Algorithm.__members__)}")
+    if knobs.get("auto_foreign") and method != "auto":
+        raise InvalidArgument(f"method is '{text}', expected 'auto:auto_foreign': no other method chooses")
     return method or None, knobs
 
 

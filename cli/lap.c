@@ -19,6 +19,7 @@
 #include "help.h"
 
 #define SUBCOMMANDS_MAX 16
+#define LARGE_BYTES (1 << 20)
 
 static const lap_subcommand_t *find(const char *name)
 {
@@ -183,10 +184,22 @@ static void share_arena(void)
 #endif
 }
 
+/*
+ * Large memory that was freed goes back to the system. The GNU C library would keep the most that a
+ * measurement before a training had, beside all that the training takes.
+ */
+static void give_back(void)
+{
+#ifdef M_MMAP_THRESHOLD
+    mallopt(M_MMAP_THRESHOLD, LARGE_BYTES);
+#endif
+}
+
 int main(int argc, char **argv)
 {
     take_standard_fds();
     share_arena();
+    give_back();
     signal(SIGXFSZ,
            SIG_IGN); /* a file that may not grow is an error of the write, with a sentence */
     run_with_stack(argc, argv);

@@ -29,7 +29,8 @@ typedef struct lap_nn_prediction {
 /*
  * Measures what GEMMs, copies, signals, epilogues and kernels of these layers cost, each by itself
  * and on all ranks at once, and simulates the programs of all ranks, and of their replicas, with
- * that. The layers are as they were; nothing of them is in flight. Collective over their group and the
+ * that. The layers are as they were between two steps, nothing of them is in flight: what a forward
+ * had left for its backward is gone. Collective over their group and the
  * replicas: all ranks of a group get the same. LAP_ERR_NO_MEMORY and what a group's
  * collectives return; when one rank fails, all do.
  */

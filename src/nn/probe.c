@@ -149,11 +149,21 @@ static size_t padded(size_t bytes)
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+/*
+ * Between two passes nobody needs the memory of what passes compute: so layers that are measured take no
+ * more than those that are not, unless a kernel has more weights than they have results.
+ */
+static size_t room_of(const lap_probe_t *probe)
+{
+    return probe->nn->list.bytes[LAP_NN_PRIVATE];
+}
+
 lap_status_t lap_probe_alloc(lap_probe_t *probe, size_t bytes)
 {
     lap_device_t *device = probe->nn->engine->device;
-    void *memory;
-    LAP_TRY(device->ops->alloc(device, bytes, &memory));
+    void *memory = probe->nn->memory[LAP_NN_PRIVATE];
+    if (bytes > room_of(probe))
+        LAP_TRY(device->ops->alloc(device, bytes, &memory));
     probe->memory = memory;
     return LAP_OK;
 }
@@ -169,7 +179,7 @@ static void restore_tensors(lap_probe_t *probe)
 void lap_probe_free(lap_probe_t *probe)
 {
     lap_device_t *device = probe->nn->engine->device;
-    if (probe->memory)
+    if (probe->memory && probe->memory != probe->nn->memory[LAP_NN_PRIVATE])
         device->ops->free(device, probe->memory);
     probe->memory = NULL;
     restore_tensors(probe);
@@ -201,14 +211,18 @@ static size_t entry_bytes(const lap_nn_list_t *list, const lap_nn_entry_t *entry
     return bytes;
 }
 
-/* The sets of memory that the repeats of an entry take in turn: arguments are read when they run. */
+/*
+ * The sets of memory that the repeats of an entry take in turn: arguments are read when they run. Results that a cache
+ * holds are there in a pass, too.
+ */
 static size_t count_sets(const lap_probe_t *probe, const lap_nn_entry_t *entry)
 {
     const size_t bytes = entry_bytes(&probe->nn->list, entry);
-    const size_t sets = LAP_PROBE_BYTES / (bytes + 1) + 1;
-    if (!probe->nn->engine->device->ops->facts.graphs || bytes == 0)
+    if (!probe->nn->engine->device->ops->facts.graphs || bytes == 0 || bytes > room_of(probe))
         return 1;
-    return sets < SETS_MOST ? sets : SETS_MOST;
+    const size_t sets = LAP_PROBE_BYTES / bytes + 1, room = room_of(probe) / bytes;
+    const size_t most = room < SETS_MOST ? room : SETS_MOST;
+    return sets < most ? sets : most;
 }
 
 /* Tokens are what they are in a pass; other numbers do not matter. */

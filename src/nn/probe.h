@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the fragments of a pass cost by themselves: a rank at its measurements, while all ranks are at
- * the same one. Kernels are issued as a pass issues them, with the shapes of the pass, in memory of
- * their own.
+ * the same one. Kernels are issued as a pass issues them, with the shapes of the pass, in the memory of
+ * its results.
  */
 #ifndef LAP_NN_PROBE_H
 #define LAP_NN_PROBE_H

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The memory that lap check train says a rank needs is what a rank of lap train takes: the difference of two shapes, since a
-# process has other memory, too. Without the prediction of times: it measures kernels in memory of its own before the training, and
-# the peak is then at times that of these measurements.
+# The memory that lap check train says a rank needs is what a rank of lap train takes, also one that first measures kernels to predict
+# times: the difference of two shapes, since a process has other memory, too. The small one predicts nothing: to calibrate copies
+# takes more memory than such a model.
 . "$(dirname "$0")/tap.bash"
 
 for options in '--tp 1 --micro-batches 2' '--tp 1 --recompute full --optimizer sgd' '--tp 2'; do
@@ -14,12 +14,12 @@ measure = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], stdout
     "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)"
 def run(*command):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-def taken(shape):
-    return int(run(sys.executable, "-c", measure, lap, "train", "--iters", "2", "--no-predict", *given, *shape))
+def taken(*shape):
+    return int(run(sys.executable, "-c", measure, lap, "train", "--iters", "2", *given, *shape))
 def predicted(shape):
     return json.loads(run(lap, "check", "train", "--json", *given, *shape))["bytes"]
 small, large = ["--heads", "4", "--seq", "64"], ["--heads", "16", "--seq", "128", "--layers", "3"]
-real, said = taken(large) - taken(small), predicted(large) - predicted(small)
+real, said = taken(*large) - taken(*small, "--no-predict"), predicted(large) - predicted(small)
 print(f"# taken {real} bytes, predicted {said}")
 assert abs(real - said) < 0.05 * said
 PY

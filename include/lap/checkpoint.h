@@ -95,7 +95,9 @@ LAP_API lap_status_t lap_checkpoint_wait(lap_checkpoint_t *checkpoint);
  * A checkpoint of other layers is refused: by a tensor that is missing, of another shape or not used, and by
  * each field that changes what layers compute (not seq, batch, dtype and the like). One of an older version
  * does not have the fields; a warning says so. Files of other programs are compared by tensors, and by the
- * heads and the rope_theta of config.json, where that is in the same folder.
+ * keys of config.json that change what a model computes (heads, epsilon, activation, rotary positions, windows),
+ * where that is in the same folder. A folder with moments and without a manifest is what is left of a
+ * checkpoint, and refused; its file of weights alone can be given.
  * Collective. Writes *state_p on success; its size is set by the caller. Weights and moments are unchanged
  * after a failure.
  * Returns LAP_ERR_INVALID (there is none that is whole, or it is of other layers: with its name and what

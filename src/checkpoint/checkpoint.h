@@ -15,6 +15,8 @@
 struct lap_nn_list;
 
 enum { LAP_CKPT_MODEL, LAP_CKPT_OPTIMIZER, LAP_CKPT_FILES = 3 }; /* and one for FP8 */
+#define LAP_CKPT_MODEL_FILE "model.safetensors"
+#define LAP_CKPT_OPTIMIZER_FILE "optimizer.safetensors"
 #define LAP_CKPT_FP8_FILE "fp8.safetensors"
 enum { LAP_CKPT_ARRAYS = 3 }; /* masters, first moments, second moments */
 
@@ -30,9 +32,10 @@ typedef struct lap_ckpt_tensors {
 
 void lap_ckpt_names(const lap_nn_t *nn, const lap_nn_param_t *param, lap_ckpt_tensors_t *tensors_p);
 
-/* What config.json says of a model that Hugging Face's transformers know. Returns its length; 0: none. */
-size_t lap_ckpt_config(const lap_nn_t *nn, char *text, size_t room);
-#define LAP_CKPT_CONFIG_BYTES 1024
+/* The model of Hugging Face's transformers that has these layers, as "gpt2"; NULL: none. */
+const char *lap_ckpt_model(const lap_nn_desc_t *desc);
+
+#define LAP_CKPT_CONFIG_BYTES 1024 /* of config.json */
 
 /* ---- layout.c ---- */
 
@@ -117,9 +120,9 @@ void lap_ckpt_fp8_reset(lap_ckpt_fp8_t *fp8);
 
 /* ---- describe.c ---- */
 
-enum { LAP_CKPT_FIELDS = 24, LAP_CKPT_VALUE = 96 };
+enum { LAP_CKPT_FIELDS = 32, LAP_CKPT_VALUE = 96 };
 typedef struct lap_ckpt_field {
-    char name[20], value[LAP_CKPT_VALUE];
+    char name[32], value[LAP_CKPT_VALUE];
 } lap_ckpt_field_t;
 
 typedef struct lap_ckpt_fields {
@@ -133,12 +136,23 @@ void lap_ckpt_add_field(lap_ckpt_fields_t *fields, const char *name, const char 
 /* The fields of a description that change what layers compute with their weights. */
 void lap_ckpt_describe(const lap_nn_t *nn, lap_ckpt_fields_t *fields_p);
 
-/* The same, as far as config.json says it of files of Hugging Face's transformers; none without it. */
-void lap_ckpt_read_config(const char *dir, lap_ckpt_fields_t *fields_p);
-
 /* Whether fields are others than those of a checkpoint; writes each that differs, with both values. */
 bool lap_ckpt_differs(const lap_ckpt_fields_t *theirs, const lap_ckpt_fields_t *ours, char *text,
                       size_t room);
+
+/* ---- config.c ---- */
+
+/* What config.json says of a model that Hugging Face's transformers know. Returns its length; 0: none. */
+size_t lap_ckpt_config(const lap_nn_t *nn, char *text, size_t room);
+
+/*
+ * The fields that config.json gives of files of Hugging Face's transformers, and its keys that are no fields; none
+ * without it. `seq`: tokens of a sequence.
+ */
+void lap_ckpt_read_config(const char *dir, size_t seq, lap_ckpt_fields_t *fields_p);
+
+/* Adds what such keys would be of these layers, if they are those of a model that is known there. */
+void lap_ckpt_describe_config(const lap_nn_t *nn, lap_ckpt_fields_t *fields);
 
 /* ---- manifest.c ---- */
 
@@ -222,6 +236,12 @@ lap_status_t lap_ckpt_folder_lock(const char *dir, int *lock_p);
 /* Names the whole checkpoints of steps from `least` to `most` that are in `dir`. Returns how many. */
 size_t lap_ckpt_folder_names(const char *dir, uint64_t least, uint64_t most, char *text,
                              size_t room);
+
+/*
+ * LAP_ERR_INVALID where `dir`, which has no manifest, has files that only checkpoints have: moments and steps would be lost
+ * if it were taken for weights of another program.
+ */
+lap_status_t lap_ckpt_folder_not_remains(const char *dir);
 
 /* Whether a file of this name is one of safetensors. */
 bool lap_ckpt_is_safetensors(const char *name);

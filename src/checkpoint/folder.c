@@ -143,8 +143,8 @@ lap_status_t lap_ckpt_folder_lock(const char *dir, int *lock_p)
 
 void lap_ckpt_folder_remove(const char *path)
 {
-    static const char *const names[] = {LAP_CKPT_MANIFEST, "model.safetensors",
-                                        "optimizer.safetensors", LAP_CKPT_FP8_FILE,
+    static const char *const names[] = {LAP_CKPT_MANIFEST, LAP_CKPT_MODEL_FILE,
+                                        LAP_CKPT_OPTIMIZER_FILE, LAP_CKPT_FP8_FILE,
                                         LAP_CKPT_CONFIG};
     char file[PATH_MAX];
     /* The manifest goes first: what is left is no checkpoint. */
@@ -256,6 +256,22 @@ bool lap_ckpt_is_safetensors(const char *name)
     static const char end[] = ".safetensors";
     const size_t length = strlen(name);
     return length > strlen(end) && strcmp(name + length - strlen(end), end) == 0;
+}
+
+lap_status_t lap_ckpt_folder_not_remains(const char *dir)
+{
+    static const char *const names[] = {LAP_CKPT_OPTIMIZER_FILE, LAP_CKPT_FP8_FILE};
+    char path[PATH_MAX];
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        name_file(path, dir, names[i]);
+        if (access(path, F_OK) == 0)
+            return lap_error(LAP_ERR_INVALID,
+                             "'%s' has %s and no " LAP_CKPT_MANIFEST
+                             ": a checkpoint that was not finished, or has lost it; expected a "
+                             "whole one, or '%s/" LAP_CKPT_MODEL_FILE "' for its weights alone",
+                             dir, names[i], dir);
+    }
+    return LAP_OK;
 }
 
 bool lap_ckpt_folder_has_any(const char *dir)

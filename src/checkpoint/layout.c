@@ -138,9 +138,9 @@ static lap_status_t lay_out(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
     const bool two = optimizer && lap_optimizer_moments(optimizer, 1, &count);
     layout->narrays = optimizer ? 2 + two : 1;
     layout->files[LAP_CKPT_MODEL] =
-        (lap_ckpt_file_t){.name = "model.safetensors", .nsets = 1, .suffixes = {""}};
+        (lap_ckpt_file_t){.name = LAP_CKPT_MODEL_FILE, .nsets = 1, .suffixes = {""}};
     layout->files[LAP_CKPT_OPTIMIZER] = (lap_ckpt_file_t){
-        .name = "optimizer.safetensors",
+        .name = LAP_CKPT_OPTIMIZER_FILE,
         .nsets = 1 + (size_t)two,
         .first_array = 1,
         .suffixes = {two ? ".exp_avg" : ".momentum_buffer", ".exp_avg_sq"},

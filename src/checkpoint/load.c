@@ -257,6 +257,7 @@ static lap_status_t check_layers(const lap_checkpoint_t *checkpoint, const char 
     char fields[512], before[LAP_ERROR_TEXT];
     lap_ckpt_fields_t ours;
     lap_ckpt_describe(checkpoint->nn, &ours);
+    lap_ckpt_describe_config(checkpoint->nn, &ours);
     if ((status != LAP_OK && status != LAP_ERR_INVALID) ||
         !lap_ckpt_differs(&manifest->layers, &ours, fields, sizeof(fields)))
         return status;
@@ -366,7 +367,7 @@ static lap_status_t check_neighbours(const lap_checkpoint_t *checkpoint, const c
     lap_saved_error_t saved;
     lap_error_save(&saved);
     if (lap_ckpt_manifest_read(dir, &manifest) != LAP_OK)
-        lap_ckpt_read_config(dir, &manifest.layers);
+        lap_ckpt_read_config(dir, checkpoint->nn->list.plan.desc.seq, &manifest.layers);
     lap_error_restore(&saved);
     return check_layers(checkpoint, path, &manifest, status);
 }
@@ -442,8 +443,10 @@ static lap_status_t begin_search(search_t *search, choice_t *choice)
         choice->kind = CHECKPOINT;
     } else {
         LAP_TRY(lap_ckpt_folder_list(search->dir, &search->names, &search->count));
-        if (search->count == 0 && has_weights(search->dir))
+        if (search->count == 0 && has_weights(search->dir)) {
+            LAP_TRY(lap_ckpt_folder_not_remains(search->dir));
             choice->kind = WEIGHTS_ONLY;
+        }
     }
     if (choice->kind != NOTHING)
         snprintf(choice->path, sizeof(choice->path), "%s", search->dir);

@@ -16,7 +16,7 @@
 
 /* 1 had neither layers nor training, 2 no file for FP8, which is still written without one. */
 #define FORMAT 3
-#define MOST_BYTES 8192
+#define MOST_BYTES 16384
 
 static lap_status_t path_of(const char *dir, char path[PATH_MAX])
 {

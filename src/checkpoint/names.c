@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The names of tensors: those that Hugging Face's transformers have for GPT-2 and Llama, where a model is one of
- * these, and config.json for it; else those of the parameters. GPT-2's matrices are transposed there. Llama
+ * these; else those of the parameters. GPT-2's matrices are transposed there. Llama
  * has matrices of their own for queries, keys and values, and for the two halves of SwiGLU.
  */
 #include <stdio.h>
@@ -71,6 +71,11 @@ static bool is_llama(const lap_nn_desc_t *desc)
            desc->norm == LAP_RMSNORM && desc->activation == LAP_SWIGLU && !desc->bias;
 }
 
+const char *lap_ckpt_model(const lap_nn_desc_t *desc)
+{
+    return is_gpt2(desc) ? "gpt2" : is_llama(desc) ? "llama" : NULL;
+}
+
 /* The row of a parameter; *layer_p: of which layer it is. */
 static const row_t *find_row(const lap_nn_desc_t *desc, const char *name, size_t *layer_p)
 {
@@ -121,43 +126,4 @@ void lap_ckpt_names(const lap_nn_t *nn, const lap_nn_param_t *param, lap_ckpt_te
         tensors_p->count = i + 1;
     }
     split_rows(desc, param, tensors_p->count, tensors_p->rows);
-}
-
-size_t lap_ckpt_config(const lap_nn_t *nn, char *text, size_t room)
-{
-    const lap_nn_desc_t *desc = &nn->list.plan.desc;
-    const char *tied = desc->tied ? "true" : "false";
-    int used = 0;
-    char scaling[200] = "";
-    if (desc->rope_factor != 1)
-        snprintf(
-            scaling, sizeof(scaling),
-            "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":%.9g,\"low_freq_factor\":%.9g,"
-            "\"high_freq_factor\":%.9g,\"original_max_position_embeddings\":%zu},",
-            (double)desc->rope_factor, (double)desc->rope_low_freq, (double)desc->rope_high_freq,
-            desc->rope_original);
-    text[0] = '\0';
-    if (is_gpt2(desc))
-        used = snprintf(
-            text, room,
-            "{\"architectures\":[\"GPT2LMHeadModel\"],\"model_type\":\"gpt2\","
-            "\"vocab_size\":%zu,\"n_positions\":%zu,\"n_embd\":%zu,\"n_layer\":%zu,"
-            "\"n_head\":%zu,\"n_inner\":%zu,\"activation_function\":\"gelu_new\","
-            "\"layer_norm_epsilon\":%.9g,\"resid_pdrop\":0.0,\"embd_pdrop\":0.0,"
-            "\"attn_pdrop\":0.0,\"tie_word_embeddings\":%s,\"torch_dtype\":\"float32\"}\n",
-            desc->vocab, desc->max_positions ? desc->max_positions : desc->seq, desc->hidden,
-            desc->layers, desc->heads, desc->ffn, (double)desc->epsilon, tied);
-    else if (is_llama(desc))
-        used = snprintf(text, room,
-                        "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","
-                        "\"vocab_size\":%zu,\"max_position_embeddings\":%zu,\"hidden_size\":%zu,"
-                        "\"num_hidden_layers\":%zu,\"num_attention_heads\":%zu,"
-                        "\"num_key_value_heads\":%zu,\"head_dim\":%zu,\"intermediate_size\":%zu,"
-                        "\"hidden_act\":\"silu\",\"rms_norm_eps\":%.9g,\"rope_theta\":%.9g,%s"
-                        "\"attention_bias\":false,\"mlp_bias\":false,\"tie_word_embeddings\":%s,"
-                        "\"torch_dtype\":\"float32\"}\n",
-                        desc->vocab, desc->seq, desc->hidden, desc->layers, desc->heads,
-                        desc->kv_heads, desc->head_dim, desc->ffn, (double)desc->epsilon,
-                        (double)desc->rope_theta, scaling, tied);
-    return (size_t)used;
 }

@@ -23,8 +23,15 @@ ok 'scaled rotary positions are in config.json' grep -q '"rope_scaling":{"rope_t
 refuses 'and in the checkpoint' 'rope_factor is 8 in the checkpoint and 1 here' "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --load scaled
 is '... which one rank says' "$(grep -c 'rope_factor is 8' <<<"$err")" 1
 rm scaled/step-00000001/manifest.json
-refuses '... also of weights alone' 'rope_factor is 8 in the checkpoint and 1 here' \
+refuses 'a checkpoint that has lost its manifest is none of weights alone' "'scaled/step-00000001' has optimizer.safetensors and no manifest.json: a checkpoint \
+that was not finished, or has lost it; expected a whole one, or 'scaled/step-00000001/model.safetensors' for its weights alone" \
     "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --load scaled/step-00000001
+is '... which one rank says' "$(grep -c 'optimizer.safetensors' <<<"$err")" 1
+rm scaled/step-00000001/optimizer.safetensors
+refuses 'positions, also of weights alone' 'rope_factor is 8 in the checkpoint and 1 here' \
+    "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --load scaled/step-00000001
+lap train "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --rope-factor 8 --rope-original 16 --load scaled/step-00000001
+is '... which the same load' "$status" 0
 
 # What shapes do not tell.
 lap train "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --save llama
@@ -52,6 +59,38 @@ sed 's/"hidden_act":"silu"/"hidden_act": "gelu"/' llama/step-00000002/config.jso
 refuses 'another activation' 'activation is gelu with erf in the checkpoint and swiglu here' "${llama[@]}" --load other
 sed 's/"hidden_act":"silu"/"hidden_act": "relu2"/' llama/step-00000002/config.json >other/config.json
 refuses '... one that nobody here has' 'activation is relu2 in the checkpoint and swiglu here' "${llama[@]}" --load other
+# config NAME WORDS EXPRESSION ARGUMENTS...: of a config.json that sed has changed.
+config() {
+    local name=$1 words=$2
+    sed "$3" llama/step-00000002/config.json >other/config.json
+    shift 3
+    refuses "$name" "$words" "${llama[@]}" "$@" --load other
+}
+config 'half of each head turned' 'of other layers: partial_rotary_factor is 0.5 in the checkpoint and 1 here' 's/^{/{"partial_rotary_factor": 0.5,/'
+config 'a window' 'of other layers: sliding_window is 16 in the checkpoint and none here' 's/^{/{"sliding_window": 16,/; s/"llama"/"mistral"/'
+config 'biases of attention' 'attention_bias is true in the checkpoint and false here' 's/"attention_bias":false/"attention_bias": true/'
+config '... and of the MLP' 'mlp_bias is true in the checkpoint and false here' 's/"mlp_bias":false/"mlp_bias": true/'
+config 'tied embeddings' 'of other layers: tied is 1 in the checkpoint and 0 here' 's/"tie_word_embeddings":false/"tie_word_embeddings": true/'
+config 'positions that are stretched' 'of other layers: rope_type is linear in the checkpoint and default here' 's/^{/{"rope_scaling": {"type": "linear", "factor": 4.0},/'
+config '... otherwise' 'of other layers: rope_type is yarn in the checkpoint and llama3 here' \
+    's/^{/{"rope_parameters": {"factor": 8.0, "rope_type": "yarn"},/' --rope-factor 8 --rope-original 16
+config '... only here' 'of other layers: rope_factor is 1 in the checkpoint and 8 here' 's/^{/{"rope_scaling": null,/' --rope-factor 8 --rope-original 16
+config 'a base that is not written' 'of other layers: rope_theta is 10000 in the checkpoint and 12345 here' 's/"rope_theta":[^,]*,//' --rope-theta 12345
+config 'a model with tensors of the same names' 'of other layers: model_type is granite in the checkpoint and llama here' 's/"llama"/"granite"/'
+for change in '"sliding_window": null' '"sliding_window": 17' '"sliding_window": 4, "use_sliding_window": false' '"partial_rotary_factor": 1.0' \
+    '"rope_scaling": null' '"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "model_type": "mistral"'; do
+    sed "s/^{/{$change,/" llama/step-00000002/config.json >other/config.json
+    lap train "${llama[@]}" --load other
+    is "$change changes nothing" "$status $err" '0 '
+done
+lap train "${gpt[@]}" --iters 1 --save plain
+rm plain/step-00000001/{manifest.json,optimizer.safetensors}
+cp plain/step-00000001/config.json .
+for change in '"scale_attn_weights": false,true' '"scale_attn_by_inverse_layer_idx": true,false'; do
+    sed "s/^{/{${change%,*},/" config.json >plain/step-00000001/config.json
+    refuses "GPT-2's ${change%:*}" "of other layers: $(sed 's/"//g; s/:/ is/; s/,/ in the checkpoint and /' <<<"$change") here" \
+        "${gpt[@]}" --iters 1 --load plain/step-00000001
+done
 lap train "${gpt[@]}" --tied=no --iters 1 --save untied
 rm untied/step-00000001/{manifest,config}.json untied/step-00000001/optimizer.safetensors
 refuses 'a head of its own' "has tensor 'lm_head.weight', which these layers do not have" "${gpt[@]}" --iters 1 --load untied/step-00000001

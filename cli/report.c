@@ -100,8 +100,8 @@ int lap_cli_report(int argc, char **argv)
     int result = LAP_CLI_OK;
     if (status != LAP_OK)
         result = lap_args_refused(&command, status, "");
-    else if (lap_report_check(args.values[OUTPUT]) != LAP_OK)
-        result = lap_args_fail(&command, "--output: %s", lap_last_error());
+    else if ((status = lap_report_check(args.values[OUTPUT])) != LAP_OK)
+        result = lap_args_refused(&command, status, "--output");
     else if (lap_report_write(args.values[OUTPUT], traces, args.npositionals) != LAP_OK)
         result = lap_args_refused(&command, LAP_ERR_SYSTEM, "");
     else

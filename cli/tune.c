@@ -363,11 +363,17 @@ static lap_status_t go_on(search_t *search)
     lap_tune_t *tune = search->tune;
     lap_group_t *world = search->groups->world;
     int found = 0;
+    bool other = false;
     const bool reads = lap_group_rank(world) == 0;
-    LAP_TRY(lap_group_agree(world, reads ? lap_tune_read(tune, &found) : LAP_OK));
+    LAP_TRY(lap_group_agree(world, reads ? lap_tune_read(tune, &found, &other) : LAP_OK));
     LAP_TRY(lap_group_broadcast(world, tune->choices, sizeof(tune->choices)));
     if (found > 0 && !tune->train.quiet)
         lap_tell("lap tune", "goes on after %d decision%s: %s.part", found, found == 1 ? "" : "s",
+                 tune->output);
+    if (other)
+        lap_tell("lap tune",
+                 "%s.part is of a search with other options, or damaged: the search begins anew, "
+                 "and replaces it",
                  tune->output);
     return replay(search);
 }

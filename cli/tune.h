@@ -189,8 +189,11 @@ void lap_tune_print(const lap_tune_t *tune, const lap_tune_entry_t *entry,
 
 /* ---- tune_file.c; on rank 0 ---- */
 
-/* Fills `choices` with those that an interrupted search of the same description left next to the output. */
-lap_status_t lap_tune_read(lap_tune_t *tune, int *found_p);
+/*
+ * Fills `choices` with those that an interrupted search of the same description left next to the output. *other_p: what
+ * is there is of another search, or damaged.
+ */
+lap_status_t lap_tune_read(lap_tune_t *tune, int *found_p, bool *other_p);
 
 /* Writes what was found so far there. */
 lap_status_t lap_tune_keep(const lap_tune_t *tune);

@@ -69,11 +69,17 @@ static lap_status_t open_dir(const char *path, bool makes, int *fd_p)
 }
 
 /*
- * The file of a key, by the descriptor of its directory: the path of that may lead elsewhere by now.
+ * The file of a key, by the descriptor of its directory: the path of that may lead elsewhere by now. No sentence has
+ * this path, but that of name_in.
  */
 static void path_in(int dir_fd, const lap_tune_key_t *key, char path[NAME_MAX])
 {
     snprintf(path, NAME_MAX, "/proc/self/fd/%d/%016" PRIx64 SUFFIX, dir_fd, key->digest);
+}
+
+static void name_in(const char *dir, const lap_tune_key_t *key, char name[PATH_MAX + 32])
+{
+    snprintf(name, PATH_MAX + 32, "%s/%016" PRIx64 SUFFIX, dir, key->digest);
 }
 
 /* ---- read ---- */
@@ -94,7 +100,8 @@ static lap_status_t read_text(const char *path, char *text)
 {
     uint64_t bytes;
     int fd;
-    LAP_TRY(lap_file_open(path, &fd, &bytes));
+    if (lap_file_open(path, &fd, &bytes) != LAP_OK)
+        return lap_error(LAP_ERR_INVALID, "it is no regular file, or cannot be read");
     lap_status_t status = LAP_OK;
     if (bytes == 0 || bytes >= BYTES_MOST)
         status = lap_error(LAP_ERR_INVALID, "it has %" PRIu64 " bytes, expected 1 to %d", bytes,
@@ -124,8 +131,8 @@ static lap_status_t read_entry(const char *path, const lap_tune_key_t *key, int 
 /* Of rank 0; false: there is none. Whatever is wrong is reported, and ignored. */
 static bool look_up(const lap_train_t *train, lap_tune_entry_t *entry)
 {
-    char dir[PATH_MAX], path[NAME_MAX];
-    const char *name = train->args.command->name;
+    char dir[PATH_MAX], path[NAME_MAX], name[PATH_MAX + 32];
+    const char *command = train->args.command->name;
     lap_tune_key_t key = {.digest = 0};
     int fd = -1;
     if (!find_dir(dir))
@@ -134,7 +141,7 @@ static bool look_up(const lap_train_t *train, lap_tune_entry_t *entry)
     if (status == LAP_OK && fd >= 0)
         status = lap_tune_key_init(train, &key);
     if (status != LAP_OK)
-        lap_tell(name, "the cache is not used: %s", lap_last_error());
+        lap_tell(command, "the cache is not used: %s", lap_last_error());
     if (status == LAP_OK && fd >= 0)
         path_in(fd, &key, path);
     const bool there = status == LAP_OK && fd >= 0 && access(path, F_OK) == 0;
@@ -144,10 +151,11 @@ static bool look_up(const lap_train_t *train, lap_tune_entry_t *entry)
                       : lap_error(LAP_ERR_NO_MEMORY, "there is no memory to read it");
         lap_free(text);
     }
-    if (there && status != LAP_OK)
-        lap_tell(name,
-                 "%s/%016" PRIx64 SUFFIX " is damaged and was ignored: %s; lap tune writes it anew",
-                 dir, key.digest, lap_last_error());
+    if (there && status != LAP_OK) {
+        name_in(dir, &key, name);
+        lap_tell(command, "%s is damaged and was ignored: %s; lap tune writes it anew", name,
+                 lap_last_error());
+    }
     if (fd >= 0)
         close(fd);
     return there && status == LAP_OK;
@@ -187,7 +195,7 @@ lap_status_t lap_tune_use(lap_train_t *train, lap_group_t *world)
 
 /* ---- written ---- */
 
-static lap_status_t write_text(const char *path, const lap_tune_key_t *key,
+static lap_status_t write_text(const char *path, const char *name, const lap_tune_key_t *key,
                                const lap_tune_entry_t *entry)
 {
     lap_output_t output;
@@ -198,7 +206,7 @@ static lap_status_t write_text(const char *path, const lap_tune_key_t *key,
         return lap_error(LAP_ERR_NO_MEMORY, "there is no memory for it");
     lap_tune_entry_write(file, key, entry);
     const bool whole = fclose(file) == 0;
-    lap_status_t status = whole ? lap_output_open("what was found", path, &output)
+    lap_status_t status = whole ? lap_output_open_as("what was found", name, path, &output)
                                 : lap_error(LAP_ERR_NO_MEMORY, "there is no memory for it");
     if (status == LAP_OK) {
         fwrite(text, 1, bytes, output.file);
@@ -211,7 +219,7 @@ static lap_status_t write_text(const char *path, const lap_tune_key_t *key,
 
 void lap_tune_store(const lap_train_t *train, const lap_tune_entry_t *entry)
 {
-    char dir[PATH_MAX], path[NAME_MAX];
+    char dir[PATH_MAX], path[NAME_MAX], name[PATH_MAX + 32];
     lap_tune_key_t key = {.digest = 0};
     int fd = -1;
     lap_status_t status =
@@ -223,7 +231,8 @@ void lap_tune_store(const lap_train_t *train, const lap_tune_entry_t *entry)
         status = lap_tune_key_init(train, &key);
     if (status == LAP_OK) {
         path_in(fd, &key, path);
-        status = write_text(path, &key, entry);
+        name_in(dir, &key, name);
+        status = write_text(path, name, &key, entry);
     }
     if (status != LAP_OK)
         lap_tell(train->args.command->name, "the cache does not have the result: %s",

@@ -58,12 +58,13 @@ static lap_status_t part_path(const lap_tune_t *tune, char path[PATH_MAX])
 
 /* ---- what was found so far ---- */
 
-lap_status_t lap_tune_read(lap_tune_t *tune, int *found_p)
+lap_status_t lap_tune_read(lap_tune_t *tune, int *found_p, bool *other_p)
 {
     char path[PATH_MAX];
     lap_tune_key_t key = {.digest = 0};
     lap_tune_entry_t entry;
     *found_p = 0;
+    *other_p = false;
     LAP_TRY(part_path(tune, path));
     LAP_TRY(lap_tune_key_init(&tune->train, &key));
     FILE *file = fopen(path, "re");
@@ -73,6 +74,7 @@ lap_status_t lap_tune_read(lap_tune_t *tune, int *found_p)
                       entry.rounds == tune->rounds &&
                       entry.start == lap_tune_rules_digest(&tune->start);
     fclose(file);
+    *other_p = !same;
     if (!same)
         return LAP_OK;
     memcpy(tune->choices, entry.choices, sizeof(tune->choices));

@@ -140,18 +140,24 @@ static int seek_to(void *cookie, off64_t *offset, int whence)
 
 lap_status_t lap_output_open(const char *what, const char *path, lap_output_t *output_p)
 {
+    return lap_output_open_as(what, path, path, output_p);
+}
+
+lap_status_t lap_output_open_as(const char *what, const char *name, const char *path,
+                                lap_output_t *output_p)
+{
     lap_output_t *output = output_p;
     struct stat about;
     output->error = 0;
     output->what = what;
-    output->path = path;
+    output->path = name;
     if (strlen(path) >= sizeof(output->place))
         return refuse(output, ENAMETOOLONG);
     memcpy(output->place, path, strlen(path) + 1);
     /* A device or a folder is refused: the renaming at the end would replace it. */
     if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
         return lap_error(LAP_ERR_SYSTEM, "cannot write %s %s: it is not a regular file", what,
-                         path);
+                         name);
     LAP_TRY(follow_links(output));
     const bool there = lstat(output->place, &about) == 0;
     if (there && faccessat(AT_FDCWD, output->place, W_OK, AT_EACCESS) != 0)

@@ -17,7 +17,7 @@ typedef struct lap_output {
     FILE *file; /* without a descriptor of its own: that is fd */
     int fd;
     int error;               /* errno of the first write that failed; 0: none did */
-    const char *what, *path; /* for sentences */
+    const char *what, *path; /* for sentences: as the user knows it */
     char place[PATH_MAX];    /* where the links have led to */
     char temporary[PATH_MAX];
 } lap_output_t;
@@ -28,6 +28,10 @@ typedef struct lap_output {
  * until lap_output_close, and the output itself stay where it is.
  */
 lap_status_t lap_output_open(const char *what, const char *path, lap_output_t *output_p);
+
+/* The same of a file that sentences have another name for, which must live as long. */
+lap_status_t lap_output_open_as(const char *what, const char *name, const char *path,
+                                lap_output_t *output_p);
 
 /*
  * Ends it, when what was to be written came to `status`: puts the file in its place if that is LAP_OK and all

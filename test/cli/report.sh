@@ -192,6 +192,9 @@ mkdir "$work/in"
 lap report -o "$work/in/../own.json.gz" "$work/own.json.gz"
 is 'the page does not take the place of its trace' "$status $(cmp "$work/a.json.gz" "$work/own.json.gz")" '2 '
 has '... and says why' "$(<"$work/err")" 'own.json.gz is a trace and the output; expected two files'
+lap report -o "$work/none/page.html" "$work/a.json.gz"
+is 'a page that cannot be written: status 1, as the help says' "$status $(<"$work/err")" \
+    "1 lap report: -o: cannot write the report $work/none/page.html: No such file or directory"
 lap train --tp 2 --heads 2 --seq 8 --iters 1 --trace "$work/in/both" --report "$work/./in/both"
 is 'a trace and a page in one file are refused' "$status $(ls "$work/in")" '2 '
 has '... with a sentence' "$(<"$work/err")" '--trace and --report are both' 'expected two files'

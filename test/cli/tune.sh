@@ -95,12 +95,13 @@ END
     is '... whose methods are not tried again' \
         "$(sed -n 's/^\([0-9]*\) timed in .* \([0-9]*\) where auto .*/\1 \2/p' <<<"$out" | awk '{ print $1 + $2 }')" 19 # and 21 of all
     lap tune -o "$work/other.yaml" $mlp --rounds 3 --no-cache
-    is 'what was found for another layer is not taken' "$status$err" 0
+    anew="lap tune: $work/other.yaml.part is of a search with other options, or damaged: the search begins anew, and replaces it"
+    is 'what was found for another layer is not taken, and the user is told' "$status $err" "0 $anew"
     # Methods that fc1_fprop does not have: one that won, one that is the next, and one that the search began with.
     for line in 'begun 3 2 11 0.5 0.5 0.5 serial' 'begun 12 2 1 0.5 0.5 0.5 serial' 'choice 2 11 0.5 0.5 0.5 serial' 'choice 8 1 0 0 0 '; do
         { cat "$work/begun" && echo "$line"; } >"$work/other.yaml.part"
         lap tune -o "$work/other.yaml" $mlp --rounds 3 --no-cache
-        is "... nor what is damaged: $line" "$status$err" 0
+        is "... nor what is damaged: $line" "$status $err" "0 $anew"
     done
 }
 
@@ -176,6 +177,12 @@ print(end["tuned"] and end["tuned"][:2], *[gemm["method"] for gemm in end["gemms
     : >"$first"
     lap train $layer --iters 1 --auto --json
     has 'an empty file' "$status $err" '0 ' 'is damaged and was ignored: it has 0 bytes, expected 1 to 65535'
+    rm "$first" && mkdir "$first"
+    lap tune -o "$work/unstored.yaml" ${layer% *} --rounds 3 --quiet
+    is 'a file of the cache that cannot be read or written is named as the user knows it' "$status $err" \
+        "0 lap tune: $first is damaged and was ignored: it is no regular file, or cannot be read; lap tune writes it anew
+lap tune: the cache does not have the result: cannot write what was found $first: it is not a regular file"
+    rmdir "$first" && : >"$first"
     chmod 755 "$cache"
     lap train $layer --iters 1 --auto --json
     has 'a cache that others can enter' "$status $err" '0 ' "the cache is not used: the directory '$cache' has mode 755, expected 700"

@@ -109,6 +109,8 @@ if [ -e "$FAKE_CUDA/libnccl.so.2" ]; then
     ok 'cublasmp is among all methods, and has its knob' grep -q '"method":"cublasmp:algorithm=split_p2p"' "$work/out"
     ok '... and without it' grep -q '"method":"cublasmp",' "$work/out"
     ok '... and is right' test "$status $(grep -o '"ok":false' "$work/out" | wc -l)" = '0 0'
+    LAP_GPU_PART=1/8 lap bench ag 48 32 16 --device cuda --ranks 2 --gpu-share=off --transport nccl --method cublasmp --iters 1
+    is '... also on one of 8 parts of a GPU: the kernels of all have room there' "$status $err" '0 '
     lap bench rs 49 32 16 --device cuda --ranks 2 --transport nccl --method all,auto --auto-foreign --iters 1 --json
     ok 'all leaves it out where it cannot do the case, and so does auto' test "$status $(grep -c cublasmp "$work/out")" = '0 0'
     lap bench ag 48 32 17 --device cuda --ranks 2 --transport nccl --method all --iters 1 --json

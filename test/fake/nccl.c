@@ -363,6 +363,15 @@ FAKE_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *unique)
     return ncclSuccess;
 }
 
+/* Whether the blocks of all ranks that share a GPU are there at once, as kernels that wait for each other need. */
+static bool fits(const ncclConfig_t *config)
+{
+    const char *part = getenv("LAP_GPU_PART"), *slash = part ? strchr(part, '/') : NULL;
+    const int parts = slash ? atoi(slash + 1) : 1;
+    return parts == 1 ||
+           (config->maxCTAs > 0 && config->maxCTAs * parts <= fake_number("FAKE_SMS", 132));
+}
+
 FAKE_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, ncclUniqueId unique,
                                                 int rank, ncclConfig_t *config)
 {
@@ -370,6 +379,8 @@ FAKE_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, nc
     char path[64];
     if (size > RANKS)
         return refuse("a communicator of more ranks than it has room for");
+    if (config->blocking && !fits(config))
+        return refuse("a communicator whose kernels have no room beside those of other ranks");
     memcpy(&id, unique.internal, sizeof(id));
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", id.pid, id.fd);
     const int fd = open(path, O_RDWR | O_CLOEXEC);

@@ -306,11 +306,18 @@ static lap_status_t take_stream(multiplier_t *it)
     return LAP_OK;
 }
 
+/*
+ * NCCL's kernels wait for those of other ranks. Where ranks share a GPU all of them must have room there at
+ * once, or none of them ends: each rank has as many blocks as its part has multiprocessors.
+ */
 static lap_status_t open(multiplier_t *it)
 {
     const int size = it->nccl->group->size;
+    const lap_cuda_share_t *share = &it->nccl->device->share;
     ncclConfig_t config = LAP_NCCL_CONFIG;
     config.blocking = 1;
+    if (share->parts > 1)
+        config.maxCTAs = share->sms;
     LAP_TRY(lap_nccl_check(&it->nccl->api,
                            it->nccl->api.ncclCommInitRankConfig(&it->comm, size, it->id,
                                                                 it->nccl->group->rank, &config),

@@ -7,6 +7,7 @@
 #define LAP_TRANSPORT_NCCL_NCCL_LOAD_H
 
 #include <cuda.h>
+#include <limits.h>
 #include <stddef.h>
 
 #include <lap/status.h>
@@ -36,16 +37,19 @@ typedef struct ncclUniqueId {
     char internal[128];
 } ncclUniqueId;
 
-/* As of 2.14: NCCL takes its own defaults for what came later. */
+/* As of 2.17: NCCL takes its own defaults for what came later, and for numbers that are INT_MIN. */
 typedef struct ncclConfig {
     size_t size;
     unsigned magic, version;
     int blocking;
+    int cgaClusterSize, minCTAs, maxCTAs;
+    const char *netName;
 } ncclConfig_t;
 
 #define LAP_NCCL_CONFIG                                                                            \
     {                                                                                              \
-        .size = sizeof(ncclConfig_t), .magic = 0xcafebeef, .version = 21400, .blocking = 0         \
+        .size = sizeof(ncclConfig_t), .magic = 0xcafebeef, .version = 21700, .blocking = 0,        \
+        .cgaClusterSize = INT_MIN, .minCTAs = INT_MIN, .maxCTAs = INT_MIN                          \
     }
 
 #define LAP_NCCL_CALLS(X)                                                                          \

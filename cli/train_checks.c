@@ -184,7 +184,10 @@ static void advise(const lap_train_t *train, char *sentence, size_t bytes)
         strncmp(sentence, "--heads is ", 11) == 0 || strncmp(sentence, "--kv-heads is ", 14) == 0;
     if (!about || train->desc.heads == 0 || lap_heads_divide(&train->desc, (size_t)train->grid.tp))
         return;
-    lap_heads_advise(&train->desc, (size_t)train->grid.tp, 0, advice);
+    /* All ranks of a launcher must have a place in the grid. */
+    const size_t tp = (size_t)train->grid.tp, dp = (size_t)train->grid.dp;
+    const bool started = lap_environment_launched();
+    lap_heads_advise(&train->desc, tp, started ? tp * dp : 0, started ? dp : 0, advice);
     const size_t used = strlen(sentence);
     snprintf(sentence + used, bytes - used, " (%s would do)", advice);
 }

@@ -47,6 +47,14 @@ for command in check show; do
         "lap $command train: --num-heads is 25, expected a multiple of the 4 tensor-parallel ranks" \
         '(--tp 5 or --num-heads 20 would do)'
 done
+# Advice that can be followed: a launcher has started so many ranks, and all of them train.
+lap run -n 4 "$LAP" train "${gpt[@]}" --hidden 48 --num-heads 6
+has '... of ranks that a launcher started' "$status $err" '2 ' \
+    '--num-heads is 6, expected a multiple of the 4 tensor-parallel ranks (--tp 2 with --num-replicas 2 or --num-heads 4 would do)'
+lap run -n 4 "$LAP" train "${gpt[@]}" --hidden 48 --num-heads 6 --tp 2 --num-replicas 2 --steps 1 --quiet
+is '... which train so' "$status$err" 0
+lap run -n 4 "$LAP" train "${gpt[@]}" --hidden 48 --num-heads 3 --tp 2 --num-replicas 2
+has '... with replicas' "$status $err" '2 ' '(--tp 1 with --num-replicas 4 or --num-heads 2 would do)'
 says '... of keys and values' 2 'lap train: --kv-heads is 3, expected' "${gpt[@]}" --kv-heads 3 --tp 1
 says 'a rate' 2 'lap train: --min-lr is 1, expected at most lr, 0.1' "${gpt[@]}" --tp 1 --lr 0.1 --min-lr 1 --lr-decay-style linear
 says '... that falls' 2 'lap train: --lr-decay-iters is 5, expected more than the 9 steps of warmup' \

@@ -274,18 +274,18 @@ class Op(_Object):
         with self._lock:
             check(library().lap_op_end(self._handle))
 
-    def bound(self, args: OpArgs, device: str) -> Callable[..., None]:
-        """run(args), or of a GPU enqueue(args, stream), for many calls: it takes the stream, and is made once.
+    def bound(self, args: OpArgs, stream: Optional[Callable[[], int]] = None) -> Callable[[], None]:
+        """run(args), or with a stream enqueue(args, stream()), for many calls: made once.
 
-        Who calls it holds the lock of the world, and has called check() in this process.
+        Who calls it holds the lock of the world, in the process that made the operator.
         """
-        function = library().lap_op_run if device == "cpu" else library().lap_op_enqueue
+        run, enqueue = library().lap_op_run, library().lap_op_enqueue
         handles, handle, reference = self._handles, self._handle, byref(args)
 
-        def call(*stream: int) -> None:
+        def call() -> None:
             if not handles:
                 self.check()
-            status = function(handle, reference, *stream)
+            status = run(handle, reference) if stream is None else enqueue(handle, reference, stream())
             if status < 0:
                 check(status)
 

@@ -275,15 +275,17 @@ def groups(rank, ranks):
     if lap.Linear(4, 8, tp_group=mine, parallel_mode="column", device="cpu").tp_size != 2:
         raise AssertionError("a group decides where no size is given")
     full, weight = small(4, 3), small(6, 3)
-    _, (y,) = lap.all_gather_matmul(part(full, place, 2), [part(weight, place, 2).t()], 0, mine)
+    given = part(full, place, 2), [part(weight, place, 2).t()], 0
+    _, (y,) = lap.all_gather_matmul(*given, mine)
     same("result", y.detach(), (full @ weight.t()).chunk(2, 1)[place])
     context = _groups._contexts[mine.group_name, DEVICE]
-    call = next(iter(context.calls.values()))
+    op = next(iter(context.ops.values()))
     name = mine.group_name
     dist.destroy_process_group(mine)
+    fails(lapstrake.InvalidArgument, f"group_name is '{name}'", lap.all_gather_matmul, *given, name)  # which is still there
     del mine, pairs
     gc.collect()
-    if not (context.world.closed and call.op.closed):
+    if not (context.world.closed and op.closed):
         raise AssertionError("the world has outlived its group")
     fails(lapstrake.InvalidArgument, f"group_name is '{name}'", lap.all_gather_matmul, full, [weight.t()], 0, name)
     lap.init(device=DEVICE)

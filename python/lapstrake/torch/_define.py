@@ -85,11 +85,15 @@ def _one_by_one(op: Any, info: Any, dims: Any, *inputs: Any) -> Any:
     return stacked, tuple(None if part is None else 0 for part in stacked)
 
 
-def differentiate(name: str, kernel: Any, backward: Any, setup: Any) -> Callable[..., Any]:
+def _save_nothing(ctx: Any, inputs: Any, output: Any) -> None:
+    pass
+
+
+def differentiate(name: str, kernel: Any, backward: Any, setup: Any = _save_nothing) -> Callable[..., Any]:
     """Registers the gradient of an operator, and returns the operator as Python calls it.
 
-    `setup` is given a context, the arguments and the result; `backward` returns the gradients of the tensors, which are
-    the first arguments; one may be None.
+    Tensors are the first arguments. `setup` is given a context, the arguments and the result, and saves tensors; the
+    other arguments are `rest` of the context. `backward` returns the gradients of the tensors; one may be None.
     """
     op = getattr(ops, name).default
     arguments = op._schema.arguments
@@ -110,7 +114,8 @@ def differentiate(name: str, kernel: Any, backward: Any, setup: Any) -> Callable
     def function(run: Callable[..., Any]) -> Any:
         # All that is no tensor is one argument: PyTorch looks at each.
         def forward(ctx: Any, *given: Any) -> Any:
-            inputs = (*given[:tensors], *given[tensors])
+            ctx.rest = rest = given[tensors]
+            inputs = (*given[:tensors], *rest)
             output = run(*inputs)
             setup(ctx, inputs, output)
             return output
@@ -154,4 +159,4 @@ def refuse_gradient(name: str, kernel: Any) -> Callable[..., Any]:
     def backward(ctx: Any, *unused: Any) -> Any:
         raise Unsupported(f"the gradient of a gradient needs that of {name}, which has none: use autograd without "
                           "create_graph, or dgrad='gemm_rs/auto' in all_gather_matmul")
-    return differentiate(name, kernel, backward, lambda ctx, inputs, output: None)
+    return differentiate(name, kernel, backward)

@@ -80,8 +80,9 @@ def _run(kind: Kind, layout: Layout, plan: Plan, method: str, sizes: Tuple[int, 
             if isinstance(matrix, Scaled):
                 scales[scale] = matrix.scale.data_ptr()
     device = outputs["y" if x is not None else "d"].device
-    key = ("fp8", kind, layout, method, sizes, *((name, t.shape, t.dtype) for name, t in tensors.items()))
-    call = prepared(key, plan.group, device, _prepare, kind, layout, plan.group, method, sizes, tensors)
+    key = ("fp8", kind, plan.group, device, layout, method, sizes,
+           *((name, t.shape, t.dtype) for name, t in tensors.items()))
+    call = prepared(key, plan.group, _prepare, kind, layout, plan.group, method, sizes, tensors)
     gathers = "gathered" in tensors or "wire_scale_ptr" in scales
     found = torch.empty(plan.size, device=device) if gathers else None  # the scales of shards: all the same
     with call.lock:
@@ -247,10 +248,9 @@ def _linear_backward_fake(dy: Tensor, x8: Tensor, w8: Tensor, scales: Tensor, sl
 
 
 def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, ...]) -> None:
-    x, weight, slots, *ctx.rest = inputs
-    ctx.shape, ctx.weight_dtype = x.shape, weight.dtype
+    ctx.shape, ctx.weight_dtype = inputs[0].shape, inputs[1].dtype
     ctx.mark_non_differentiable(*output[1:])
-    ctx.save_for_backward(*output[1:], slots)
+    ctx.save_for_backward(*output[1:], inputs[2])
 
 
 def _gradient(ctx: Any, dy: Tensor, *unused: Any) -> Tuple[Any, ...]:

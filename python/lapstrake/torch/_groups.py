@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from functools import partial
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 import torch
@@ -79,32 +80,28 @@ def parse_method(text: str) -> Tuple[Optional[str], Dict[str, int]]:
     return method or None, knobs
 
 
-_MOST_CALLS = 1024  # prepared ones of a context: programs whose shapes always change prepare them again
+_MOST_CALLS = 1024  # prepared ones: programs whose shapes always change prepare them again
 
 
 class Call:
     """An operator with the arguments of calls of one shape, of which only addresses change.
 
     `a`, `b`, `d`, `gathered`, `bias`, `bias_grad`, `x`, `y` are its matrices: under `lock`, their field `data` is set
-    and start() is called. `outputs` are the shapes of results, `arguments` all that the operator is given.
+    and start() is called. It runs the operator, on a GPU in the order of the current stream; collective. `outputs` are
+    the shapes of results, `arguments` all that the operator is given. A call is of use as long as `handles` has the
+    operator's, and `group()` is the process group of that name.
     """
 
-    __slots__ = ("op", "lock", "outputs", "a", "b", "d", "gathered", "bias", "bias_grad", "x", "y", "arguments", "_run",
-                 "_device")
+    __slots__ = ("handles", "group", "lock", "outputs", "a", "b", "d", "gathered", "bias", "bias_grad", "x", "y",
+                 "arguments", "start")
 
-    def __init__(self, op: Op, device: torch.device, args: OpArgs, outputs: Tuple[Tuple[int, ...], ...]) -> None:
-        self.op, self.lock, self.outputs = op, op._lock, outputs
+    def __init__(self, op: Op, here: Context, args: OpArgs, outputs: Tuple[Tuple[int, ...], ...]) -> None:
+        self.handles, self.group, self.lock, self.outputs = op._handles, here.group, op._lock, outputs
         self.a, self.b, self.d, self.gathered, self.x, self.y = args.a, args.b, args.d, args.gathered, args.x, args.y
         self.bias, self.bias_grad, self.arguments = args.bias, args.bias_grad, args
-        self._run = op.bound(args, device.type)
-        self._device = device.index if device.type == "cuda" else None
-
-    def start(self) -> None:
-        """Runs the call; on a GPU in the order of the current stream. Collective."""
-        if self._device is None:
-            self._run()
-        else:
-            self._run(torch._C._cuda_getCurrentRawStream(self._device))  # no object, as torch.cuda.current_stream()
+        # No object, as torch.cuda.current_stream() makes one.
+        self.start = op.bound(args, None if here.device.type == "cpu" else
+                              partial(torch._C._cuda_getCurrentRawStream, here.device.index))
 
 
 class Context:
@@ -116,7 +113,6 @@ class Context:
         self.device = device
         self.world = _connect(group, device)
         self.ops: Dict[Any, Op] = {}
-        self.calls: Dict[Any, Call] = {}
         # The world does not outlive the group, nor does it keep it.
         weakref.finalize(group, self.world.close).atexit = False
 
@@ -134,7 +130,6 @@ class Context:
         op = self.ops.get(key)
         if op is None or op.desc.m < m:
             if op is not None:
-                self.calls.clear()
                 self.ops.pop(key).close()
             name, knobs = parse_method(method)
             op = self.ops[key] = Op(self.world.group, kind, max(m, 1), n, k, dtype=DTYPES[dtype], layout=layout,
@@ -145,26 +140,23 @@ class Context:
             view: Tensor = getattr(args, name)
             kind_of = dtype if types is None else types[name]
             view.dtype, view.rows, view.cols, view.stride = DTYPES[kind_of], rows, columns, stride
-        return Call(op, self.device, args, outputs)
+        return Call(op, self, args, outputs)
 
 
 _contexts: Dict[Tuple[str, str], Context] = {}  # by the kind of device
-_latest: Dict[Tuple[str, torch.device], Context] = {}  # by the device, where a call is looked for first
+_calls: Dict[Tuple[Any, ...], Call] = {}
+os.register_at_fork(after_in_child=_calls.clear)  # who prepares calls there is told that operators are its parent's
 
 
-def prepared(key: Tuple[Any, ...], name: str, device: torch.device, prepare: Any, *arguments: Any) -> Call:
-    """The call of a key in the context of a process group; prepare(*arguments) makes it the first time."""
-    found = _latest.get((name, device))
-    if found is not None and found.group() is process_group(name) and not found.world.closed:
-        call = found.calls.get(key)
-        if call is not None:
-            call.op.check()  # before PyTorch, which in a process that was forked has no GPU, is asked for memory
-            return call
-    call = prepare(*arguments)
-    found = _latest[name, device] = context(name, device)
-    if len(found.calls) >= _MOST_CALLS:
-        found.calls.clear()
-    found.calls[key] = call
+def prepared(key: Tuple[Any, ...], name: str, prepare: Any, *arguments: Any) -> Call:
+    """The call of a key, in which is all that it depends on, the group's name and the device too; prepare(*arguments)
+    makes it the first time."""
+    call = _calls.get(key)
+    if call is None or not call.handles or call.group() is not process_group(name):
+        call = prepare(*arguments)
+        if len(_calls) >= _MOST_CALLS:
+            _calls.clear()
+        _calls[key] = call
     return call
 
 
@@ -239,5 +231,4 @@ def close(group: GroupLike = None) -> None:
     name = name_of(group)
     for key in [key for key in _contexts if key[0] == name]:
         found = _contexts.pop(key)
-        _latest.pop((name, found.device), None)
         found.world.close()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -121,7 +121,7 @@ def new_result(like: Tensor, shape: Tuple[int, ...], dim: int) -> Tensor:
                                 device=like.device)
 
 
-def in_shape(flat: Tensor, shape: Tuple[int, ...], dim: int) -> Tensor:
+def in_shape(flat: Tensor, shape: Sequence[int], dim: int) -> Tensor:
     """Rows, those of the dimension `dim` first, as a tensor of this shape."""
     return flat.view(shape[dim], *shape[:dim], *shape[dim + 1:]).movedim(0, dim)
 

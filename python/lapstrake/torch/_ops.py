@@ -58,8 +58,8 @@ def _gather_matmul(A: Tensor, B: Tensor, bias: Optional[Tensor], gather_dim: int
     if gather_dim:
         dim = check_product(A, B, gather_dim, "gather_dim")
         front = in_front(A, dim)
-    key = (Kind.AG_GEMM, keep, method, *lies(front), *lies(B), *(() if bias is None else lies(bias)))
-    call = prepared(key, group_name, A.device, _gather_call, front, B, bias, group_name, keep, method)
+    key = (Kind.AG_GEMM, group_name, keep, method, *lies(front), *lies(B), *(() if bias is None else lies(bias)))
+    call = prepared(key, group_name, _gather_call, front, B, bias, group_name, keep, method)
     d = new_result(A, call.outputs[0], dim)
     gathered = new_result(A, call.outputs[1], dim) if keep else None
     with call.lock:
@@ -111,8 +111,8 @@ def _reduced(kind: Kind, A: Tensor, B: Tensor, bias: Optional[Tensor], reduce_op
              dim: int = 0) -> Tensor:
     """The sum of A @ B over all ranks: this rank's rows, or all; and to that the bias. The first dimension of A becomes
     `dim` of the result."""
-    key = (kind, reduce_op, method, *lies(A), *lies(B), *(() if bias is None else lies(bias)))
-    call = prepared(key, group_name, A.device, _reduced_call, kind, A, B, bias, reduce_op, group_name, method)
+    key = (kind, group_name, reduce_op, method, *lies(A), *lies(B), *(() if bias is None else lies(bias)))
+    call = prepared(key, group_name, _reduced_call, kind, A, B, bias, reduce_op, group_name, method)
     d = new_result(A, call.outputs[0], dim)
     with call.lock:
         call.a.data, call.b.data, call.d.data = A.data_ptr(), B.data_ptr(), d.data_ptr()
@@ -193,8 +193,8 @@ def _bulk(kind: Kind, A: Tensor, B: Tensor, X: Tensor, group_name: str, method: 
 
     With `sums` the sums of the rows of A, too: of a weight's gradient that of its bias.
     """
-    call = prepared((kind, method, sums, *lies(A), *lies(B), *lies(X)), group_name, A.device, _bulk_call, kind, A, B,
-                    X, group_name, method, sums)
+    key = (kind, group_name, method, sums, *lies(A), *lies(B), *lies(X))
+    call = prepared(key, group_name, _bulk_call, kind, A, B, X, group_name, method, sums)
     d, y = A.new_empty(call.outputs[0]), A.new_empty(call.outputs[1])
     sum_of_rows = A.new_empty(call.outputs[2]) if len(call.outputs) > 2 else None
     with call.lock:
@@ -246,7 +246,7 @@ def _moved_call(kind: Kind, X: Tensor, group_name: str, method: str) -> Call:
 
 def _moved(kind: Kind, X: Tensor, group_name: str, method: str) -> Tensor:
     """X gathered or reduced along its first dimension, and nothing else."""
-    call = prepared((kind, method, *lies(X)), group_name, X.device, _moved_call, kind, X, group_name, method)
+    call = prepared((kind, group_name, method, *lies(X)), group_name, _moved_call, kind, X, group_name, method)
     y = X.new_empty(call.outputs[0])
     with call.lock:
         call.x.data, call.y.data = X.data_ptr(), y.data_ptr()
@@ -299,143 +299,133 @@ def _weight_gradient(A: Tensor, dY: Tensor, B: Tensor) -> Tensor:
 
 
 def _gather_matmul_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Optional[Tensor], Tensor]) -> None:
-    A, B, _, ctx.dim, ctx.group, ctx.keep, _, ctx.dgrad, ctx.wgrad = inputs
-    ctx.shape = A.shape
-    ctx.save_for_backward(output[0] if ctx.keep else A, B)
-    ctx.set_materialize_grads(False)
+    if output[0] is None:
+        ctx.save_for_backward(inputs[0], inputs[1])
+    else:
+        ctx.save_for_backward(output[0], inputs[1])
+        ctx.set_materialize_grads(False)
 
 
 def _gather_matmul_backward(ctx: Any, dgathered: Optional[Tensor], dY: Optional[Tensor]) -> Tuple[Any, ...]:
     saved, B = ctx.saved_tensors
-    needs_A, needs_B, needs_bias = ctx.needs_input_grad[:3]
-    dim = ctx.dim % saved.dim()
+    dim, group, keep, _, dgrad, wgrad = ctx.rest
+    needs_A, _, needs_bias = ctx.needs_input_grad[:3]
+    dim %= saved.dim()
+    shape = list(saved.shape)
+    if keep:
+        shape[dim] //= group_size(group)
     dX = dB = dbias = None
     if dY is None:
         if dgathered is not None and needs_A:
-            dX = reduce_scatter(_flat(dgathered, dim), ctx.group, ctx.wgrad)
+            dX = reduce_scatter(_flat(dgathered, dim), group, wgrad)
     else:
         rows = _flat(dY, dim)
-        passed = _flat(dgathered, dim) if dgathered is not None and ctx.keep else None
-        if ctx.dgrad.startswith("gemm_rs") and passed is None:
-            dX, dB = _gradients_apart(ctx, _flat(saved, dim), B, rows, needs_A, needs_B)
+        passed = _flat(dgathered, dim) if dgathered is not None and keep else None
+        if dgrad.startswith("gemm_rs") and passed is None:
+            dX, dB = _gradients_apart(ctx, _flat(saved, dim), B, rows)
         else:
             dX, dB, dbias = _gradients_in_bulk(ctx, _flat(saved, dim), B, rows, passed)
         if needs_bias and dbias is None:
             dbias = rows.sum(0)
-    return None if dX is None else in_shape(dX, ctx.shape, dim), dB, dbias
+    return None if dX is None else in_shape(dX, shape, dim), dB, dbias
 
 
-def _gradients_apart(ctx: Any, saved: Tensor, B: Tensor, rows: Tensor, needs_A: bool, needs_B: bool
-                     ) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+def _gradients_apart(ctx: Any, saved: Tensor, B: Tensor, rows: Tensor) -> Tuple[Optional[Tensor], Optional[Tensor]]:
     """d A by an operator of its own; d B needs nothing more than the gathered A."""
+    _, group, keep, _, dgrad, wgrad = ctx.rest
     dA = dB = None
-    if needs_A:
-        dA = matmul_scatter(rows, B.t(), None, "sum", 0, ctx.group, ctx.dgrad.partition("/")[2], "auto")
-    if needs_B:
-        dB = _weight_gradient(saved if ctx.keep else all_gather(saved, ctx.group, ctx.wgrad), rows, B)
+    if ctx.needs_input_grad[0]:
+        dA = matmul_scatter(rows, B.t(), None, "sum", 0, group, dgrad.partition("/")[2], "auto")
+    if ctx.needs_input_grad[1]:
+        dB = _weight_gradient(saved if keep else all_gather(saved, group, wgrad), rows, B)
     return dA, dB
 
 
 def _gradients_in_bulk(ctx: Any, saved: Tensor, B: Tensor, rows: Tensor, passed: Optional[Tensor]
                        ) -> Tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]:
     """d A of this rank, while A is gathered again; then d B, while d A is reduced. `passed` is a part of d A."""
+    _, group, keep, _, kind_and_method, wgrad = ctx.rest
     needs_A, needs_B, needs_bias = ctx.needs_input_grad[:3]
-    dgrad = ctx.dgrad.partition("/")[2]
+    dgrad = kind_and_method.partition("/")[2]
     dX = None
-    if ctx.keep or not needs_B:
+    if keep or not needs_B:
         full = saved
         dX = product(rows, B.t()) if needs_A else None
     elif needs_A:
-        dX, full = _matmul_and_gather(rows, B.t(), saved, ctx.group, dgrad)
+        dX, full = _matmul_and_gather(rows, B.t(), saved, group, dgrad)
     else:
-        full = all_gather(saved, ctx.group, dgrad)
+        full = all_gather(saved, group, dgrad)
     if dX is None:
         return None, _weight_gradient(full, rows, B) if needs_B else None, None
     if passed is not None:
         dX = dX + passed
     if not needs_B:
-        return reduce_scatter(dX, ctx.group, ctx.wgrad), None, None
+        return reduce_scatter(dX, group, wgrad), None, None
     if B.stride(0) == 1 and B.stride(1) != 1:
-        dW, dA, dbias = _matmul_and_reduce(rows.t(), full, dX, ctx.group, ctx.wgrad, needs_bias)
+        dW, dA, dbias = _matmul_and_reduce(rows.t(), full, dX, group, wgrad, needs_bias)
         return dA, dW.t(), dbias
-    dB, dA, _ = _matmul_and_reduce(full.t(), rows, dX, ctx.group, ctx.wgrad)
+    dB, dA, _ = _matmul_and_reduce(full.t(), rows, dX, group, wgrad)
     return dA, dB, None
 
 
-def _matmul_scatter_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
-    A, B, _, reduce_op, ctx.dim, ctx.group, _, ctx.dgrad = inputs
-    ctx.factor = _factor(reduce_op, group_size(ctx.group))
-    ctx.save_for_backward(A, B)
+def _save_operands(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[0], inputs[1])
 
 
 def _matmul_scatter_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
     A, B = ctx.saved_tensors
-    dim = ctx.dim % A.dim()
+    reduce_op, dim, group, _, dgrad = ctx.rest
+    dim %= A.dim()
     rows = _flat(dY, dim)
     needs_A, needs_B, needs_bias = ctx.needs_input_grad[:3]
     dX = dB = None
     dbias = rows.sum(0) if needs_bias else None
-    if ctx.factor != 1.0:
-        rows = rows * ctx.factor
+    if reduce_op != "sum":
+        rows = rows * _factor(reduce_op, group_size(group))
     if needs_A:
-        full, dX = gather_matmul(rows, B.t(), None, 0, ctx.group, needs_B, ctx.dgrad, "", "")
+        full, dX = gather_matmul(rows, B.t(), None, 0, group, needs_B, dgrad, "", "")
         dX = in_shape(dX, A.shape, dim)
     elif needs_B:
-        full = all_gather(rows, ctx.group, "auto")
+        full = all_gather(rows, group, "auto")
     if needs_B:
         dB = _weight_gradient(_flat(A, dim), full, B)
     return dX, dB, dbias
 
 
-def _matmul_all_reduce_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
-    A, B, reduce_op, group, _ = inputs
-    ctx.factor = _factor(reduce_op, group_size(group))
-    ctx.save_for_backward(A, B)
-
-
 def _matmul_all_reduce_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
     A, B = ctx.saved_tensors
-    if ctx.factor != 1.0:
-        dY = dY * ctx.factor
+    reduce_op, group, _ = ctx.rest
+    if reduce_op != "sum":
+        dY = dY * _factor(reduce_op, group_size(group))
     dA = product(dY, B.t()) if ctx.needs_input_grad[0] else None
     dB = _weight_gradient(_flat(A, 0), _flat(dY, 0), B) if ctx.needs_input_grad[1] else None
     return dA, dB
-
-
-def _copy_matmul_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
-    A, B, ctx.group, ctx.dgrad = inputs
-    ctx.save_for_backward(A, B)
 
 
 def _copy_matmul_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
     A, B = ctx.saved_tensors
     dA = dB = None
     if ctx.needs_input_grad[0]:
-        dA = matmul_sum(dY.contiguous(), B.t(), "sum", ctx.group, ctx.dgrad)
+        dA = matmul_sum(dY.contiguous(), B.t(), "sum", *ctx.rest)
     if ctx.needs_input_grad[1]:
         dB = _weight_gradient(_flat(A, 0), _flat(dY, 0), B)
     return dA, dB
 
 
-def _moved_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
-    _, ctx.group, ctx.method = inputs
-
-
 def _all_gather_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
-    return reduce_scatter(dY.contiguous(), ctx.group, ctx.method),
+    return reduce_scatter(dY.contiguous(), *ctx.rest),
 
 
 def _reduce_scatter_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
-    return all_gather(dY.contiguous(), ctx.group, ctx.method),
+    return all_gather(dY.contiguous(), *ctx.rest),
 
 
 gather_matmul = differentiate("gather_matmul", _gather_matmul, _gather_matmul_backward, _gather_matmul_setup)
-matmul_scatter = differentiate("matmul_scatter", _matmul_scatter, _matmul_scatter_backward, _matmul_scatter_setup)
-matmul_sum = differentiate("matmul_all_reduce", _matmul_all_reduce, _matmul_all_reduce_backward,
-                           _matmul_all_reduce_setup)
-copy_matmul = differentiate("copy_matmul", _copy_matmul, _copy_matmul_backward, _copy_matmul_setup)
-all_gather = differentiate("all_gather", _all_gather, _all_gather_backward, _moved_setup)
-reduce_scatter = differentiate("reduce_scatter", _reduce_scatter, _reduce_scatter_backward, _moved_setup)
+matmul_scatter = differentiate("matmul_scatter", _matmul_scatter, _matmul_scatter_backward, _save_operands)
+matmul_sum = differentiate("matmul_all_reduce", _matmul_all_reduce, _matmul_all_reduce_backward, _save_operands)
+copy_matmul = differentiate("copy_matmul", _copy_matmul, _copy_matmul_backward, _save_operands)
+all_gather = differentiate("all_gather", _all_gather, _all_gather_backward)
+reduce_scatter = differentiate("reduce_scatter", _reduce_scatter, _reduce_scatter_backward)
 _matmul_and_gather = refuse_gradient("matmul_with_all_gather", _matmul_with_all_gather)
 _matmul_and_reduce = refuse_gradient("matmul_with_reduce_scatter", _matmul_with_reduce_scatter)
 
@@ -453,9 +443,12 @@ def _all_gather_matmul(A: Tensor, Bs: List[Tensor], gather_dim: int, group_name:
     keep = return_A or len(Bs) > 1
     dgrad = dgrad or ("gemm_rs/auto" if keep else "bulk_ag/auto")
     gathered, first = gather_matmul(A, Bs[0], None, gather_dim, group_name, keep, method, dgrad, wgrad)
-    for B in Bs[1:]:
-        check_product(gathered, B)
-    return gathered if return_A else None, [first] + [product(gathered, B) for B in Bs[1:]]
+    results = [first]
+    if len(Bs) > 1:
+        for B in Bs[1:]:
+            check_product(gathered, B)
+        results += [product(gathered, B) for B in Bs[1:]]
+    return gathered if return_A else None, results
 
 
 def _matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str,

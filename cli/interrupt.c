@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <unistd.h>
 
+#include "core/environment.h"
 #include "core/status.h"
 #include "core/world.h"
 #include "launch.h"
@@ -65,6 +66,13 @@ void lap_interrupt_end(void)
 int lap_interrupt_here(void)
 {
     return atomic_load_explicit(&asked, memory_order_relaxed);
+}
+
+void lap_interrupt_leave(void)
+{
+    const int number = lap_interrupt_here();
+    if (number && lap_environment_launched())
+        end_by(number);
 }
 
 lap_status_t lap_interrupt_agree(lap_group_t *group, int *signal_p)

@@ -25,6 +25,12 @@ int lap_interrupt_here(void);
 /* The same for all ranks of a group, which come to the same answer. Collective. */
 lap_status_t lap_interrupt_agree(lap_group_t *group, int *signal_p);
 
+/*
+ * Ends a rank by the signal that asked it to stop, once it has nothing more to do: its launcher names it then, and not another
+ * rank, all of which have stopped with the same status. Returns where there was none, or no launcher.
+ */
+void lap_interrupt_leave(void);
+
 /* The exit status of a command that a signal interrupted, in this rank or in another one. */
 static inline int lap_interrupt_status(int signal)
 {

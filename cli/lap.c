@@ -17,6 +17,7 @@
 
 #include "commands.h"
 #include "help.h"
+#include "interrupt.h"
 
 #define SUBCOMMANDS_MAX 16
 #define LARGE_BYTES (1 << 20)
@@ -127,6 +128,8 @@ static int run(int argc, char **argv)
                 errno ? strerror(errno) : "the output is incomplete");
         status = LAP_CLI_FAILED;
     }
+    if (lap_interrupt_is_status(status))
+        lap_interrupt_leave();
     return status;
 }
 

@@ -52,6 +52,12 @@ interrupt() {
         ok '... and its ranks have ended' until_true gone "$rank"
     done
     out=$(cat "$work/out")
+    case $whom in
+    [01])
+        rank=$(cut -d' ' -f$((whom + 1)) <<<"$ranks")
+        has '... and names the rank that was sent it, not another' "$err" "rank $whom (pid $rank) was killed by signal $(kill -l "$signal")"
+        ;;
+    esac
 }
 
 # some_of WHAT: the table tells that it is of some of them, and of how many.

@@ -13,11 +13,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "device/cuda/cuda_facts.h"
 #include "told.h"
 #include "util/cores.h"
 
-#define GPU_QUEUES 64  /* hardware queues of a GPU for all of its ranks; 128 were refused */
-#define MOST_QUEUES 32 /* that CUDA_DEVICE_MAX_CONNECTIONS can ask for */
+#define GPU_QUEUES 64 /* hardware queues of a GPU for all of its ranks; 128 were refused */
 
 /* Sets a variable, in the place of one the user has; unless `replace`, then the user's stays. */
 static void set_variable(lap_spawn_t *spawn, size_t slot, bool replace, const char *name,
@@ -92,7 +92,8 @@ static const char *queues_of(const lap_spawn_t *spawn, char text[8])
     if (!spawn->launch->queues || spawn->gpus->ngpus == 0)
         return NULL;
     const int shared = GPU_QUEUES / lap_gpu_place(spawn->gpus, 0).nparts;
-    snprintf(text, 8, "%d", shared < 1 ? 1 : shared > MOST_QUEUES ? MOST_QUEUES : shared);
+    const int most = shared < LAP_CUDA_QUEUES_MOST ? shared : LAP_CUDA_QUEUES_MOST;
+    snprintf(text, 8, "%d", most > 1 ? most : 1);
     return text;
 }
 

@@ -369,7 +369,7 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     lap_arg_settle(args, BATCH, "%zu", train->batch);
     lap_arg_settle(args, BATCH_SIZE, "%zu", train->batch / (size_t)train->grid.dp);
     lap_arg_settle(args, HIDDEN, "%zu", desc->hidden);
-    lap_arg_settle(args, FFN, "%zu", desc->ffn ? desc->ffn : 4 * desc->hidden);
+    lap_arg_settle(args, FFN, "%zu", lap_nn_ffn(desc));
     lap_arg_settle(args, EXPANSION, "as --ffn");
     lap_arg_settle(args, MICRO, "%d", train->micro);
     lap_arg_settle(args, MICRO_SIZE, "as --micro-batches");

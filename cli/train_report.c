@@ -426,9 +426,8 @@ static void print_json_model(const lap_train_t *train)
     const lap_nn_desc_t *desc = &train->desc;
     printf("\"heads\":%zu,\"kv_heads\":%zu,\"head_dim\":%zu,\"ffn\":%zu,\"activation\":\"%s\","
            "\"norm\":\"%s\",",
-           desc->heads, lap_nn_kv_heads(desc), desc->head_dim,
-           desc->ffn ? desc->ffn : 4 * desc->hidden, lap_activation_names[desc->activation],
-           lap_norm_names[desc->norm]);
+           desc->heads, lap_nn_kv_heads(desc), desc->head_dim, lap_nn_ffn(desc),
+           lap_activation_names[desc->activation], lap_norm_names[desc->norm]);
     if (train->model)
         printf("\"model\":\"%s\",\"vocab\":%zu,\"positions\":\"%s\",\"tied\":%s,", train->model,
                desc->vocab, lap_positions_names[desc->positions], desc->tied ? "true" : "false");

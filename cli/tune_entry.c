@@ -44,7 +44,7 @@ static lap_nn_desc_t timed_fields(const lap_nn_desc_t *given)
     const lap_nn_desc_t usual = LAP_NN_DESC_INIT;
     lap_nn_desc_t desc = *given;
     lap_tune_layer(&desc);
-    desc.ffn = desc.ffn ? desc.ffn : 4 * desc.hidden;
+    desc.ffn = lap_nn_ffn(&desc);
     desc.kv_heads = lap_nn_kv_heads(&desc);
     desc.seed = usual.seed;
     desc.init_std = usual.init_std;

@@ -37,10 +37,10 @@ static void describe(const lap_tune_t *tune, int rounds, char *text, size_t byte
              "batch %zu, %s%s, recompute %d, sequence parallel %d, rounds %d",
              lap_version_string(), machine.nodename, train->device,
              train->transport ? train->transport : "any transport", train->grid.tp,
-             lap_nn_kind_name(desc->kind), desc->hidden, desc->ffn ? desc->ffn : 4 * desc->hidden,
-             desc->heads, lap_nn_kv_heads(desc), desc->seq, desc->batch,
-             lap_dtype_name(desc->dtype), desc->fp8 == LAP_FP8_NONE ? "" : ", FP8",
-             (int)desc->recompute, desc->sequence_parallel, rounds);
+             lap_nn_kind_name(desc->kind), desc->hidden, lap_nn_ffn(desc), desc->heads,
+             lap_nn_kv_heads(desc), desc->seq, desc->batch, lap_dtype_name(desc->dtype),
+             desc->fp8 == LAP_FP8_NONE ? "" : ", FP8", (int)desc->recompute,
+             desc->sequence_parallel, rounds);
     const size_t used = strlen(text);
     if (train->link.ratio > 0)
         snprintf(text + used, bytes - used, ", link ratio %g", train->link.ratio);

@@ -32,6 +32,12 @@ static inline size_t lap_nn_kv_heads(const lap_nn_desc_t *desc)
     return desc->kv_heads ? desc->kv_heads : desc->heads;
 }
 
+/* Features between the GEMMs of an MLP: four times as wide as the layer, unless a description says how wide. */
+static inline size_t lap_nn_ffn(const lap_nn_desc_t *desc)
+{
+    return desc->ffn ? desc->ffn : 4 * desc->hidden;
+}
+
 /* Layers of two blocks. */
 static inline bool lap_nn_is_transformer(const lap_nn_desc_t *desc)
 {

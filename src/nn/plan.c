@@ -69,10 +69,8 @@ static void fill_defaults(lap_nn_desc_t *desc)
 {
     if (desc->features == 0)
         desc->features = desc->hidden;
-    if (desc->ffn == 0)
-        desc->ffn = 4 * desc->hidden;
-    if (desc->kv_heads == 0)
-        desc->kv_heads = desc->heads;
+    desc->ffn = lap_nn_ffn(desc);
+    desc->kv_heads = lap_nn_kv_heads(desc);
     if (desc->head_dim == 0 && desc->heads > 0)
         desc->head_dim = desc->hidden / desc->heads;
     if (desc->positions == LAP_POSITIONS_LEARNED && desc->max_positions == 0)

@@ -14,6 +14,7 @@
 
 #include <lap/status.h>
 
+#include "nn/nn_fields.h"
 #include "plan/search.h"
 #include "util/alloc.h"
 
@@ -151,9 +152,11 @@ static lap_nn_desc_t model_of(const lap_plan_row_t *row)
     desc.kind = LAP_NN_MODEL;
     desc.layers = number(row, LAP_ROW_LAYERS);
     desc.hidden = number(row, LAP_ROW_HIDDEN);
-    desc.ffn = number(row, LAP_ROW_FFN) ? number(row, LAP_ROW_FFN) : 4 * desc.hidden;
+    desc.ffn = number(row, LAP_ROW_FFN);
+    desc.ffn = lap_nn_ffn(&desc);
     desc.heads = number(row, LAP_ROW_HEADS);
-    desc.kv_heads = number(row, LAP_ROW_KV_HEADS) ? number(row, LAP_ROW_KV_HEADS) : desc.heads;
+    desc.kv_heads = number(row, LAP_ROW_KV_HEADS);
+    desc.kv_heads = lap_nn_kv_heads(&desc);
     desc.head_dim = desc.heads ? desc.hidden / desc.heads : 0;
     desc.vocab = number(row, LAP_ROW_VOCAB);
     desc.seq = number(row, LAP_ROW_SEQ);

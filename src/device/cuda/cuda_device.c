@@ -21,7 +21,6 @@
 #define PARTS_MOST 64
 #define DRIVER_QUEUES 8         /* hardware queues of a process that asks for no other number, */
 #define MPS_QUEUES 2            /* ... and of one that is a client of MPS */
-#define MOST_QUEUES 32          /* that CUDA knows to be asked for */
 #define SM_GROUP 8              /* multiprocessors come in groups of so many */
 #define SM_PAIR 2               /* or, where that would leave many unused, of so many */
 #define OLDEST 80               /* compute capability 8.0 */
@@ -140,7 +139,7 @@ static unsigned count_queues(const lap_cuda_device_t *device)
     const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     int asked, mps = 0;
     if (text && *text)
-        return read_number(&text, &asked) && !*text && asked > 0 && asked <= MOST_QUEUES
+        return read_number(&text, &asked) && !*text && asked > 0 && asked <= LAP_CUDA_QUEUES_MOST
                    ? (unsigned)asked
                    : 1;
     if (device->api.cuDeviceGetAttribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device->gpu) !=

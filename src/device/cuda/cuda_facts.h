@@ -10,4 +10,7 @@
         .shares_queues = true, .lanes = true, .graphs = true, .counts_signals = true               \
     }
 
+/* The most hardware queues that CUDA knows to be asked for, by CUDA_DEVICE_MAX_CONNECTIONS. */
+#define LAP_CUDA_QUEUES_MOST 32
+
 #endif

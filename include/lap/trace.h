@@ -34,9 +34,10 @@ LAP_API lap_status_t lap_trace_gather(lap_trace_t *trace, lap_group_t *group);
 
 /*
  * Draws a trace as an SVG timeline: a row per rank and stream, a colour per kind of step, a time
- * axis. Time in which a rank did no arithmetic is hatched by its cause: data on the wire, a rank
- * that was late, or a core. Causes on other ranks are known once the trace has been gathered;
- * before, all waits count as for the wire.
+ * axis. Ranks are those of the group of the call: lap_group_world_rank gives them in the world. Time
+ * in which a rank did no arithmetic is hatched by its cause: data on the wire, a rank that was late,
+ * or a core. Causes on other ranks are known once the trace has been gathered; before, all waits
+ * count as for the wire.
  * Local. `title` may be NULL. Writes the file whole or not at all. A file that is replaced passes
  * on its mode, and a symbolic link is followed if it is this user's or root's.
  * Returns LAP_ERR_INVALID (NULL, or an empty trace), LAP_ERR_SYSTEM (naming the path),

@@ -17,6 +17,7 @@ import lapstrake as lap
 from ranks import Files, forked
 
 LAP = os.environ["LAP"]
+FAKES = os.environ.get("FAKE_CUDA", "")
 
 
 def matrix(values, rows, cols):
@@ -183,7 +184,7 @@ print("left")
             self.assertIn("rank 1", sentence)
             self.assertLess(seconds, 10)  # far from the timeout
 
-    @unittest.skipUnless(os.environ.get("FAKE_CUDA"), "this build has no CUDA")
+    @unittest.skipUnless(FAKES, "this build has no CUDA")
     def test_calls_in_a_stream(self):
         # Over a driver without a GPU, with pinned memory.
         done = run(2, """
@@ -214,7 +215,20 @@ for _ in range(3):
 world.synchronize(stream.value)
 assert list(d) == [3, 30, 3, 30], list(d)
 print("right")
-""", LD_LIBRARY_PATH=os.environ["FAKE_CUDA"], LAP_GPU_TUNE="0")
+""", LD_LIBRARY_PATH=FAKES, LAP_GPU_TUNE="0")
+        self.assertEqual((done.returncode, done.stdout.count("right")), (0, 2), done.stdout + done.stderr)
+
+    @unittest.skipUnless(FAKES, "this build has no CUDA")
+    def test_auto_foreign(self):
+        # Over a driver, NCCL and cuBLASMp without a GPU.
+        done = run(2, """
+with lap.World(device="cuda", transport="nccl") as world:
+    for foreign in (0, 1):
+        op = lap.Op(world.group, lap.Kind.AG_GEMM, 48, 32, 16, method="auto", auto_foreign=foreign)
+        considered = dict(op.predictions())
+        assert ("cublasmp" in considered) == bool(foreign) and "ring" in considered, considered
+    print("right")
+""", LD_LIBRARY_PATH=FAKES, FAKE_GPUS="2", LAP_GPU_TUNE="0")
         self.assertEqual((done.returncode, done.stdout.count("right")), (0, 2), done.stdout + done.stderr)
 
     def test_version(self):

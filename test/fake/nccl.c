@@ -363,13 +363,12 @@ FAKE_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *unique)
     return ncclSuccess;
 }
 
-/* Whether the blocks of all ranks that share a GPU are there at once, as kernels that wait for each other need. */
+/* Whether the blocks of all ranks that share a GPU are there at once, with room for a GEMM: kernels wait for each other. */
 static bool fits(const ncclConfig_t *config)
 {
     const char *part = getenv("LAP_GPU_PART"), *slash = part ? strchr(part, '/') : NULL;
-    const int parts = slash ? atoi(slash + 1) : 1;
-    return parts == 1 ||
-           (config->maxCTAs > 0 && config->maxCTAs * parts <= fake_number("FAKE_SMS", 132));
+    const int parts = slash ? atoi(slash + 1) : 1, sms = fake_number("FAKE_SMS", 132);
+    return parts == 1 || (config->maxCTAs > 0 && config->maxCTAs * parts <= sms / 2);
 }
 
 FAKE_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, ncclUniqueId unique,

@@ -308,7 +308,7 @@ static lap_status_t take_stream(multiplier_t *it)
 
 /*
  * NCCL's kernels wait for those of other ranks. Where ranks share a GPU all of them must have room there at
- * once, or none of them ends: each rank has as many blocks as its part has multiprocessors.
+ * once, beside a GEMM that is still to come, or none of them ends: so they have half of it.
  */
 static lap_status_t open(multiplier_t *it)
 {
@@ -317,7 +317,7 @@ static lap_status_t open(multiplier_t *it)
     ncclConfig_t config = LAP_NCCL_CONFIG;
     config.blocking = 1;
     if (share->parts > 1)
-        config.maxCTAs = share->sms;
+        config.maxCTAs = share->sms / 2;
     LAP_TRY(lap_nccl_check(&it->nccl->api,
                            it->nccl->api.ncclCommInitRankConfig(&it->comm, size, it->id,
                                                                 it->nccl->group->rank, &config),

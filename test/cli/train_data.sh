@@ -138,7 +138,7 @@ learn() {
     for grid in '--tp 1' '--tp 2 --pp 2 --dp 2 --micro-batches 2'; do
         alone=$losses
         # shellcheck disable=SC2086
-        lap train --model gpt --hidden 64 --heads 4 --layers 2 --seq 64 --data "$name.bin" --batch 16 --lr 0.001 --lr-warmup-iters 10 --steps 200 \
+        lap train --model gpt --hidden 64 --heads 4 --layers 2 --seq 32 --data "$name.bin" --batch 8 --lr 0.001 --lr-warmup-iters 10 --steps 200 \
             --no-trace --no-predict --json $grid
         losses=$(losses)
         mean=$(tail -n 50 <<<"$losses" | awk '{ sum += $1 } END { print sum / NR }')

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A part of make test-tsan, in make test: the library and a few programs are built for ThreadSanitizer, in a folder of
 # the build, and run. An acquire that became relaxed is found by nothing else. Which tests these are, test/CMakeLists.txt
-# says: those with the label races.
+# says: those with the label races. -g1 is what its reports need: functions and lines.
 . "$(dirname "$0")/../cli/tap.bash"
 races=$LAP_BUILD_DIR/races
 
@@ -18,8 +18,8 @@ quietly() {
 }
 
 ok 'a build for ThreadSanitizer is configured' quietly cmake -S "$LAP_SOURCE_DIR" -B "$races" -G Ninja \
-    -DCMAKE_C_COMPILER="$CC" -DCMAKE_C_COMPILER_LAUNCHER="$LAUNCHER" -DCMAKE_BUILD_TYPE=Debug -DLAP_SANITIZE=thread \
-    -DLAP_CUDA=OFF -DLAP_BUILD_EXAMPLES=OFF || finish
+    -DCMAKE_C_COMPILER="$CC" -DCMAKE_C_COMPILER_LAUNCHER="$LAUNCHER" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG=-g1 \
+    -DLAP_SANITIZE=thread -DLAP_CUDA=OFF -DLAP_BUILD_EXAMPLES=OFF || finish
 ok '... and built' quietly cmake --build "$races" --target races || finish
 
 ctest --test-dir "$races" -j2 -L '^races$' --no-tests=error --output-on-failure >"$work/output" 2>&1

@@ -369,7 +369,15 @@ void lap_copy_now(const lap_copy_t *copy);
 struct lap_device {
     const lap_device_ops_t *ops;
     unsigned queues; /* that its streams share, see facts.shares_queues; 0: each has one */
+    uint64_t
+        spin_ns; /* how long a wait for its work may spin before it sleeps: lap_device_spin_ns */
 };
+
+/*
+ * `most`, or less where LAP_SPIN_US says so; 0 where not every rank has a core for itself: what spins
+ * there keeps another rank from its work.
+ */
+uint64_t lap_device_spin_ns(const lap_device_options_t *options, uint64_t most);
 
 /* LAP_ERR_UNSUPPORTED for a value that is no type; `what` is the sentence's first word. */
 lap_status_t lap_device_check_dtype(const char *what, lap_dtype_t dtype);

@@ -2,9 +2,19 @@
 /*
  * The device of a world: opened when the first buffer or operator needs it, closed with the world.
  */
+#include "core/environment.h"
 #include "core/status.h"
 #include "core/world.h"
 #include "device/device.h"
+#include "util/cores.h"
+
+uint64_t lap_device_spin_ns(const lap_device_options_t *options, uint64_t most)
+{
+    uint64_t set;
+    if (lap_environment_spin(&set) != LAP_OK) /* the world has reported it */
+        set = 0;
+    return options->crowded || lap_cores() == 1 ? 0 : set < most ? set : most;
+}
 
 static void device_close(void *context)
 {

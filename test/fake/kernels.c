@@ -19,9 +19,11 @@ static uint64_t now(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static void nap(void)
+/* The longer it has waited, the longer it sleeps before it looks again: many wait at a time, on few cores. */
+static void nap(uint64_t waited_ns)
 {
-    nanosleep(&(struct timespec){0, 20000}, NULL);
+    const uint64_t ns = waited_ns / 4;
+    nanosleep(&(struct timespec){0, ns < 20000 ? 20000 : ns < 200000 ? (long)ns : 200000}, NULL);
 }
 
 /* ---- elements ---- */
@@ -182,8 +184,9 @@ static bool waits_on(const lap_cuda_waits_t *waits, const lap_cuda_wait_t *wait,
         __atomic_store_n((uint32_t *)fake_at(waits->lost), 1, __ATOMIC_RELEASE);
         return false;
     }
-    if (now() - since <= waits->limit_ns) {
-        nap();
+    const uint64_t waited = now() - since;
+    if (waited <= waits->limit_ns) {
+        nap(waited);
         return true;
     }
     if (__atomic_exchange_n((uint32_t *)fake_at(waits->lost), 1, __ATOMIC_ACQ_REL) == 0) {

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams, events and captures of the fake driver: see fake.h. Graphs are in exec.c and nodes.c. */
+#include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "graph.h"
 
@@ -43,9 +47,17 @@ static atomic_int strict;             /* captures that forbid things to all thre
 static _Thread_local int strict_here; /* and to this one only */
 static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-static void nap(void)
+/* Sets a mark, and wakes those that sleep until it is set. Only its address counts by then. */
+static void set_mark(atomic_int *mark)
 {
-    nanosleep(&(struct timespec){0, 20000}, NULL);
+    atomic_store(mark, 1);
+    syscall(SYS_futex, mark, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static void await_mark(atomic_int *mark)
+{
+    while (!atomic_load(mark))
+        syscall(SYS_futex, mark, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
 }
 
 void fake_pass(int seconds)
@@ -82,12 +94,11 @@ static void run_op(op_t *op, atomic_int *marks)
             clock_gettime(CLOCK_MONOTONIC, &op->record->when);
             op->record->when.tv_sec += atomic_load(&passed);
         }
-        atomic_store(marks ? &marks[op->mark] : &op->record->done, 1);
+        set_mark(marks ? &marks[op->mark] : &op->record->done);
         break;
     case AWAIT:
-        while (marks ? !atomic_load(&marks[op->mark])
-                     : op->record && !atomic_load(&op->record->done))
-            nap();
+        if (marks || op->record)
+            await_mark(marks ? &marks[op->mark] : &op->record->done);
         break;
     case GRAPH:
         break;

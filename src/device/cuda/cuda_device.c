@@ -24,6 +24,7 @@
 #define SM_GROUP 8              /* multiprocessors come in groups of so many */
 #define SM_PAIR 2               /* or, where that would leave many unused, of so many */
 #define OLDEST 80               /* compute capability 8.0 */
+#define SPIN_NS 200000u         /* how long a wait for the GPU spins, where waits do at all */
 #define PATIENCE_NS 1000000000u /* of a wait with its host, which may know better why it fails */
 
 extern const lap_device_ops_t lap_cuda_ops;
@@ -428,6 +429,7 @@ static lap_status_t lap_cuda_open(const lap_device_options_t *options, lap_devic
     if (!device)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the handle of device cuda");
     device->base.ops = &lap_cuda_ops;
+    device->base.spin_ns = lap_device_spin_ns(options, 1) > 0 ? SPIN_NS : 0;
     device->limit_ns = UINT64_MAX;
     if (options->timeout_ns > 0 && options->timeout_ns < UINT64_MAX - PATIENCE_NS)
         device->limit_ns = options->timeout_ns + PATIENCE_NS;

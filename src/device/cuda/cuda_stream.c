@@ -6,8 +6,7 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define SPIN_NS 200000u      /* how long a wait for the GPU spins, */
-#define SLEEP_NS 20000u      /* and how long it sleeps between two looks then */
+#define SLEEP_NS 20000u      /* how long a wait for the GPU sleeps between two looks */
 #define DRAIN_NS 3000000000u /* for streams to end when their waits have been ended */
 
 /* ---- launching ---- */
@@ -252,7 +251,7 @@ static lap_status_t poll_event(lap_event_t *event, const lap_watch_t *watch)
             LAP_TRY(watch->look(watch->context));
         if (now >= next_look)
             next_look = now + LAP_WATCH_NS;
-        if (now - start > SPIN_NS)
+        if (now - start >= event->device->base.spin_ns)
             lap_sleep_until_ns(now + SLEEP_NS);
     }
 }

@@ -93,9 +93,6 @@ lap_status_t lap_host_stream_always(lap_stream_t *stream, lap_stream_fn_t fn, co
  */
 lap_status_t lap_host_stream_failure(lap_stream_t *stream, char *text);
 
-/* How long a worker may spin before it sleeps: 0 where not every rank has a core for itself. */
-uint64_t lap_host_spin_ns(const lap_device_t *device);
-
 /*
  * Spins until the counter has reached `target`, at most spin_ns. What was written before it did is
  * then visible.

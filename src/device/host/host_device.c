@@ -3,43 +3,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/environment.h"
 #include "core/status.h"
 #include "device/host/host.h"
 #include "util/alloc.h"
-#include "util/cores.h"
 
 #define ALIGNMENT 64u
 #define SPIN_NS 5000u /* about what it costs to be woken */
 
-typedef struct host_device {
-    lap_device_t base;
-    uint64_t spin_ns;
-} host_device_t;
-
-static uint64_t choose_spin_ns(const lap_device_options_t *options)
-{
-    uint64_t most;
-    if (lap_environment_spin(&most) != LAP_OK) /* the world has reported it */
-        most = 0;
-    return options->crowded || lap_cores() == 1 ? 0 : most < SPIN_NS ? most : SPIN_NS;
-}
-
 lap_status_t lap_host_open(const lap_device_ops_t *ops, const lap_device_options_t *options,
                            lap_device_t **device_p)
 {
-    host_device_t *device = lap_alloc(1, sizeof(*device));
+    lap_device_t *device = lap_alloc(1, sizeof(*device));
     if (!device)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the handle of device %s", ops->name);
-    device->base.ops = ops;
-    device->spin_ns = choose_spin_ns(options);
-    *device_p = &device->base;
+    device->ops = ops;
+    device->spin_ns = lap_device_spin_ns(options, SPIN_NS);
+    *device_p = device;
     return LAP_OK;
-}
-
-uint64_t lap_host_spin_ns(const lap_device_t *device)
-{
-    return ((const host_device_t *)device)->spin_ns;
 }
 
 void lap_host_close(lap_device_t *device)

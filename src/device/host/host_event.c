@@ -35,7 +35,7 @@ lap_status_t lap_host_event_create(lap_device_t *device, lap_event_t **event_p)
     if (!event)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for an event");
     event->ops = device->ops;
-    event->spin_ns = lap_host_spin_ns(device);
+    event->spin_ns = device->spin_ns;
     pthread_mutex_init(&event->lock, NULL);
     pthread_cond_init(&event->changed, NULL);
     *event_p = event;

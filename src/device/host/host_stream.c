@@ -127,7 +127,7 @@ lap_status_t lap_host_stream_create(lap_device_t *device, bool urgent, lap_strea
     stream->ops = device->ops;
     stream->ring = ring;
     stream->room = FIRST_ROOM;
-    stream->spin_ns = lap_host_spin_ns(device);
+    stream->spin_ns = device->spin_ns;
     stream->urgent = urgent;
     stream->delay_fd = NO_FD;
     pthread_mutex_init(&stream->lock, NULL);

@@ -24,6 +24,7 @@ typedef enum kind {
     ON_TRUE, /* true or false: the option has no value, and is given for the one or the other */
     ON_FALSE,
     ONLY,      /* one of `words`, and nothing comes of it: more is not there yet */
+    MOOT,      /* true or false, and it has no effect: both are the same here */
     NO_EFFECT, /* known, and none of our business */
 } kind_t;
 
@@ -131,7 +132,8 @@ static const row_t rows[] = {
     {"expert_model_parallel_size", ONLY, NULL, "1"},
     {"expert_tensor_parallel_size", ONLY, NULL, "1"},
     {"overlap_p2p_comm", ON_FALSE, "no-overlap-p2p", NULL},
-    {"batch_p2p_comm", NO_EFFECT, NULL, NULL},
+    /* Messages between stages are single puts into slots of the receiver: there is no batch of calls to make. */
+    {"batch_p2p_comm", MOOT, NULL, NULL},
     {"tp_comm_split_ag", NO_EFFECT, NULL, NULL},
     {"tp_comm_split_rs", NO_EFFECT, NULL, NULL},
     {"tp_comm_atomic_ag", NO_EFFECT, NULL, NULL},
@@ -337,9 +339,10 @@ static lap_status_t take_value(config_t *config, const lap_yaml_entry_t *entry, 
         return take_word(config, entry, row);
     case ON_TRUE:
     case ON_FALSE:
+    case MOOT:
         if (truth_of(entry->value) < 0)
             return refuse(config, entry, "true or false");
-        if (truth_of(entry->value) == (row->kind == ON_TRUE))
+        if (row->option && truth_of(entry->value) == (row->kind == ON_TRUE))
             give(config, row->option, NULL);
         return LAP_OK;
     case TEXT:
@@ -410,10 +413,10 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
         add_unused(config, entry->path);
         return LAP_OK;
     }
-    if (row->kind == NO_EFFECT) {
+    if (row->kind == MOOT || row->kind == NO_EFFECT)
         add_unused(config, entry->path);
+    if (row->kind == NO_EFFECT)
         return LAP_OK;
-    }
     size_t *line = &config->lines[row - rows];
     const size_t before = config->count;
     LAP_TRY(take_value(config, entry, row));

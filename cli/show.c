@@ -70,10 +70,11 @@ static const lap_command_t command = {
         "lap show train takes the options of lap train and shows the program of one rank\n"
         "for forward, loss, backward and step: a line for each kernel and each call of\n"
         "an operator, what it reads and writes and what it comes after, and the memory\n"
-        "of activations from their first use to their last. Its --steps shows all steps\n"
-        "and the reason of each link between them, its --predict when each would run, by\n"
-        "simulation with the costs of this machine. Its --rank, --target, --after, --each\n"
-        "and --svg are as above. lap bench --method NAME,auto predicts a call on this machine.",
+        "of activations from their first use to their last. Its --all-steps shows all\n"
+        "steps and the reason of each link between them, its --predict when each would\n"
+        "run, by simulation with the costs of this machine. What else is its own\n"
+        "(--rank, --target, --after, --each, --svg) is as above. lap bench --method NAME,auto\n"
+        "predicts a call on this machine.",
     .exit_status = "  0  the schedule was shown\n"
                    "  1  there was no memory, or the picture could not be written\n"
                    "  2  the command line is wrong, or the target cannot do the method",

@@ -26,7 +26,7 @@ static const lap_option_t own[NOPTIONS] = {
     [TARGET] = LAP_OPTION_TARGET_OF_DEVICE,
     [AFTER] = LAP_OPTION_AFTER,
     [EACH] = LAP_OPTION_EACH,
-    [STEPS] = {0, "steps", NULL, "show all steps of all fragments, and all activations", NULL},
+    [STEPS] = {0, "all-steps", NULL, "show all steps of all fragments, and all activations", NULL},
     [PREDICT] = {0, "predict", NULL,
                  "start the ranks, measure what GEMMs, kernels, copies and signals cost by "
                  "themselves, and say when each fragment would run",

@@ -128,7 +128,7 @@ static void print_memory(const lap_show_train_t *show)
     for (size_t i = 0; i < show->nlifetimes && (show->steps || shown < FEW_REGIONS); i++, shown++)
         print_lifetime(show, &show->lifetimes[i]);
     if (shown < show->nlifetimes)
-        printf("  and %zu more (--steps lists all)\n", show->nlifetimes - shown);
+        printf("  and %zu more (--all-steps lists all)\n", show->nlifetimes - shown);
 }
 
 /* ---- all of it ---- */

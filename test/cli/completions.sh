@@ -33,9 +33,9 @@ is 'bash: each option once' "$(in_bash train --h | tr ' ' '\n' | sort | uniq -d)
 is 'bash: the one option that fits' "$(in_bash train --num-rep)" --num-replicas
 is 'bash: options of lap run' "$(in_bash run -n 2 --gr)" --grace
 is 'bash: a program of lap run has options of its own' "$(in_bash run -n 2 program --gr)" ''
-has 'bash: lap show train has the options of both' "$(in_bash show train --)" --tp --steps --svg
+has 'bash: lap show train has the options of both' "$(in_bash show train --)" --tp --all-steps --svg
 is 'bash: options of lap check train' "$(in_bash check train --targ)" --target
-has 'zsh: lap show train has the options of both' "$(in_zsh show train --)" --tp --steps --svg
+has 'zsh: lap show train has the options of both' "$(in_zsh show train --)" --tp --all-steps --svg
 has 'zsh: commands' "$(in_zsh '')" run bench train check show info help --version
 has 'zsh: operators' "$(in_zsh bench '')" ag rs ar bulk-ag sweep latency demo
 # shellcheck disable=SC2086

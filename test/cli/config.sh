@@ -151,6 +151,15 @@ has 'a word that we do not know' "$status $err" '2 ' \
     "bad.yaml:2: normalization is 'batchnorm', expected one of layernorm, LayerNorm, layernorm1p, rmsnorm, RMSNorm"
 yaml 'sequence_parallel: maybe'
 has 'neither true nor false' "$status $err" '2 ' "sequence_parallel is 'maybe', expected true or false"
+yaml 'batch_p2p_comm: maybe'
+has '... of a key that changes nothing' "$status $err" '2 ' "bad.yaml:1: batch_p2p_comm is 'maybe', expected true or false"
+yaml 'batch_p2p_com: true'
+has '... and its name' "$status $err" '2 ' "bad.yaml:1: unknown key 'batch_p2p_com'; did you mean 'batch_p2p_comm'?"
+for value in True false; do
+    printf 'model:\n  batch_p2p_comm: %s\n' $value >moot.yaml
+    lap check train --config moot.yaml --tp 1 --heads 2 --seq 16
+    is "... which is listed as one: $value" "$status $err" '0 lap check train: moot.yaml: without effect: model.batch_p2p_comm'
+done
 yaml 'expert_model_parallel_size: 4'
 has 'what is not there yet' "$status $err" '2 ' "expert_model_parallel_size is '4', expected 1: anything else is not there yet"
 yaml 'optim:' '  betas: 0.9'

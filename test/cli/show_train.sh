@@ -15,12 +15,23 @@ is 'and no steps' "$(grep -c ' PUT ' "$work/out")" 0
 has 'memory, and how long each activation lives' "$out" 'scratch of operators' 'symmetric buffer' \
     'block1.dy_full' '0 .. 26, for backward, which may be repeated'
 
-lap show train "${small[@]}" --steps
+lap show train "${small[@]}" --all-steps
 has 'all steps, with regions for places, and why links are there' "$status $out" '0 ' \
     'PUT     block0.norm_out rows 0..15 -> symmetric buffer of rank 1 rows 0..15; raises data[0] of rank 1' \
     '[after fragment 0 step 0, which writes block0.norm_out]' 'which uses the symmetric buffer, or waits for a rank that does'
-lap show train "${small[@]}" --layer layernorm_mlp --recompute selective --steps
+lap show train "${small[@]}" --layer layernorm_mlp --recompute selective --all-steps
 has 'a link because memory is taken again names both regions' "$out" ', where '
+
+# The same options: none of its own has the name of one of lap train.
+for command in 'show train' 'check train'; do
+    # shellcheck disable=SC2086
+    lap $command --help
+    is "lap $command: every option has one meaning" "$(grep -oE '^(      |  -[a-z], )--[a-z0-9-]+' "$work/out" | sort | uniq -d)" ''
+done
+lap show train "${small[@]}" --iters 3
+iters=$out
+lap show train "${small[@]}" --steps 3
+is '--steps is the number of iterations, as of lap train' "$status $out" "0 $iters"
 
 for target in cpu cuda nccl; do
     for options in '' '--recompute full --layers 2' '--fp8 --activation swiglu' '--no-sequence-parallel' '--no-comm-overlap'; do
@@ -94,9 +105,9 @@ has 'a rank that no replica has' "$status $err" '2 ' "expected a whole number fr
 
 lap show train "${small[@]}" --target cuda --each
 has 'each pass' "$status $out" '0 ' 'operators as built' 'after pass lanes' 'after pass graph'
-lap show train "${small[@]}" --target cuda --after build --steps
+lap show train "${small[@]}" --target cuda --after build --all-steps
 is 'as built no signals are consumed' "$(grep -c CONSUME "$work/out")" 0
-lap show train "${small[@]}" --target cuda --steps
+lap show train "${small[@]}" --target cuda --all-steps
 ok 'lowered they are' grep -q CONSUME "$work/out"
 has 'and passes are captured' "$out" 'a pass that is repeated: 1 launch of graphs'
 has 'the step of the optimizer is shown' "$out" 'layer0.qkv.weight.grad -> squares' 'squares_r -> squares_ranks' 'gradients, rates, masters, first_moments, second_moments -> masters, first_moments, second_moments'

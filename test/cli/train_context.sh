@@ -62,7 +62,7 @@ is 'keys of the layer below leave when attention is over, and travel while the G
 order --tp 2
 is '... with tensor parallelism, too' "$order" '1attention 0keys 0fc2_dgrad 0proj_dgrad '
 # shellcheck disable=SC2086
-lap show train ${small%% --iters*} --layers 2 --cp 2 --tp 2 --steps
+lap show train ${small%% --iters*} --layers 2 --cp 2 --tp 2 --all-steps
 # streams NAME: on which its calls put and wait for data.
 streams() { awk -v name="$1" '$2 == "forward" || $2 == "backward" { on = / external | AG.GEMM / && index($0, " " name " ") } on && $3 ~ /^(PUT|WAIT)$/ { print $2 }' "$work/out" | sort -u | tr '\n' ' '; }
 # A GPU may have fewer queues than streams: there the two share theirs, in one order.

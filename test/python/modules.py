@@ -204,6 +204,9 @@ def copied(rank, ranks):
                                          parallel_mode="row", device=DEVICE))
     x, gradients = torch.randn(2, 4), []
     deep = copy.deepcopy(one)
+    shallow = copy.copy(one[0])
+    if shallow.tp_group is not one[0].tp_group or not torch.equal(shallow(x), one[0](x)):
+        raise AssertionError("a shallow copy is another module")
     pickled = pickle.loads(pickle.dumps(one))
     for part in pickled:
         if part.tp_group is not None:

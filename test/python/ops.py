@@ -398,6 +398,8 @@ def dispatched_or_not(rank, ranks):
     same("result", ag(A), gathered)
     for options in ({"method": None}, {"wgrad": None}, {"dgrad": 7}):
         fails(RuntimeError, "Expected a value of type 'str'", ag, A, **options)
+    for dgrad in ("ring", "gemm_rs", "ag_gemm/ring"):
+        fails(lapstrake.InvalidArgument, f"dgrad is '{dgrad}', expected 'gemm_rs/METHOD' or 'bulk_ag/METHOD'", ag, A, dgrad=dgrad)
     fails(RuntimeError, "Expected a value of type 'int'", lap.matmul_reduce_scatter, A, B, "sum", 0.0)
     fails(NotImplementedError, "SparseCPU" if DEVICE == "cpu" else "SparseCUDA", ag, A.to_sparse())
     # Below autograd, as in a kernel of another operator, there is nothing to differentiate.

@@ -440,6 +440,8 @@ def _all_gather_matmul(A: Tensor, Bs: List[Tensor], gather_dim: int, group_name:
         raise InvalidArgument(f"Bs is a tensor {shape_of(Bs)}, expected a list of matrices")
     if not Bs:
         raise InvalidArgument("Bs has no matrix, expected at least one")
+    if dgrad and isinstance(dgrad, str) and not dgrad.startswith(("gemm_rs/", "bulk_ag/")):
+        raise InvalidArgument(f"dgrad is '{dgrad}', expected 'gemm_rs/METHOD' or 'bulk_ag/METHOD'")
     keep = return_A or len(Bs) > 1
     dgrad = dgrad or ("gemm_rs/auto" if keep else "bulk_ag/auto")
     gathered, first = gather_matmul(A, Bs[0], None, gather_dim, group_name, keep, method, dgrad, wgrad)

@@ -97,6 +97,11 @@ class _Parallel(nn.Module):
         other.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return other
 
+    def __copy__(self) -> Any:
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
     def __getstate__(self) -> Dict[str, Any]:
         # What is pickled has no group: set_tensor_parallel_group gives it one.
         return {**self.__dict__, "tp_group": None, "_group_name": ""}

@@ -49,9 +49,11 @@ const lap_option_t lap_train_options[NOPTIONS] = {
                  "during attention; all_gather, before it; a2a, heads are exchanged against "
                  "tokens; or a2a+p2p, this among neighbours and a ring of these",
                  "p2p"},
-    [CP_A2A] = {0, "cp-a2a", "N",
-                "with a2a+p2p, how many neighbours exchange heads (default: the most that can)",
-                NULL},
+    [CP_A2A] =
+        {0, "cp-a2a", "N",
+         "with a2a+p2p, how many neighbours exchange heads (default: the most that can and leave a "
+         "ring, or all where none do, as with 2 ranks)",
+         NULL},
     [PP] = {0, "pp", "S",
             "pipeline-parallel ranks, over which the layers of a model are cut into stages; each "
             "has P tensor-parallel ranks",

@@ -7,13 +7,16 @@
 
 /* ---- descriptions ---- */
 
-/* The largest number of ranks below cp that can exchange heads, and leave a ring of equal groups. */
+/*
+ * The largest number of ranks below cp that can exchange heads, and leave a ring of equal groups; all of them where only
+ * that can be: their ring is one group.
+ */
 static size_t choose_heads(const lap_nn_desc_t *desc, size_t kv_heads)
 {
     for (size_t n = desc->cp - 1; n > 1; n--)
         if (desc->cp % n == 0 && kv_heads % n == 0)
             return n;
-    return 0;
+    return kv_heads % desc->cp == 0 ? desc->cp : 0;
 }
 
 /* Every rank of a group has as many heads. */
@@ -42,7 +45,7 @@ static lap_status_t check_sizes(lap_nn_desc_t *desc, int nranks)
     if (desc->cp_a2a == 0)
         return lap_error(LAP_ERR_INVALID,
                          "cp_comm is a2a+p2p with cp %zu and %zu kv_heads on a rank: expected a "
-                         "number of ranks between 1 and cp that divides both, to exchange heads",
+                         "number of ranks above 1 that divides both, to exchange heads",
                          desc->cp, kv_here);
     if (desc->cp % desc->cp_a2a != 0)
         return lap_error(LAP_ERR_INVALID, "cp_a2a is %zu, expected a divisor of cp, which is %zu",

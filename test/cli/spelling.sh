@@ -59,7 +59,7 @@ says '... of keys and values' 2 'lap train: --kv-heads is 3, expected' "${gpt[@]
 says 'a rate' 2 'lap train: --min-lr is 1, expected at most lr, 0.1' "${gpt[@]}" --tp 1 --lr 0.1 --min-lr 1 --lr-decay-style linear
 says '... that falls' 2 'lap train: --lr-decay-iters is 5, expected more than the 9 steps of warmup' \
     "${gpt[@]}" --tp 1 --lr-decay-style linear --lr-warmup-iters 9 --lr-decay-iters 5
-says 'a context' 2 'lap train: --cp-comm-type is a2a+p2p with cp 2' "${gpt[@]}" --cp 2 --cp-comm-type a2a+p2p
+says 'a context' 2 'lap train: --cp-comm-type is a2a+p2p with cp 3' "${gpt[@]}" --cp 3 --cp-comm-type a2a+p2p
 
 # By ranks, and about a checkpoint.
 lap train "${gpt[@]}" --tp 2 --steps 2 --global-batch 4 --save run --quiet

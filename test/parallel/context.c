@@ -235,6 +235,7 @@ static void try_heads(void)
         {{1, 2, 1, 1}, LAP_CP_A2A, 0},     {{2, 2, 1, 1}, LAP_CP_A2A, 0},
         {{1, 4, 1, 1}, LAP_CP_A2A, 0},     {{1, 4, 1, 1}, LAP_CP_A2A_P2P, 2},
         {{1, 6, 1, 1}, LAP_CP_A2A_P2P, 0}, {{1, 4, 1, 2}, LAP_CP_A2A_P2P, 0},
+        {{2, 2, 1, 1}, LAP_CP_A2A_P2P, 0}, /* one group */
     };
     const lap_grid_t one = LAP_GRID_INIT;
     const trial_t alone = run(one, LAP_CP_P2P, false, LAP_RECOMPUTE_NONE, 0, 1);

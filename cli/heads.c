@@ -70,13 +70,13 @@ static size_t nearest_tp(const lap_nn_desc_t *desc, size_t tp, size_t ranks)
     return 1;
 }
 
-void lap_heads_advise(const lap_nn_desc_t *desc, size_t tp, size_t ranks, size_t replicas,
+void lap_heads_advise(const lap_nn_desc_t *desc, size_t tp, size_t ranks, bool all,
                       char text[LAP_HEADS_TEXT])
 {
     lap_nn_desc_t fit = *desc;
     const size_t would = nearest_tp(desc, tp, ranks);
     int used = snprintf(text, LAP_HEADS_TEXT, "--tp %zu", would);
-    if (replicas > 0)
+    if (all)
         used += snprintf(text + used, LAP_HEADS_TEXT - (size_t)used, " with --num-replicas %zu",
                          ranks / would);
     if (!lap_heads_fit(&fit, tp))

@@ -18,11 +18,11 @@ bool lap_heads_divide(const lap_nn_desc_t *desc, size_t tp);
 bool lap_heads_fit(lap_nn_desc_t *desc, size_t tp);
 
 /*
- * What would do, such as "--tp 5 or --heads 20". `ranks`: what a number of tensor-parallel ranks must divide, or 0. `replicas`: those
- * that share `ranks` with `tp`, all of which are there and must have something to do; 0: other replicas follow by themselves.
+ * What would do, such as "--tp 5 or --heads 20". `ranks`: what a number of tensor-parallel ranks must divide, or 0. `all`: these are
+ * there, and must have something to do, so it says how many replicas there are then.
  */
 #define LAP_HEADS_TEXT 128
-void lap_heads_advise(const lap_nn_desc_t *desc, size_t tp, size_t ranks, size_t replicas,
+void lap_heads_advise(const lap_nn_desc_t *desc, size_t tp, size_t ranks, bool all,
                       char text[LAP_HEADS_TEXT]);
 
 #endif

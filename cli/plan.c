@@ -179,7 +179,7 @@ static bool check_heads(const lap_plan_config_t *config)
     if (config->tp == 0 || ranks % config->tp != 0 || lap_heads_divide(model, config->tp))
         return true;
     const bool heads = model->heads % config->tp != 0;
-    lap_heads_advise(model, config->tp, ranks, 0, advice);
+    lap_heads_advise(model, config->tp, ranks, false, advice);
     return lap_args_wrong(
         &command, "--%sheads is %zu, expected a multiple of --tp, %zu (%s would do)",
         heads ? "" : "kv-", heads ? model->heads : model->kv_heads, config->tp, advice);

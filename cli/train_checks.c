@@ -187,7 +187,7 @@ static void advise(const lap_train_t *train, char *sentence, size_t bytes)
     /* All ranks of a launcher must have a place in the grid. */
     const size_t tp = (size_t)train->grid.tp, dp = (size_t)train->grid.dp;
     const bool started = lap_environment_launched();
-    lap_heads_advise(&train->desc, tp, started ? tp * dp : 0, started ? dp : 0, advice);
+    lap_heads_advise(&train->desc, tp, started ? tp * dp : 0, started, advice);
     const size_t used = strlen(sentence);
     snprintf(sentence + used, bytes - used, " (%s would do)", advice);
 }

@@ -489,7 +489,7 @@ static void fit_heads(lap_tune_t *tune)
     tune->heads = desc->heads;
     if (!lap_nn_has_attention(desc) || lap_heads_divide(desc, tp) || !lap_heads_fit(desc, tp))
         return;
-    lap_heads_advise(&given, tp, 0, 0, advice);
+    lap_heads_advise(&given, tp, 0, false, advice);
     put_heads(&given, false, before);
     put_heads(desc, true, after);
     snprintf(tune->note, sizeof(tune->note),

@@ -25,6 +25,7 @@
 #include "util/digest.h"
 
 #define SUFFIX ".tune"
+#define FILE_NAME "%016" PRIx64 SUFFIX /* of a key: its digest */
 #define BYTES_MOST 65536
 #define CHECKSUM "checksum "
 
@@ -74,12 +75,12 @@ static lap_status_t open_dir(const char *path, bool makes, int *fd_p)
  */
 static void path_in(int dir_fd, const lap_tune_key_t *key, char path[NAME_MAX])
 {
-    snprintf(path, NAME_MAX, "/proc/self/fd/%d/%016" PRIx64 SUFFIX, dir_fd, key->digest);
+    snprintf(path, NAME_MAX, "/proc/self/fd/%d/" FILE_NAME, dir_fd, key->digest);
 }
 
 static void name_in(const char *dir, const lap_tune_key_t *key, char name[PATH_MAX + 32])
 {
-    snprintf(name, PATH_MAX + 32, "%s/%016" PRIx64 SUFFIX, dir, key->digest);
+    snprintf(name, PATH_MAX + 32, "%s/" FILE_NAME, dir, key->digest);
 }
 
 /* ---- read ---- */

@@ -368,9 +368,8 @@ void lap_copy_now(const lap_copy_t *copy);
 /* Every device, stream and event starts with its table. */
 struct lap_device {
     const lap_device_ops_t *ops;
-    unsigned queues; /* that its streams share, see facts.shares_queues; 0: each has one */
-    uint64_t
-        spin_ns; /* how long a wait for its work may spin before it sleeps: lap_device_spin_ns */
+    unsigned queues;  /* that its streams share, see facts.shares_queues; 0: each has one */
+    uint64_t spin_ns; /* that a wait for its work may spin before it sleeps: lap_device_spin_ns */
 };
 
 /*

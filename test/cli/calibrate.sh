@@ -29,7 +29,7 @@ for name, values in curves:
 PY
 
 # How large it is, bench/plan.py shows: on a busy machine GEMMs that run alone may be disturbed more than those beside copies.
-ok 'communication costs GEMMs a part of their core' \
+ok 'what communication costs GEMMs is a part of their core, from none to all' \
     awk '/^  sms:/ { if ($2 >= 0 && $2 <= 1) n++ } END { exit n != 2 }' "$work/two.yaml"
 
 # With a bucket of 16 MiB, as without a link, this one would take four minutes.

@@ -18,6 +18,7 @@
 #include "schedule/trace.h"
 #include "util/alloc.h"
 #include "util/clock.h"
+#include "util/turns.h"
 
 #define RATIO_ROUNDS 5 /* GEMMs that are timed for a link of a given ratio */
 
@@ -425,18 +426,14 @@ static void rest(const runner_t *runner)
         lap_sleep_until_ns(lap_now_ns() + (uint64_t)(left < LOOK_MS ? left : LOOK_MS) * 1000000u);
 }
 
-/*
- * One round: the GEMM, every row, the GEMM. The order of the rows turns from round to round, and
- * every other round goes backward: what a row does to the machine, such as to warm it, is done to
- * each of the others.
- */
+/* One round: the GEMM, every row, the GEMM. */
 static lap_status_t one_round(runner_t *runner, size_t round, size_t sample)
 {
     size_t rows = lap_bench_rows(runner->it);
     rest(runner);
     LAP_TRY(time_gemm(runner, &runner->samples[rows][2 * sample]));
     for (size_t i = 0; i < rows && !runner->result.interrupted; i++) {
-        size_t row = ((round % 2 ? rows - 1 - i : i) + round / 2) % rows;
+        const size_t row = lap_turn(round, i, rows);
         rest(runner);
         LAP_TRY(time_row(runner, row, &runner->samples[row][sample]));
     }

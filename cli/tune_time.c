@@ -11,6 +11,7 @@
 #include "tune.h"
 #include "util/alloc.h"
 #include "util/clock.h"
+#include "util/turns.h"
 
 #define WARM 2     /* passes before a layer is timed */
 #define LONG_S 1.0 /* of a pass: the first was enough */
@@ -101,7 +102,7 @@ static lap_status_t time_round(lap_tune_contender_t *const *contenders, int coun
                                int *interrupted_p)
 {
     for (int n = 0; n < count && !*interrupted_p; n++) {
-        const int w = i % 2 ? count - 1 - n : n; /* nobody is always the first */
+        const int w = (int)lap_turn((size_t)i, (size_t)n, (size_t)count);
         say(progress, (double)(i * count + n) / (rounds * count));
         LAP_TRY(time_pass(contenders[w], &seconds[w * rounds + i]));
         progress->passes++;

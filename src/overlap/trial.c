@@ -16,6 +16,7 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 #include "util/sorted.h"
+#include "util/turns.h"
 
 #define ALIGNMENT 256u
 #define WARM_UP 2
@@ -201,9 +202,19 @@ static lap_status_t make_field(lap_trial_t *trial, const lap_forecast_t *forecas
     return LAP_OK;
 }
 
+/* The candidates that are still tried, by index; returns how many. */
+static size_t list_alive(const field_t *field, double best, size_t *alive)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < field->count; i++)
+        if (field->ops[i] && seconds_of(field, i) <= HOPELESS * best)
+            alive[count++] = i;
+    return count;
+}
+
 /*
- * All in turn, each round with another one first, so that what disturbs one disturbs all; those
- * that are far slower are dropped. How many calls and rounds there are follows from serial, the first.
+ * All take turns, so that what disturbs one disturbs all; those that are far slower are dropped. How
+ * many calls and rounds there are follows from serial, the first.
  */
 static lap_status_t run_field(lap_trial_t *trial, field_t *field)
 {
@@ -215,11 +226,11 @@ static lap_status_t run_field(lap_trial_t *trial, field_t *field)
     const int calls = (int)fmin(CALLS_MOST, fmax(least, ROUND_S / serial));
     const int rounds = (int)fmin(ROUNDS_MOST, fmax(ROUNDS_LEAST, most_s / serial / calls));
     for (int round = 0; round < rounds; round++) {
-        for (size_t turn = 0; turn < field->count; turn++) {
-            const size_t i = (turn + (size_t)round) % field->count;
+        size_t alive[LAP_AUTO_CANDIDATES];
+        const size_t count = list_alive(field, best, alive);
+        for (size_t place = 0; place < count; place++) {
+            const size_t i = alive[lap_turn((size_t)round, place, count)];
             double seconds;
-            if (!field->ops[i] || seconds_of(field, i) > HOPELESS * best)
-                continue;
             LAP_TRY(time_round(trial, field->ops[i], calls, &seconds));
             add_round(field, i, seconds);
             best = fmin(best, seconds_of(field, i));

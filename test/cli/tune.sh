@@ -33,8 +33,9 @@ END
     lap train $layer --iters 1 --quiet --tp-comm-overlap-cfg "$work/rules.yaml"
     is 'lap train reads it, and finds nothing in it that has no effect' "$status$err" 0
 
-    # 25 rounds: who was slower in 7 has lost. Of methods that are equally fast that is so after some 14. On a busy machine luck may
-    # keep them in for longer: then once more.
+    # 25 rounds: who was slower in 7 has lost. Of methods that are equally fast that is so after some 14; luck may keep them in for
+    # longer.
+    search_early() { lap tune -o "$work/early.yaml" $mlp --rounds 25 --no-cache --json; }
     is_short() {
         python3 - "$work/out" <<'END'
 import json, sys
@@ -43,11 +44,7 @@ assert end["timed"] + end["same"] == 21 and end["left_out"] == 0, end
 assert end["timed"] > 10 and 7 * 2 * end["timed"] < end["passes"] < 0.9 * 25 * 2 * end["timed"], end
 END
     }
-    for attempt in 1 2 3; do
-        lap tune -o "$work/early.yaml" $mlp --rounds 25 --no-cache --json
-        is_short 2>/dev/null && break
-    done
-    ok 'a method that cannot win any more is not timed to the end' is_short
+    ok_in_three 'a method that cannot win any more is not timed to the end' search_early is_short
 
     # A search that begins with auto and has found nothing better for any GEMM: only its end is left. Over this link auto takes
     # methods that rules can name. Where the end finds other rules faster, nothing is seen: then once more.

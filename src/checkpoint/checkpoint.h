@@ -147,9 +147,9 @@ size_t lap_ckpt_config(const lap_nn_t *nn, char *text, size_t room);
 
 /*
  * The fields that config.json gives of files of Hugging Face's transformers, and its keys that are no fields; none
- * without it. `seq`: tokens of a sequence.
+ * without it. `seq`: tokens of a sequence. LAP_ERR_INVALID: it is no JSON.
  */
-void lap_ckpt_read_config(const char *dir, size_t seq, lap_ckpt_fields_t *fields_p);
+lap_status_t lap_ckpt_read_config(const char *dir, size_t seq, lap_ckpt_fields_t *fields_p);
 
 /* Adds what such keys would be of these layers, if they are those of a model that is known there. */
 void lap_ckpt_describe_config(const lap_nn_t *nn, lap_ckpt_fields_t *fields);

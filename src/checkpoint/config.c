@@ -3,14 +3,21 @@
  * config.json of Hugging Face's transformers, as it lies beside weights of GPT-2 and Llama: which fields of layers it
  * gives, and which of its keys ask for what no layers here have. Keys that shapes of tensors tell are not compared.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "checkpoint/checkpoint.h"
 #include "core/fields.h"
 #include "core/file.h"
+#include "core/status.h"
 #include "nn/nn.h"
+#include "util/alloc.h"
+#include "util/json.h"
+
+#define MOST_BYTES (1 << 20)
 
 #define LLAMA3 "llama3" /* the one way to stretch rotary positions that layers here have */
 #define UNSCALED "default"
@@ -70,52 +77,65 @@ size_t lap_ckpt_config(const lap_nn_t *nn, char *text, size_t room)
 
 /* ---- keys ---- */
 
-/* What follows a key, wherever it is in a text of JSON; NULL: it is not there. */
-static const char *find_key(const char *text, const char *key)
+/*
+ * The value of a key in the object that a text begins with, not in those within it; "": it has no such key. `key` may
+ * be NULL: then all of the object is looked at. *json_p tells what is wrong with it.
+ */
+static const char *look_up(const char *object, const char *key, lap_json_t *json_p)
 {
-    char quoted[40];
-    snprintf(quoted, sizeof(quoted), "\"%s\"", key);
-    const char *at = strstr(text, quoted);
-    if (!at)
-        return NULL;
-    at += strlen(quoted);
-    return at + strspn(at, " \t\r\n:");
+    char name[128];
+    *json_p = (lap_json_t){.text = object, .bytes = strlen(object)};
+    for (bool more = lap_json_open(json_p, '{'); more; more = lap_json_next(json_p, '}')) {
+        if (!lap_json_take_key(json_p, name, sizeof(name)))
+            break;
+        if (key && strcmp(name, key) == 0) {
+            const char *value = object + json_p->at;
+            return value + strspn(value, " \t\r\n");
+        }
+        if (!lap_json_skip(json_p))
+            break;
+    }
+    return "";
 }
 
-static bool find_number(const char *text, const char *key, double *number_p)
+static const char *find_key(const char *object, const char *key)
+{
+    lap_json_t json;
+    return look_up(object, key, &json);
+}
+
+static bool find_number(const char *object, const char *key, double *number_p)
 {
     char *end;
-    const char *at = find_key(text, key);
-    if (!at)
-        return false;
+    const char *at = find_key(object, key);
     *number_p = strtod(at, &end);
     return end > at;
 }
 
-static bool find_string(const char *text, const char *key, char string[32])
+static bool find_string(const char *object, const char *key, char string[32])
 {
-    const char *at = find_key(text, key);
-    return at && sscanf(at, "\"%31[^\"]\"", string) == 1;
+    return sscanf(find_key(object, key), "\"%31[^\"]\"", string) == 1;
 }
 
 /* "true" or "false"; NULL: neither is there. */
-static const char *find_flag(const char *text, const char *key)
+static const char *find_flag(const char *object, const char *key)
 {
-    const char *at = find_key(text, key);
-    if (!at)
-        return NULL;
+    const char *at = find_key(object, key);
     return strncmp(at, "true", 4) == 0 ? "true" : strncmp(at, "false", 5) == 0 ? "false" : NULL;
 }
 
 /* ---- read ---- */
 
-static void add_number(lap_ckpt_fields_t *fields, const char *text, const char *key,
+/* Whether there is such a number. */
+static bool add_number(lap_ckpt_fields_t *fields, const char *object, const char *key,
                        const char *name)
 {
     char value[LAP_SINGLE_TEXT];
     double number;
-    if (find_number(text, key, &number))
-        lap_ckpt_add_field(fields, name, lap_single_text((float)number, value));
+    if (!find_number(object, key, &number))
+        return false;
+    lap_ckpt_add_field(fields, name, lap_single_text((float)number, value));
+    return true;
 }
 
 /* Hugging Face's "gelu" is that of the error function: ours is that of tanh, as GPT-2's. */
@@ -162,20 +182,18 @@ static void add_scaling(lap_ckpt_fields_t *fields, const char *object, const cha
 /* Llamas of the first versions have no keys for their angles: they are not stretched, and their base is 10000. */
 static void add_rope(lap_ckpt_fields_t *fields, const char *text)
 {
-    char type[32] = UNSCALED, object[1024] = "";
-    const char *at = find_key(text, "rope_scaling");
-    if (!at || *at != '{')
-        at = find_key(text, "rope_parameters"); /* of newer versions, with the base */
-    if (at && *at == '{')
-        snprintf(object, sizeof(object), "%.*s", (int)strcspn(at, "}"), at);
+    char type[32] = UNSCALED;
+    const char *object = find_key(text, "rope_scaling");
+    if (*object != '{')
+        object = find_key(text, "rope_parameters"); /* of newer versions, with the base */
     if (!find_string(object, "rope_type", type))
         find_string(object, "type", type);
     add_scaling(fields, object, type);
-    if (find_key(text, "rope_theta"))
-        add_number(fields, text, "rope_theta", "rope_theta");
-    else
+    if (!add_number(fields, text, "rope_theta", "rope_theta") &&
+        !add_number(fields, object, "rope_theta", "rope_theta"))
         lap_ckpt_add_field(fields, "rope_theta", "10000");
-    add_number(fields, text, "partial_rotary_factor", "partial_rotary_factor");
+    if (!add_number(fields, text, "partial_rotary_factor", "partial_rotary_factor"))
+        add_number(fields, object, "partial_rotary_factor", "partial_rotary_factor");
 }
 
 /* A window that all tokens of a sequence fit into is none. */
@@ -188,7 +206,7 @@ static void add_window(lap_ckpt_fields_t *fields, const char *text, size_t seq)
         add_number(fields, text, "sliding_window", "sliding_window");
 }
 
-void lap_ckpt_read_config(const char *dir, size_t seq, lap_ckpt_fields_t *fields_p)
+static void add_all(lap_ckpt_fields_t *fields_p, const char *text, size_t seq)
 {
     static const char *const numbers[][2] = {
         {"n_head", "heads"},
@@ -198,11 +216,6 @@ void lap_ckpt_read_config(const char *dir, size_t seq, lap_ckpt_fields_t *fields
         {"layer_norm_epsilon", "epsilon"},
         {"rms_norm_eps", "epsilon"},
     };
-    char path[PATH_MAX], text[16384];
-    *fields_p = (lap_ckpt_fields_t){.count = 0};
-    if (snprintf(path, sizeof(path), "%s/" LAP_CKPT_CONFIG, dir) >= PATH_MAX ||
-        !lap_file_read_text(path, text, sizeof(text)))
-        return;
     add_model(fields_p, text);
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         add_number(fields_p, text, numbers[i][0], numbers[i][1]);
@@ -218,6 +231,49 @@ void lap_ckpt_read_config(const char *dir, size_t seq, lap_ckpt_fields_t *fields
         if (flag)
             lap_ckpt_add_field(fields_p, flags[i].key, flag);
     }
+}
+
+static lap_status_t parse(const char *path, const char *text, size_t seq,
+                          lap_ckpt_fields_t *fields_p)
+{
+    lap_json_t json;
+    (void)look_up(text, NULL, &json);
+    if (!lap_json_end(&json))
+        return lap_error(LAP_ERR_INVALID, "'%s' is damaged at byte %zu: %s", path, json.at,
+                         json.wrong ? json.wrong : "expected its end");
+    add_all(fields_p, text, seq);
+    return LAP_OK;
+}
+
+static lap_status_t read_and_parse(const char *path, int fd, uint64_t bytes, size_t seq,
+                                   lap_ckpt_fields_t *fields_p)
+{
+    if (bytes > MOST_BYTES)
+        return lap_error(LAP_ERR_INVALID, "'%s' has %" PRIu64 " bytes, expected at most %d", path,
+                         bytes, MOST_BYTES);
+    char *text = lap_alloc((size_t)bytes + 1, 1); /* ends with a 0 */
+    if (!text)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for '%s'", path);
+    lap_status_t status = lap_file_read(fd, path, text, (size_t)bytes, 0);
+    if (status == LAP_OK)
+        status = parse(path, text, seq, fields_p);
+    lap_free(text);
+    return status;
+}
+
+lap_status_t lap_ckpt_read_config(const char *dir, size_t seq, lap_ckpt_fields_t *fields_p)
+{
+    char path[PATH_MAX];
+    uint64_t bytes;
+    int fd;
+    *fields_p = (lap_ckpt_fields_t){.count = 0};
+    if (snprintf(path, sizeof(path), "%s/" LAP_CKPT_CONFIG, dir) >= PATH_MAX ||
+        access(path, F_OK) != 0)
+        return LAP_OK;
+    LAP_TRY(lap_file_open(path, &fd, &bytes));
+    const lap_status_t status = read_and_parse(path, fd, bytes, seq, fields_p);
+    close(fd);
+    return status;
 }
 
 void lap_ckpt_describe_config(const lap_nn_t *nn, lap_ckpt_fields_t *fields)

@@ -365,9 +365,12 @@ static lap_status_t check_neighbours(const lap_checkpoint_t *checkpoint, const c
     if (stat(path, &about) == 0 && !S_ISDIR(about.st_mode))
         snprintf(slash ? slash : dir, 2, "%s", slash ? "" : ".");
     lap_saved_error_t saved;
+    lap_status_t read = LAP_OK;
     lap_error_save(&saved);
     if (lap_ckpt_manifest_read(dir, &manifest) != LAP_OK)
-        lap_ckpt_read_config(dir, checkpoint->nn->list.plan.desc.seq, &manifest.layers);
+        read = lap_ckpt_read_config(dir, checkpoint->nn->list.plan.desc.seq, &manifest.layers);
+    if (read != LAP_OK && status == LAP_OK)
+        return read;
     lap_error_restore(&saved);
     return check_layers(checkpoint, path, &manifest, status);
 }

@@ -77,7 +77,13 @@ config '... otherwise' 'of other layers: rope_type is yarn in the checkpoint and
 config '... only here' 'of other layers: rope_factor is 1 in the checkpoint and 8 here' 's/^{/{"rope_scaling": null,/' --rope-factor 8 --rope-original 16
 config 'a base that is not written' 'of other layers: rope_theta is 10000 in the checkpoint and 12345 here' 's/"rope_theta":[^,]*,//' --rope-theta 12345
 config 'a model with tensors of the same names' 'of other layers: model_type is granite in the checkpoint and llama here' 's/"llama"/"granite"/'
-for change in '"sliding_window": null' '"sliding_window": 17' '"sliding_window": 4, "use_sliding_window": false' '"partial_rotary_factor": 1.0' \
+config 'a config.json that ends too soon' "'other/config.json' is damaged at byte 121: expected , or }" 's/, *"num_hidden_layers.*//'
+config '... that is none' "'other/config.json' is damaged at byte 0: expected {" 's/^{/no/'
+config '... with a text behind it' "other/config.json' is damaged at byte" 's/}$/} x/'
+long=$(printf '"%0.s", ' {1..6000})
+config 'a long config.json' 'of other layers: model_type is granite in the checkpoint and llama here' "s/^{/{\"labels\": [${long%, }],/; s/\"llama\"/\"granite\"/"
+for change in '"quantization_config": {"model_type": "other", "head_dim": 3, "sliding_window": 2}' '"words": ["rope_theta", 5, "hidden_act", "x"]' \
+    '"sliding_window": null' '"sliding_window": 17' '"sliding_window": 4, "use_sliding_window": false' '"partial_rotary_factor": 1.0' \
     '"rope_scaling": null' '"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "model_type": "mistral"'; do
     sed "s/^{/{$change,/" llama/step-00000002/config.json >other/config.json
     lap train "${llama[@]}" --load other

@@ -24,19 +24,18 @@ holds() {
 }
 
 # mostly NAME CODE CODE COMMAND...: the command ends well, and for its output the first code holds; and the second, about where most of
-# the time went, for one of three runs: where other programs keep ranks from their cores, that is not where it goes by itself.
+# the time went: where other programs keep ranks from their cores, that is not where it goes by itself.
 mostly() {
-    local name=$1 always=$2 most=$3 try
+    local name=$1 always=$2 most=$3
     shift 3
-    for try in 1 2 3; do
-        last=$*
-        "$@" >"$work/out" 2>"$work/err" </dev/null
-        is "$name: status 0" $? 0
-        holds '... the causes add up' "$always" || return
-        if [ $try = 3 ] || is_so "$always$most" 2>"$work/why"; then break; fi
-        sed 's/^/# run again: /' "$work/why" | tail -n 1 | cut -c 1-300
-    done
-    holds "... and most of what is exposed has one cause" "$always$most"
+    local command=("$@")
+    ok_in_three '... and most of what is exposed has one cause' run_command is_so "$always$most"
+}
+run_command() {
+    last=${command[*]}
+    "${command[@]}" >"$work/out" 2>"$work/err" </dev/null
+    is "$name: status 0" $? 0
+    holds '... the causes add up' "$always"
 }
 
 # The first two of the cores that there are: 1,3

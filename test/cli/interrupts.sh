@@ -143,6 +143,10 @@ start bench ag 2048 2048 2048 -n 2 --iters 100 --device ref
 until_true at_work 2
 ranks="$(pid_of 0) $(pid_of 1)"
 kill -s INT "$launcher"
+# Until then a second one would be the same.
+is_taken() { test $((0x$(sed -n 's/^ShdPnd:[[:space:]]*//p' "/proc/$1/status") >> ($(kill -l INT) - 1) & 1)) = 0; }
+until_true is_taken "$launcher"
+for rank in $ranks; do until_true is_taken "$rank"; done
 sleep 0.2
 kill -s INT "$launcher"
 before=$(date +%s%N)

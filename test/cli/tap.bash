@@ -27,16 +27,17 @@ ok() {
     return 1
 }
 
-# ok_in_three NAME LOOK CHECK: of measured times, which luck on a busy machine may spoil. LOOK measures, CHECK should succeed: at
-# the first look, or at the second or the third. A defect spoils all of them, so that no bound is made wider for luck.
+# ok_in_three NAME LOOK COMMAND...: of measured times, which luck on a busy machine may spoil. LOOK measures, and the command should
+# succeed: at the first look, or at the second or the third. A defect spoils all of them, so that no bound is made wider for luck.
 ok_in_three() {
-    local name=$1 look=$2 check=$3 attempt
+    local name=$1 look=$2 attempt
+    shift 2
     for attempt in 1 2 3; do
         "$look"
-        [ "$attempt" = 3 ] || "$check" >"$work/unlucky" 2>&1 && break
+        if [ $attempt = 3 ] || "$@" >"$work/unlucky" 2>&1; then break; fi
         echo "# look $attempt of 3: $(tail -n 1 "$work/unlucky" | cut -c 1-300)"
     done
-    ok "$name" "$check"
+    ok "$name" "$@"
 }
 
 # What the latest command said whose output is kept, for who reads of a failure: its status alone says nothing. Of a

@@ -196,13 +196,13 @@ refuse '--no-overlap-grad-sync is for gradients sent to other replicas; expected
 refuse '--link is for ranks that communicate; expected 2 ranks or more' --tp 1 --link ratio:0.5
 
 # A rate at which communication is half of a step, whatever it is of. Other programs take turns with either run: the quickest
-# steps count, and a factor of 4 is left. Where they leave more to the one than to the other, it is tried again.
-half_of_a_step() {
-    local try
-    for try in 1 2 3 4; do
-        # shellcheck disable=SC2086
-        lap train --layers 1 --hidden 64 --head-dim 32 --seq 128 --batch 4 --tp 1 --iters 8 --no-comm-overlap --link ratio:0.5 --json --no-predict $1
-        python3 - "$work/out" <<'PY' && return
+# steps count, and a factor of 4 is left.
+# shellcheck disable=SC2086
+over_half_a_link() {
+    lap train --layers 1 --hidden 64 --head-dim 32 --seq 128 --batch 4 --tp 1 --iters 8 --no-comm-overlap --link ratio:0.5 --json --no-predict $grid
+}
+is_half_of_a_step() {
+    python3 - "$work/out" <<'PY'
 import json, sys
 run = json.loads(open(sys.argv[1]).readlines()[-1])
 its = run["iterations"]
@@ -211,11 +211,9 @@ print("#", run["link"], ratio)
 assert run["link"]["emulated"]
 sys.exit(not 0.125 < ratio < 2)
 PY
-    done
-    return 1
 }
 for grid in '--dp 2' '--dp 2 --distributed-optimizer' '--dp 2 --micro-batches 2' '--model gpt --vocab 64 --cp 2 --batch 1' '--model gpt --vocab 64 --layers 2 --pp 2 --micro-batches 2'; do
-    ok "$grid: --link ratio:0.5" half_of_a_step "$grid"
+    ok_in_three "$grid: --link ratio:0.5" over_half_a_link is_half_of_a_step
 done
 
 printf 'optim:\n  use_distributed_optimizer: true\n' >"$work/model.yaml"
@@ -277,10 +275,12 @@ is 'gradients travel in the order in which backward makes them' "$buckets" "$(se
 ok '... but for the last ones, while it goes on' test "$(order "bucket $(($(wc -l <<<"$buckets") - 2))")" -lt "$(order sums)"
 
 # What is hidden is that of weights, since no gradient is, whether or not a file of the timeline is written.
-for more in '' "--trace $work/shared.json"; do
-    # shellcheck disable=SC2086
+# shellcheck disable=SC2086
+share_weights() {
     lap train --layer transformer --layers 2 --hidden 192 --seq 512 --batch 2 --tp 1 --dp 2 --iters 3 --bucket-size 64K --link 120MB/s --json --no-predict --distributed-optimizer --no-overlap-grad-sync $more
-    ok "exposed time is no more than what a step has besides its work${more:+, with --trace}" python3 - "$work" "$more" <<'PY'
+}
+hides_weights() {
+    python3 - "$work" "$more" <<'PY'
 import json, sys
 run = json.loads(open(sys.argv[1] + "/out").readlines()[-1])
 for it in run["iterations"]:
@@ -293,6 +293,9 @@ if sys.argv[2]:
     last = run["iterations"][-1]
     assert work + last["exposed_ms"] < 1.02 * last["ms"] + 1, (work, last)
 PY
+}
+for more in '' "--trace $work/shared.json"; do
+    ok_in_three "exposed time is no more than what a step has besides its work${more:+, with --trace}" share_weights hides_weights
 done
 
 kills_one 3 train --model gpt --layers 1 --seq 64 --tp 1 --dp 3 --iters 1000000 --quiet --timeout 20 --distributed-optimizer

@@ -123,15 +123,21 @@ ok '... and the grid is, with its schedule' grep -q '^{"layer":"model","tp":2,"c
 ok '... with the GEMMs of all stages' grep -q '"gemm":"qkv_fprop".*"gemm":"head_wgrad"' "$work/out"
 # 190 ms of gradients after a backward of a few: the end of the passes does not wait for them.
 # shellcheck disable=SC2086
-lap train --json $small --iters 1 --tp 1 --pp 2 --dp 2 --tied=no --link 400kB/s
-pp=$(head -n 1 "$work/out" | grep -oE '"dp":\{[^}]*\}')
-ok 'gradients that are in flight after the passes are exposed, in a pipeline too' real "10 * $(of exposed_ms)" '>' "$(of ms)"
+with_replicas() {
+    lap train --json $small --iters 1 --tp 1 --pp 2 --dp 2 --tied=no --link 400kB/s
+    pp=$(head -n 1 "$work/out" | grep -oE '"dp":\{[^}]*\}')
+}
+are_exposed() { real "10 * $(of exposed_ms)" '>' "$(of ms)"; }
+ok_in_three 'gradients that are in flight after the passes are exposed, in a pipeline too' with_replicas are_exposed
 
 # 185 ms of gradients that contexts sum after the passes: the prediction of the passes, of 120 ms, has none of them.
 # shellcheck disable=SC2086
-lap train --json $small --iters 1 --tp 1 --pp 2 --cp 2 --tied=no --link 400kB/s --no-overlap-grad-sync
-pp=$(grep -oE '"dp":\{[^}]*\}|"predicted_ms":[0-9.]+' "$work/out")
-ok "... and no part of the prediction of passes: $(of predicted_ms) ms" real "$(of predicted_ms)" '<' "1.5 * $(of ms)"
+with_contexts() {
+    lap train --json $small --iters 1 --tp 1 --pp 2 --cp 2 --tied=no --link 400kB/s --no-overlap-grad-sync
+    pp=$(grep -oE '"dp":\{[^}]*\}|"predicted_ms":[0-9.]+' "$work/out")
+}
+are_apart() { echo "$pp" && real "$(of predicted_ms)" '<' "1.5 * $(of ms)"; }
+ok_in_three '... and no part of the prediction of passes' with_contexts are_apart
 
 # ---- what is refused ----
 

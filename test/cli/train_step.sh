@@ -7,24 +7,30 @@ unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 cd "$work" || exit 1
 small=(--model gpt --hidden 24 --heads 6 --ffn 40 --layers 2 --seq 16 --batch 4 --no-predict)
 
-# holds NAME CODE: the code, in which `steps` are the objects of the steps and `run` is the last one, raises nothing.
-holds() {
-    ok "$1" python3 -c "
+# is_so CODE: the code, in which `steps` are the objects of the steps and `run` is the last one, raises nothing.
+is_so() {
+    python3 -c "
 import json
 *steps, run = [json.loads(line) for line in open('out')]
 def same(a, b): return abs(a - b) <= 1e-4 * abs(a) + 1e-4
-$2"
+$1"
 }
+# holds NAME CODE: the same, as a check.
+holds() { ok "$1" is_so "$2"; }
 
-lap train "${small[@]}" --tp 2 --dp 2 --steps 1 --json --link 100MB/s
-holds 'communication by kind is that of all its calls' '
+step_of_both() { lap train "${small[@]}" --tp 2 --dp 2 --steps 1 --json --link 100MB/s; }
+kinds='
 comm = steps[0]["comm"]
 assert set(comm) == {"tp", "dp"}, comm
 for key, whole in (("ms", "comm_ms"), ("exposed_ms", "exposed_ms")):
-    calls = [row[whole] for row in run["gemms"]] + [run["collectives"][whole]]
-    assert max(calls) - 1e-3 <= comm["tp"][key] <= 1.0001 * sum(calls) + 1e-3, (key, comm, calls)
+    calls = [row[whole] for row in run["gemms"]] + [run["collectives"][whole]]'
+# What is in flight at once counts once. How much of it is depends on how long a rank is kept from its core.
+ok_in_three 'communication by kind is most of that of its calls' step_of_both is_so "$kinds"'
     assert comm["tp"][key] > 0.5 * sum(calls), (key, comm, calls)
-    assert 0.5 * run["gradients"][whole] < comm["dp"][key] <= 1.0001 * run["gradients"][whole] + 1e-3, (key, comm)'
+    assert 0.5 * run["gradients"][whole] < comm["dp"][key], (key, comm, run["gradients"])'
+holds '... no less than that of any, and no more than that of all' "$kinds"'
+    assert max(calls) - 1e-3 <= comm["tp"][key] <= 1.0001 * sum(calls) + 1e-3, (key, comm, calls)
+    assert comm["dp"][key] <= 1.0001 * run["gradients"][whole] + 1e-3, (key, comm)'
 # The embedding of 2 sequences is 2 * 16 * 24 floats, of which a rank sends half, and gets the gradient of half: 31 us at this rate.
 holds '... and has that of embeddings and of the loss' '
 assert run["collectives"]["comm_ms"] > 0.03 and run["collectives"]["exposed_ms"] > 0, run["collectives"]'

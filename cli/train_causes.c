@@ -236,14 +236,33 @@ static lap_status_t explain_call(void *context, const lap_train_call_t *call)
     return LAP_OK;
 }
 
-static lap_status_t explaining_init(explaining_t *explaining, const telling_t *told)
+/* The most records that one call has: those of each rank follow one another. */
+static size_t most_of_a_call(const lap_trace_t *all)
+{
+    size_t sum = 0, most = 0, count = 0;
+    for (size_t i = 0; i < all->nrecords; i++) {
+        const lap_trace_record_t *record = &all->records[i], *before = i > 0 ? record - 1 : record;
+        if (record->rank != before->rank) {
+            sum += most;
+            most = 0;
+        }
+        count =
+            i > 0 && record->rank == before->rank && record->call == before->call ? count + 1 : 1;
+        if (record->call != LAP_NO_CALL && count > most)
+            most = count;
+    }
+    return sum + most;
+}
+
+/* With room for a call of `most` records. */
+static lap_status_t explaining_init(explaining_t *explaining, const telling_t *told, size_t most)
 {
     const lap_trace_t *all = told->all;
     const size_t size = (size_t)all->size;
     *explaining = (explaining_t){
         .told = told,
         .call = {.size = all->size, .emulated = all->emulated, .work = &explaining->besides}};
-    explaining->call.records = lap_alloc(all->nrecords, sizeof(*explaining->call.records));
+    explaining->call.records = lap_alloc(most, sizeof(*explaining->call.records));
     explaining->call.calls = lap_alloc(size, sizeof(*explaining->call.calls));
     explaining->ends = lap_alloc(size, sizeof(*explaining->ends));
     lap_train_add_work(all, told->group->rank, &explaining->work);
@@ -273,7 +292,7 @@ lap_status_t lap_train_explain(lap_train_model_t *model, lap_train_walk_t walk, 
     explaining_t explaining = {.told = NULL};
     lap_status_t status = tell(&telling, join_calls(&telling, walk));
     if (status == LAP_OK)
-        status = explaining_init(&explaining, &telling);
+        status = explaining_init(&explaining, &telling, most_of_a_call(telling.all));
     if (status == LAP_OK)
         status = find_others(&explaining);
     if (status == LAP_OK)
@@ -291,7 +310,7 @@ static lap_status_t explain_wait(const telling_t *told, lap_interval_t *wait)
     explaining_t explaining;
     lap_trace_view_t view = {.idle = {.list = wait, .count = wait->begin < wait->end},
                              .exposed_ns = wait->end - wait->begin};
-    lap_status_t status = explaining_init(&explaining, told);
+    lap_status_t status = explaining_init(&explaining, told, told->all->nrecords);
     lap_trace_t *trace = &explaining.call;
     for (size_t i = 0; status == LAP_OK && i < told->all->nrecords; i++)
         if (told->all->records[i].call != LAP_NO_CALL)

@@ -314,7 +314,7 @@ static inline int lap_nn_first_part(unsigned parts)
 }
 
 /* The operator that a fragment is a call of, and the arguments of the call; NULL: it is a kernel. */
-lap_op_t *lap_nn_call_of(const lap_nn_t *nn, const lap_fragment_t *fragment, lap_op_args_t *args_p);
+lap_op_t *lap_nn_call_of(const lap_nn_t *nn, uint32_t origin, lap_op_args_t *args_p);
 
 /* The program of parts (bits), made if need be; that used longest ago makes room. */
 lap_status_t lap_nn_get_pass(lap_nn_t *nn, unsigned parts, size_t seq, lap_nn_mode_t mode,

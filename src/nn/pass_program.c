@@ -59,16 +59,18 @@ lap_status_t lap_nn_prove_own(lap_nn_t *nn)
     return lap_nn_prove_linking(&nn->list.plan, &how, &proof);
 }
 
-lap_op_t *lap_nn_call_of(const lap_nn_t *nn, const lap_fragment_t *fragment, lap_op_args_t *args_p)
+lap_op_t *lap_nn_call_of(const lap_nn_t *nn, uint32_t origin, lap_op_args_t *args_p)
 {
     const lap_nn_background_t *background = nn->background;
-    if (fragment->schedule.nsteps > 0 && fragment->schedule.steps[0].kind == LAP_STEP_KERNEL)
-        return NULL;
     size_t index;
     int which;
-    if (lap_nn_bucket_of(fragment->origin, &index, &which))
-        return background->call(background->context, index, which, args_p);
-    const lap_nn_entry_t *entry = &nn->list.entries[fragment->origin];
+    if (lap_nn_bucket_of(origin, &index, &which))
+        return which == LAP_NN_BUCKET_SCATTER || which == LAP_NN_BUCKET_GATHER
+                   ? background->call(background->context, index, which, args_p)
+                   : NULL;
+    const lap_nn_entry_t *entry = &nn->list.entries[origin];
+    if (entry->work != LAP_NN_OPERATOR)
+        return NULL;
     *args_p = lap_nn_args_of(nn, entry);
     return nn->calls[entry->index].op;
 }
@@ -79,7 +81,7 @@ static lap_status_t make_runnables(lap_nn_t *nn, const lap_linked_t *linked,
 {
     for (uint32_t f = 0; f < linked->nfragments; f++) {
         lap_op_args_t args;
-        lap_op_t *op = lap_nn_call_of(nn, &linked->fragments[f], &args);
+        lap_op_t *op = lap_nn_call_of(nn, linked->fragments[f].origin, &args);
         if (!op)
             continue;
         const lap_schedule_t *schedule = &linked->fragments[f].schedule;
@@ -116,7 +118,7 @@ static lap_status_t link_step(lap_nn_t *nn, const lap_nn_source_t *source, lap_n
     for (uint32_t f = 0; f < linked->nfragments; f++) {
         lap_fragment_t *fragment = &linked->fragments[f];
         lap_op_args_t args;
-        const lap_op_t *op = nn->norm_group ? lap_nn_call_of(nn, fragment, &args) : NULL;
+        const lap_op_t *op = nn->norm_group ? lap_nn_call_of(nn, fragment->origin, &args) : NULL;
         if (!op || op->group != nn->norm_group)
             continue;
         fragment->buffer = LAP_NN_BY_NORM;

@@ -89,7 +89,7 @@ static int describe(void *context, int rank, uint32_t f, lap_trace_label_t *labe
     lap_nn_fragment_name(list, fragment->origin, name, bytes);
     *label = (lap_trace_label_t){
         .layer = (int)lap_nn_fragment_layer(list, fragment->origin),
-        .traffic = lap_nn_fragment_traffic(fragment),
+        .traffic = lap_nn_fragment_traffic(fragment->schedule.size, fragment->buffer),
         .live_bytes = listed ? lap_nn_live_bytes(list, fragment->origin) : 0,
     };
     for (int r = 0; r < fragment->schedule.size; r++)

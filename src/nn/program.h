@@ -48,8 +48,8 @@ typedef struct lap_nn_mode {
 void lap_nn_fragment_name(const lap_nn_list_t *list, uint32_t origin, char *text, size_t bytes);
 long lap_nn_fragment_layer(const lap_nn_list_t *list, uint32_t origin);
 
-/* What a fragment of layers, of a bucket or of an optimizer communicates for. */
-lap_traffic_t lap_nn_fragment_traffic(const lap_fragment_t *fragment);
+/* What a fragment of layers, of a bucket or of an optimizer communicates for; `size` ranks do, in `buffer`. */
+lap_traffic_t lap_nn_fragment_traffic(int size, uint32_t buffer);
 
 /* The bytes of activations that are live while an entry runs. */
 uint64_t lap_nn_live_bytes(const lap_nn_list_t *list, uint32_t origin);

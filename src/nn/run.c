@@ -65,10 +65,10 @@ static lap_status_t check_memory(const lap_nn_t *nn, const lap_tensor_t *given)
 
 static void bind_operators(lap_nn_t *nn, lap_exec_t *exec)
 {
-    for (uint32_t f = 0; f < lap_exec_linked(exec)->nfragments; f++)
+    for (uint32_t f = 0; f < lap_exec_nfragments(exec); f++)
         if (lap_exec_runnable(exec, f)) {
             lap_op_args_t args;
-            lap_op_t *op = lap_nn_call_of(nn, &lap_exec_linked(exec)->fragments[f], &args);
+            lap_op_t *op = lap_nn_call_of(nn, lap_exec_fragment(exec, f)->origin, &args);
             *lap_exec_binding(exec, f) = lap_op_bind(op, &args);
         }
 }
@@ -105,9 +105,9 @@ static lap_status_t bind(lap_nn_t *nn, lap_nn_pass_t *pass)
 
 static lap_status_t begin_traces(const lap_nn_t *nn, lap_exec_t *exec)
 {
-    for (uint32_t f = 0; f < lap_exec_linked(exec)->nfragments; f++) {
+    for (uint32_t f = 0; f < lap_exec_nfragments(exec); f++) {
         lap_op_args_t args;
-        const lap_op_t *op = lap_nn_call_of(nn, &lap_exec_linked(exec)->fragments[f], &args);
+        const lap_op_t *op = lap_nn_call_of(nn, lap_exec_fragment(exec, f)->origin, &args);
         if (!op || !args.trace)
             continue;
         LAP_TRY(lap_op_begin_trace(op, lap_exec_runnable(exec, f), args.trace));
@@ -118,12 +118,12 @@ static lap_status_t begin_traces(const lap_nn_t *nn, lap_exec_t *exec)
 
 static void end_traces(const lap_nn_t *nn, lap_exec_t *exec, lap_stream_set_t set)
 {
-    for (uint32_t f = 0; f < lap_exec_linked(exec)->nfragments; f++) {
-        const lap_fragment_t *fragment = &lap_exec_linked(exec)->fragments[f];
+    for (uint32_t f = 0; f < lap_exec_nfragments(exec); f++) {
+        const lap_exec_fragment_t *fragment = lap_exec_fragment(exec, f);
         lap_op_args_t args = {.trace = NULL};
-        if (fragment->schedule.set != set)
+        if (fragment->set != set)
             continue;
-        const lap_op_t *op = lap_nn_call_of(nn, fragment, &args);
+        const lap_op_t *op = lap_nn_call_of(nn, fragment->origin, &args);
         if (op && args.trace)
             lap_op_end_trace(lap_exec_runnable(exec, f), args.trace);
         if (nn->tracing && nn->timeline && (!op || args.trace))
@@ -146,7 +146,7 @@ static lap_status_t call_ready(lap_nn_t *nn, size_t index)
 static lap_status_t issue_entries(lap_nn_t *nn, const lap_nn_pass_t *pass)
 {
     const lap_nn_list_t *list = &nn->list;
-    const lap_linked_t *linked = lap_exec_linked(pass->exec);
+    const uint32_t count = lap_exec_nfragments(pass->exec);
     const unsigned calls_back = 1u << LAP_NN_BACKWARD | 1u << LAP_NN_BACKWARD_MORE;
     const int part = lap_nn_first_part(pass->parts); /* what calls back is a pass by itself */
     uint32_t first = 0, next = 0;
@@ -159,10 +159,10 @@ static lap_status_t issue_entries(lap_nn_t *nn, const lap_nn_pass_t *pass)
             LAP_TRY(call_ready(nn, entry->index));
         }
         next += lap_nn_entry_runs(entry, pass->mode);
-        while (next < linked->nfragments && linked->fragments[next].origin >= LAP_NN_BUCKET_ORIGIN)
+        while (next < count && lap_exec_fragment(pass->exec, next)->origin >= LAP_NN_BUCKET_ORIGIN)
             next++; /* the bucket that the entry has completed */
     }
-    return lap_exec_issue(pass->exec, first, linked->nfragments);
+    return lap_exec_issue(pass->exec, first, count);
 }
 
 static lap_status_t issue(lap_nn_t *nn, lap_nn_pass_t *pass)
@@ -446,7 +446,7 @@ static lap_status_t run(lap_nn_t *nn, unsigned parts, bool sending, bool gatheri
         nn->background && nn->background->starts && lap_nn_has_part(parts, LAP_NN_STEP);
     const lap_nn_mode_t mode = {
         .looks = nn->looks != NULL,
-        .first = is_first(nn, first),
+        .first = first != LAP_NN_STEP && is_first(nn, first), /* all steps are alike */
         .more = more,
         .replicas = sending || gathering || starts ? &nn->background->replicas : NULL,
         .sends = sending,

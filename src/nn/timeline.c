@@ -41,13 +41,13 @@ long lap_nn_fragment_layer(const lap_nn_list_t *list, uint32_t origin)
     return (long)list->blocks[block].shape.layer;
 }
 
-lap_traffic_t lap_nn_fragment_traffic(const lap_fragment_t *fragment)
+lap_traffic_t lap_nn_fragment_traffic(int size, uint32_t buffer)
 {
     static const lap_traffic_t by_group[] = {
         [LAP_NN_BY_LAYERS] = LAP_TRAFFIC_TP, [LAP_NN_BY_REPLICAS] = LAP_TRAFFIC_DP,
         [LAP_NN_BY_RING] = LAP_TRAFFIC_CP,   [LAP_NN_BY_HEADS] = LAP_TRAFFIC_CP,
         [LAP_NN_BY_SHARDS] = LAP_TRAFFIC_DP, [LAP_NN_BY_NORM] = LAP_TRAFFIC_PP};
-    return fragment->schedule.size > 1 ? by_group[fragment->buffer] : LAP_TRAFFIC_NONE;
+    return size > 1 ? by_group[buffer] : LAP_TRAFFIC_NONE;
 }
 
 /* ---- memory ---- */
@@ -112,14 +112,14 @@ void lap_nn_add_fragment(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const
                          lap_trace_label_t label)
 {
     const lap_runnable_t *runnable = lap_exec_runnable(exec, f);
-    const lap_step_t *first = &lap_exec_linked(exec)->fragments[f].schedule.steps[0];
+    const lap_exec_fragment_t *fragment = lap_exec_fragment(exec, f);
     lap_op_text_t op;
     for (int r = 0; r < group->size; r++)
         lap_trace_group_add(&label.group, group->members[r]);
-    label.op = first->name;
     if (!runnable) {
+        label.op = fragment->kernel;
         label.delays = lap_exec_kernel_delays(exec, f);
-        lap_trace_add_span(nn->timeline, nn->group->world->rank, LAP_STEP_KERNEL, first->stream,
+        lap_trace_add_span(nn->timeline, nn->group->world->rank, LAP_STEP_KERNEL, fragment->stream,
                            &label, lap_exec_kernel_span(exec, f));
         return;
     }
@@ -132,14 +132,14 @@ void lap_nn_add_fragment(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const
 
 void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const lap_op_t *op)
 {
-    const lap_fragment_t *fragment = &lap_exec_linked(exec)->fragments[f];
+    const lap_exec_fragment_t *fragment = lap_exec_fragment(exec, f);
     const lap_group_t *group = op ? op->group : nn->group;
     char name[64];
     lap_nn_fragment_name(&nn->list, fragment->origin, name, sizeof(name));
     const lap_trace_label_t label = {
         .name = name,
         .layer = (int)lap_nn_fragment_layer(&nn->list, fragment->origin),
-        .traffic = lap_nn_fragment_traffic(fragment),
+        .traffic = lap_nn_fragment_traffic(fragment->size, fragment->buffer),
         .live_bytes =
             fragment->origin < nn->list.parts[LAP_NN_STEP] ? nn->live_bytes[fragment->origin] : 0,
     };

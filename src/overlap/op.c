@@ -83,9 +83,22 @@ lap_status_t lap_op_schedule(const lap_op_t *op, size_t m, int rank, lap_schedul
     return lap_lower(schedule_p, 1, &op->target, NULL);
 }
 
+/* The one that lap_op_create has made, if nobody has had a use for it. */
+static lap_runnable_t *take_first(lap_op_t *op, size_t m)
+{
+    lap_op_cached_t *first = &op->cache[0];
+    lap_runnable_t *runnable = op->calls == 1 && first->m == m ? first->runnable : NULL;
+    if (runnable)
+        *first = (lap_op_cached_t){.runnable = NULL};
+    return runnable;
+}
+
 lap_status_t lap_op_runnable(lap_op_t *op, size_t m, lap_runnable_t **runnable_p)
 {
     lap_schedule_t schedule;
+    *runnable_p = take_first(op, m);
+    if (*runnable_p)
+        return LAP_OK;
     const lap_status_t status = lap_op_schedule(op, m, op->group->rank, &schedule);
     if (status != LAP_OK) {
         lap_schedule_clear(&schedule);

@@ -244,7 +244,8 @@ static int describe(void *context, int rank, uint32_t f, lap_trace_label_t *labe
     lap_stage_name(list, item, name, bytes);
     *label = (lap_trace_label_t){
         .layer = entry ? (int)lap_nn_fragment_layer(list, item->entry) : -1,
-        .traffic = layers ? lap_nn_fragment_traffic(fragment) : LAP_TRAFFIC_PP,
+        .traffic = layers ? lap_nn_fragment_traffic(fragment->schedule.size, fragment->buffer)
+                          : LAP_TRAFFIC_PP,
         .live_bytes = entry ? lap_nn_live_bytes(list, item->entry) : 0,
     };
     for (int r = 0; r < fragment->schedule.size; r++)

@@ -157,7 +157,7 @@ static lap_status_t issue_kernel(void *context, uint32_t origin, lap_stream_t *s
 static lap_status_t bind_all(lap_pp_t *pp)
 {
     pp->bound = false; /* half of it may be, after a failure */
-    for (uint32_t f = 0; f < lap_exec_linked(pp->exec)->nfragments; f++) {
+    for (uint32_t f = 0; f < lap_exec_nfragments(pp->exec); f++) {
         const lap_stage_item_t *item = &pp->program.items[f];
         lap_op_args_t args;
         lap_op_t *op = lap_stage_op(pp, item, &args);

@@ -121,7 +121,7 @@ static lap_status_t issue(lap_pp_t *pp)
     LAP_TRY(lap_engine_calls_begin(pp->nn->engine));
     lap_status_t status = lap_exec_begin(pp->exec);
     if (status == LAP_OK)
-        status = lap_exec_issue(pp->exec, 0, lap_exec_linked(pp->exec)->nfragments);
+        status = lap_exec_issue(pp->exec, 0, lap_exec_nfragments(pp->exec));
     if (status == LAP_OK)
         status = lap_exec_end(pp->exec);
     lap_engine_calls_end(pp->nn->engine);

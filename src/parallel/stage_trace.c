@@ -35,9 +35,9 @@ static const lap_group_t *group_of(const lap_pp_t *pp, const lap_stage_item_t *i
 void lap_stage_add_to_timeline(lap_pp_t *pp, bool background)
 {
     const lap_nn_t *nn = pp->nn;
-    const lap_linked_t *linked = lap_exec_linked(pp->exec);
-    for (uint32_t f = 0; f < linked->nfragments && pp->traced && nn->timeline; f++) {
-        if ((linked->fragments[f].schedule.set == LAP_BACKGROUND) != background)
+    for (uint32_t f = 0; f < lap_exec_nfragments(pp->exec) && pp->traced && nn->timeline; f++) {
+        const lap_exec_fragment_t *fragment = lap_exec_fragment(pp->exec, f);
+        if ((fragment->set == LAP_BACKGROUND) != background)
             continue;
         const lap_stage_item_t *item = &pp->program.items[f];
         const bool entry = item->kind == LAP_STAGE_ENTRY;
@@ -47,7 +47,8 @@ void lap_stage_add_to_timeline(lap_pp_t *pp, bool background)
         const lap_trace_label_t label = {
             .name = name,
             .layer = entry ? (int)lap_nn_fragment_layer(&nn->list, item->entry) : -1,
-            .traffic = layers ? lap_nn_fragment_traffic(&linked->fragments[f]) : LAP_TRAFFIC_PP,
+            .traffic =
+                layers ? lap_nn_fragment_traffic(fragment->size, fragment->buffer) : LAP_TRAFFIC_PP,
             .live_bytes = entry ? nn->live_bytes[item->entry] : 0,
         };
         lap_nn_add_fragment(nn, pp->exec, f, group_of(pp, item), label);
@@ -61,7 +62,7 @@ lap_status_t lap_stage_each_call(const lap_pp_t *pp, lap_stage_each_t each, void
     lap_trace_t *trace;
     LAP_TRY(lap_trace_create(&trace));
     lap_status_t status = LAP_OK;
-    for (uint32_t f = 0; f < lap_exec_linked(pp->exec)->nfragments && status == LAP_OK; f++) {
+    for (uint32_t f = 0; f < lap_exec_nfragments(pp->exec) && status == LAP_OK; f++) {
         const lap_stage_item_t *item = &pp->program.items[f];
         const lap_runnable_t *runnable = lap_exec_runnable(pp->exec, f);
         const bool entry = item->kind == LAP_STAGE_ENTRY;
@@ -200,11 +201,10 @@ static void add_pause(const lap_pp_t *pp, const lap_interval_t *flights, uint64_
 /* Fragments that compute follow one another; what is in line with them and only moves is no work. */
 static void add_pauses(const lap_pp_t *pp, const lap_interval_t *flights, bill_t *bill)
 {
-    const lap_linked_t *linked = lap_exec_linked(pp->exec);
     uint64_t at = pp->begin_ns;
-    for (uint32_t f = 0; f < linked->nfragments; f++) {
+    for (uint32_t f = 0; f < lap_exec_nfragments(pp->exec); f++) {
         const lap_interval_t extent = extent_of(pp, f);
-        if (linked->fragments[f].schedule.set != LAP_FOREGROUND ||
+        if (lap_exec_fragment(pp->exec, f)->set != LAP_FOREGROUND ||
             is_message(&pp->program.items[f]) || extent.end == 0)
             continue;
         if (extent.begin > at)

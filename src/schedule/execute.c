@@ -17,8 +17,9 @@
 
 /* A fragment as it is issued. */
 typedef struct part {
+    lap_exec_fragment_t fragment;
     lap_runnable_t *runnable; /* NULL: a kernel */
-    lap_binding_t binding;    /* of a runnable */
+    lap_binding_t *binding;   /* of a runnable; else NULL */
     lap_event_t *event;       /* of a kernel: recorded after it; NULL when nobody waits for that */
     lap_span_t span;          /* of a kernel that is timed, */
     lap_delays_t delays;      /* and of its stream's thread */
@@ -30,9 +31,10 @@ typedef struct part {
 
 struct lap_exec {
     lap_engine_t *engine;
-    lap_linked_t linked;
-    part_t *parts; /* per fragment */
-    bool *begins;  /* the same: a segment does, unless all is one graph */
+    uint32_t nparts;
+    part_t *parts;           /* per fragment */
+    lap_binding_t *bindings; /* of those that are calls */
+    bool *begins;            /* per fragment: a segment does, unless all is one graph */
     lap_exec_kernel_t kernel;
     void *context;
     unsigned streams; /* bits: those that it uses */
@@ -59,7 +61,7 @@ static lap_event_t *event_of(const lap_exec_t *exec, uint32_t fragment, uint32_t
 
 static lap_stream_set_t set_of(const lap_exec_t *exec, uint32_t fragment)
 {
-    return exec->linked.fragments[fragment].schedule.set;
+    return exec->parts[fragment].fragment.set;
 }
 
 /* Whether each stream can have a queue of its own. */
@@ -75,21 +77,21 @@ static bool has_queues(const lap_device_t *device, unsigned streams)
  * A program whose foreground waits for its background is one graph. Where its streams share queues it is one for each
  * segment: branches of a graph may come to a queue in any order, but graphs come in that of their launches.
  */
-static void choose_graphs(lap_exec_t *exec)
+static void choose_graphs(lap_exec_t *exec, const lap_linked_t *linked)
 {
-    const bool messages = lap_linked_has_messages(&exec->linked);
-    const bool goes_back = lap_linked_goes_back(&exec->linked);
+    const bool messages = lap_linked_has_messages(linked);
+    const bool goes_back = lap_linked_goes_back(linked);
     exec->one_graph = goes_back && !messages && has_queues(exec->engine->device, exec->streams);
     exec->apart = messages || (goes_back && !exec->one_graph);
-    lap_linked_cut(&exec->linked, exec->begins);
+    lap_linked_cut(linked, exec->begins);
 }
 
 static lap_status_t create_events(lap_exec_t *exec)
 {
     lap_device_t *device = exec->engine->device;
-    for (uint32_t f = 0; f < exec->linked.nfragments; f++)
-        for (uint32_t i = 0; i < exec->linked.fragments[f].nlinks; i++) {
-            const lap_link_dep_t *link = &exec->linked.fragments[f].links[i];
+    for (uint32_t f = 0; f < exec->nparts; f++)
+        for (uint32_t i = 0; i < exec->parts[f].fragment.nlinks; i++) {
+            const lap_link_dep_t *link = &exec->parts[f].fragment.links[i];
             part_t *part = &exec->parts[link->fragment];
             if (part->runnable)
                 LAP_TRY(lap_runnable_need_event(part->runnable, link->dep));
@@ -102,41 +104,79 @@ static lap_status_t create_events(lap_exec_t *exec)
     return LAP_OK;
 }
 
+static lap_exec_fragment_t fragment_of(const lap_fragment_t *from, bool kernel)
+{
+    const lap_schedule_t *schedule = &from->schedule;
+    return (lap_exec_fragment_t){
+        .origin = from->origin,
+        .buffer = from->buffer,
+        .set = schedule->set,
+        .size = schedule->size,
+        .kernel = kernel ? schedule->steps[0].name : NULL,
+        .stream = kernel ? schedule->steps[0].stream : 0,
+        .nlinks = from->nlinks,
+        .links = from->links,
+    };
+}
+
+static void fill_parts(lap_exec_t *exec, const lap_linked_t *linked, lap_runnable_t **runnables)
+{
+    lap_binding_t *binding = exec->bindings;
+    for (uint32_t f = 0; f < exec->nparts; f++) {
+        part_t *part = &exec->parts[f];
+        part->fragment = fragment_of(&linked->fragments[f], !runnables[f]);
+        part->runnable = runnables[f];
+        part->binding = runnables[f] ? binding++ : NULL;
+        part->segment = LAP_NO_STEP;
+        exec->streams |= runnables[f] ? lap_runnable_stream_bits(runnables[f])
+                                      : 1u << lap_stream_of(part->fragment.set, LAP_STREAM_COMPUTE);
+        exec->graphs = exec->graphs && (!runnables[f] || runnables[f]->schedule.graph);
+    }
+}
+
+/* All of the program but for its links, which the parts have. */
+static void clear_rest(lap_linked_t *linked)
+{
+    for (uint32_t f = 0; f < linked->nfragments; f++)
+        linked->fragments[f].links = NULL;
+    lap_linked_clear(linked);
+}
+
 lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_runnable_t **runnables,
                              lap_exec_kernel_t kernel, void *context, lap_exec_t **exec_p)
 {
     const uint32_t count = linked->nfragments;
+    size_t ncalls = 0;
+    for (uint32_t f = 0; f < count; f++)
+        ncalls += runnables[f] != NULL;
     lap_exec_t *exec = lap_alloc(1, sizeof(*exec));
     part_t *parts = lap_alloc((size_t)count + 1, sizeof(*parts));
+    lap_binding_t *bindings = lap_alloc(ncalls, sizeof(*bindings));
     bool *begins = lap_alloc((size_t)count + 1, sizeof(*begins));
-    if (!exec || !parts || !begins) {
+    if (!exec || !parts || !bindings || !begins) {
         lap_linked_clear(linked);
         for (uint32_t f = 0; f < count; f++)
             lap_runnable_destroy(runnables[f]);
         lap_free(exec);
         lap_free(parts);
+        lap_free(bindings);
         lap_free(begins);
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u fragments",
                          (unsigned)count);
     }
     *exec = (lap_exec_t){
         .engine = engine,
-        .linked = *linked,
+        .nparts = count,
         .parts = parts,
+        .bindings = bindings,
         .begins = begins,
         .kernel = kernel,
         .context = context,
         .graphs = engine->device->ops->facts.graphs,
     };
-    *linked = (lap_linked_t){.rank = linked->rank};
-    for (uint32_t f = 0; f < count; f++) {
-        parts[f].runnable = runnables[f];
-        parts[f].segment = LAP_NO_STEP;
-        exec->streams |= runnables[f] ? lap_runnable_stream_bits(runnables[f])
-                                      : 1u << lap_stream_of(set_of(exec, f), LAP_STREAM_COMPUTE);
-        exec->graphs = exec->graphs && (!runnables[f] || runnables[f]->schedule.graph);
-    }
-    choose_graphs(exec);
+    fill_parts(exec, linked, runnables);
+    choose_graphs(exec, linked);
+    clear_rest(linked);
     lap_status_t status = lap_engine_need_streams(engine, exec->streams);
     if (status == LAP_OK)
         status = create_events(exec);
@@ -153,7 +193,7 @@ void lap_exec_destroy(lap_exec_t *exec)
     if (!exec)
         return;
     const lap_device_ops_t *ops = exec->engine->device->ops;
-    for (uint32_t f = 0; f < exec->linked.nfragments; f++) {
+    for (uint32_t f = 0; f < exec->nparts; f++) {
         part_t *part = &exec->parts[f];
         if (part->graph)
             ops->graph_destroy(part->graph);
@@ -162,19 +202,25 @@ void lap_exec_destroy(lap_exec_t *exec)
         if (part->launched)
             ops->event_destroy(part->launched);
         lap_runnable_destroy(part->runnable);
+        lap_free(part->fragment.links);
     }
     for (int s = 0; s < LAP_STREAMS; s++)
         if (exec->ends[s])
             ops->event_destroy(exec->ends[s]);
-    lap_linked_clear(&exec->linked);
     lap_free(exec->parts);
+    lap_free(exec->bindings);
     lap_free(exec->begins);
     lap_free(exec);
 }
 
-const lap_linked_t *lap_exec_linked(const lap_exec_t *exec)
+uint32_t lap_exec_nfragments(const lap_exec_t *exec)
 {
-    return &exec->linked;
+    return exec->nparts;
+}
+
+const lap_exec_fragment_t *lap_exec_fragment(const lap_exec_t *exec, uint32_t fragment)
+{
+    return &exec->parts[fragment].fragment;
 }
 
 lap_runnable_t *lap_exec_runnable(lap_exec_t *exec, uint32_t fragment)
@@ -184,7 +230,7 @@ lap_runnable_t *lap_exec_runnable(lap_exec_t *exec, uint32_t fragment)
 
 lap_binding_t *lap_exec_binding(lap_exec_t *exec, uint32_t fragment)
 {
-    return &exec->parts[fragment].binding;
+    return exec->parts[fragment].binding;
 }
 
 void lap_exec_time_kernels(lap_exec_t *exec, bool on)
@@ -207,12 +253,12 @@ lap_status_t lap_exec_rebound(lap_exec_t *exec)
 {
     exec->issues = 0;
     exec->uncaptured = false;
-    for (uint32_t f = 0; f < exec->linked.nfragments; f++) {
+    for (uint32_t f = 0; f < exec->nparts; f++) {
         part_t *part = &exec->parts[f];
         part->graph_end = 0;
         if (part->runnable)
-            LAP_TRY(lap_runnable_prepare(part->runnable, &part->binding, false));
-        if (part->runnable && part->binding.chaos)
+            LAP_TRY(lap_runnable_prepare(part->runnable, part->binding, false));
+        if (part->runnable && part->binding->chaos)
             exec->graphs = false;
     }
     return LAP_OK;
@@ -223,7 +269,7 @@ lap_status_t lap_exec_rebound(lap_exec_t *exec)
 /* The fragment being issued, and the first of its links that no step has reached yet. */
 typedef struct walk {
     const lap_exec_t *exec;
-    const lap_fragment_t *fragment;
+    const lap_exec_fragment_t *fragment;
     uint32_t next;
 } walk_t;
 
@@ -242,7 +288,7 @@ static lap_status_t await_links(void *context, uint32_t step, lap_stream_t *stre
 {
     walk_t *walk = context;
     const lap_exec_t *exec = walk->exec;
-    const lap_fragment_t *fragment = walk->fragment;
+    const lap_exec_fragment_t *fragment = walk->fragment;
     for (; walk->next < fragment->nlinks && fragment->links[walk->next].step == step;
          walk->next++) {
         const lap_link_dep_t *link = &fragment->links[walk->next];
@@ -255,7 +301,7 @@ static lap_status_t await_links(void *context, uint32_t step, lap_stream_t *stre
 static lap_status_t issue_kernel(lap_exec_t *exec, walk_t *walk, uint32_t f)
 {
     const lap_device_ops_t *ops = exec->engine->device->ops;
-    lap_stream_t *stream = exec->engine->streams[walk->fragment->schedule.steps[0].stream];
+    lap_stream_t *stream = exec->engine->streams[walk->fragment->stream];
     part_t *part = &exec->parts[f];
     LAP_TRY(await_links(walk, 0, stream));
     if (exec->timed) {
@@ -279,11 +325,11 @@ static lap_status_t join(const lap_exec_t *exec, lap_stream_set_t set)
 static lap_status_t issue_fragment(lap_exec_t *exec, uint32_t f)
 {
     const part_t *part = &exec->parts[f];
-    walk_t walk = {.exec = exec, .fragment = &exec->linked.fragments[f]};
+    walk_t walk = {.exec = exec, .fragment = &exec->parts[f].fragment};
     if (!part->runnable)
         return issue_kernel(exec, &walk, f);
     const lap_links_t links = {await_links, &walk};
-    lap_binding_t binding = part->binding;
+    lap_binding_t binding = *part->binding;
     if (binding.chaos)
         binding.chaos += exec->issues;
     lap_marks_t *marks = exec->engine->marks;
@@ -300,16 +346,16 @@ static void announce(part_t *part)
 {
     part->span = (lap_span_t){0, 0, 0};
     part->delays = (lap_delays_t){0, 0};
-    if (part->runnable && part->binding.buffer)
-        lap_runnable_announce(part->runnable, &part->binding, false);
-    if (part->runnable && part->binding.traced)
+    if (part->runnable && part->binding->buffer)
+        lap_runnable_announce(part->runnable, part->binding, false);
+    if (part->runnable && part->binding->traced)
         lap_runnable_forget_times(part->runnable);
 }
 
 static void count_signals(const part_t *part)
 {
     if (part->runnable)
-        lap_runnable_count_signals(part->runnable, part->binding.buffer);
+        lap_runnable_count_signals(part->runnable, part->binding->buffer);
 }
 
 static lap_status_t issue_steps(lap_exec_t *exec, uint32_t first, uint32_t end)
@@ -379,7 +425,7 @@ static lap_status_t get_graph(lap_exec_t *exec, uint32_t first, uint32_t end)
     const lap_status_t status = capture(exec, first, end);
     bool traced = exec->timed;
     for (uint32_t f = first; f < end; f++)
-        traced = traced || (exec->parts[f].runnable && exec->parts[f].binding.traced);
+        traced = traced || (exec->parts[f].runnable && exec->parts[f].binding->traced);
     exec->uncaptured = status == LAP_ERR_UNSUPPORTED && traced;
     if (exec->uncaptured) /* the rest goes step by step, after the graphs so far */
         exec->launches = false;
@@ -394,7 +440,7 @@ static lap_status_t get_graph(lap_exec_t *exec, uint32_t first, uint32_t end)
 /* What a graph waits for, of messages and of graphs on another stream: its first fragment does, see lap_linked_cut. */
 static lap_status_t await_outside(const lap_exec_t *exec, uint32_t first, lap_stream_t *stream)
 {
-    const lap_fragment_t *fragment = &exec->linked.fragments[first];
+    const lap_exec_fragment_t *fragment = &exec->parts[first].fragment;
     for (uint32_t i = 0; i < fragment->nlinks; i++)
         if (set_of(exec, fragment->links[i].fragment) != set_of(exec, first))
             LAP_TRY(await_link(exec, &fragment->links[i], stream));
@@ -435,7 +481,7 @@ lap_status_t lap_exec_begin(lap_exec_t *exec)
     exec->first = 0;
     exec->ended = 0;
     exec->joined = 1u << LAP_FOREGROUND;
-    for (uint32_t f = 0; exec->apart && f < exec->linked.nfragments; f++)
+    for (uint32_t f = 0; exec->apart && f < exec->nparts; f++)
         exec->parts[f].segment = LAP_NO_STEP;
     return exec->launches ? lap_engine_join(exec->engine, LAP_FOREGROUND)
                           : join(exec, LAP_FOREGROUND);
@@ -488,9 +534,9 @@ lap_status_t lap_exec_end(lap_exec_t *exec)
 void lap_exec_numbers(const lap_exec_t *exec, uint32_t buffer, uint64_t *first_p, uint64_t *last_p)
 {
     *first_p = *last_p = 0;
-    for (uint32_t f = 0; f < exec->linked.nfragments; f++) {
+    for (uint32_t f = 0; f < exec->nparts; f++) {
         const part_t *part = &exec->parts[f];
-        const bool counts = part->runnable && exec->linked.fragments[f].buffer == buffer;
+        const bool counts = part->runnable && part->fragment.buffer == buffer;
         const uint64_t number = counts ? lap_runnable_number(part->runnable) : 0;
         if (number > 0 && (*first_p == 0 || number < *first_p))
             *first_p = number;

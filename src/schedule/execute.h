@@ -19,16 +19,28 @@ typedef lap_status_t (*lap_exec_kernel_t)(void *context, uint32_t origin, lap_st
 
 typedef struct lap_exec lap_exec_t;
 
+/* What running needs of a fragment of the program. */
+typedef struct lap_exec_fragment {
+    uint32_t origin, buffer; /* as lap_fragment_t has them */
+    lap_stream_set_t set;    /* whose streams it is on */
+    int size;                /* ranks of its group */
+    const char *kernel;      /* its name; NULL: a call */
+    uint16_t stream;         /* of a kernel */
+    uint32_t nlinks;
+    lap_link_dep_t *links; /* in the order of steps */
+} lap_exec_fragment_t;
+
 /*
  * Makes a linked program ready to be issued. runnables[f] is that of fragment f, from the same
- * schedule, or NULL for a kernel. Takes over the linked program and the runnables, also on failure;
- * the array of runnables stays the caller's.
+ * schedule, or NULL for a kernel. Takes over the runnables, and clears the linked program, most of which only
+ * linking and proofs need; also on failure. The array of runnables stays the caller's.
  */
 lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_runnable_t **runnables,
                              lap_exec_kernel_t kernel, void *context, lap_exec_t **exec_p);
 void lap_exec_destroy(lap_exec_t *exec);
 
-const lap_linked_t *lap_exec_linked(const lap_exec_t *exec);
+uint32_t lap_exec_nfragments(const lap_exec_t *exec);
+const lap_exec_fragment_t *lap_exec_fragment(const lap_exec_t *exec, uint32_t fragment);
 lap_runnable_t *lap_exec_runnable(lap_exec_t *exec, uint32_t fragment);
 /* The memory and numbers of a fragment that is a call, for the caller to fill in. */
 lap_binding_t *lap_exec_binding(lap_exec_t *exec, uint32_t fragment);

@@ -3,6 +3,7 @@
  * Streams and events of every device: order, growth, failures and how they spread, copies and sums.
  */
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -102,6 +103,48 @@ static void test_order_and_growth(void)
     ops->stream_destroy(stream);
     tap_ok(list[0] == 100, "%s: what a stream was given runs before it ends", ops->name);
     free(list);
+}
+
+/* An argument of any size: its number and its bytes say what is right. */
+typedef struct sized {
+    int *right; /* so many arguments came as they were given, in order */
+    int value, bytes;
+    unsigned char rest[LAP_STREAM_ARG_BYTES - 16];
+} sized_t;
+
+static lap_status_t compare_sized(void *arg)
+{
+    const sized_t *sized = arg;
+    bool same = *sized->right == sized->value;
+    for (int i = 0; i < sized->bytes; i++)
+        same = same && sized->rest[i] == (unsigned char)(sized->value + i);
+    *sized->right += same;
+    return LAP_OK;
+}
+
+/* Tasks of all sizes follow one another, over the end of the ring and while it grows. */
+static void test_sizes(void)
+{
+    int right = 0, given = 0;
+    lap_stream_t *stream = new_stream();
+    for (int round = 0; round < 3; round++) {
+        gate_open = false;
+        bool issued = ops->stream_call(stream, wait_at_gate, NULL, 0) == LAP_OK;
+        for (int i = 0; i < MANY / 5; i++) {
+            sized_t sized = {.right = &right, .value = given++};
+            sized.bytes = (int)((size_t)given * 37 % (sizeof(sized.rest) + 1));
+            for (int b = 0; b < sized.bytes; b++)
+                sized.rest[b] = (unsigned char)(sized.value + b);
+            issued =
+                issued && ops->stream_call(stream, compare_sized, &sized,
+                                           offsetof(sized_t, rest) + (size_t)sized.bytes) == LAP_OK;
+        }
+        gate_open = true;
+        tap_success(ops->stream_synchronize(stream), "%s: synchronises", ops->name);
+        tap_ok(issued && right == given, "%s: %d arguments of all sizes, of %d, are right",
+               ops->name, right, given);
+    }
+    ops->stream_destroy(stream);
 }
 
 static void test_arguments(void)
@@ -458,6 +501,7 @@ int main(void)
         tap_success(ops->open(&(lap_device_options_t){.threads = 1}, &device), "%s opens",
                     ops->name);
         test_order_and_growth();
+        test_sizes();
         test_arguments();
         test_event_order();
         test_events_again();

@@ -20,7 +20,7 @@ struct lap_event {
     _Atomic uint64_t reached; /* the latest record that has happened */
     uint64_t failed;          /* the latest record of a stream that had failed, with its failure */
     lap_status_t status;
-    char text[LAP_ERROR_TEXT];
+    char *text; /* NULL until there is one: a program has many events, which do not fail */
 };
 
 typedef struct record {
@@ -46,6 +46,7 @@ void lap_host_event_destroy(lap_event_t *event)
 {
     pthread_cond_destroy(&event->changed);
     pthread_mutex_destroy(&event->lock);
+    lap_free(event->text);
     lap_free(event);
 }
 
@@ -60,7 +61,10 @@ static lap_status_t run_record(void *arg)
     if (status != LAP_OK) {
         event->failed = record->number;
         event->status = status;
-        snprintf(event->text, sizeof(event->text), "%s", text);
+        if (!event->text)
+            event->text = lap_alloc(1, sizeof(text));
+        if (event->text)
+            snprintf(event->text, sizeof(text), "%s", text);
     }
     if (record->number > event->reached)
         event->reached = record->number;
@@ -86,7 +90,7 @@ static lap_status_t await_record(lap_event_t *event, uint64_t number)
         pthread_cond_wait(&event->changed, &event->lock);
     lap_status_t status = event->failed >= number ? event->status : LAP_OK;
     if (status != LAP_OK)
-        snprintf(text, sizeof(text), "%s", event->text);
+        snprintf(text, sizeof(text), "%s", event->text ? event->text : lap_status_string(status));
     pthread_mutex_unlock(&event->lock);
     return status == LAP_OK ? LAP_OK : lap_error(status, "%s", text);
 }

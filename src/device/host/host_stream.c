@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Streams of a host: a worker thread and a ring of tasks that grows when it is full and never
- * shrinks. Pushing never waits for the worker; otherwise ranks whose streams wait for one another
+ * shrinks. A task takes as many cells of the ring as its argument needs: a program has thousands of
+ * tasks in flight, and most have two words. Pushing never waits for the worker; otherwise ranks whose streams wait for one another
  * could stop each other's issuing thread.
  */
 #include <assert.h>
@@ -19,18 +20,34 @@
 #include "util/run_delay.h"
 #include "util/thread.h"
 
-#define FIRST_ROOM 64u /* a power of two, as all sizes of the ring */
+#define FIRST_ROOM 256u /* cells: a power of two, as all sizes of the ring */
 #define NO_FD (-2)
 
+typedef struct cell {
+    _Alignas(16) unsigned char bytes[16];
+} cell_t;
+
+/* The first cell of a task; those of its argument follow. */
+typedef struct head {
+    lap_stream_fn_t fn; /* NULL: nothing is to be done here */
+    uint32_t cells;     /* all of them */
+    bool always;        /* also after a failure */
+} head_t;
+
+#define MOST_CELLS (1 + (LAP_STREAM_ARG_BYTES + sizeof(cell_t) - 1) / sizeof(cell_t))
+
 typedef struct task {
-    lap_stream_fn_t fn;
-    bool always; /* also after a failure */
-    _Alignas(16) unsigned char arg[LAP_STREAM_ARG_BYTES];
+    head_t head;
+    cell_t arg[MOST_CELLS - 1];
 } task_t;
 
+_Static_assert(sizeof(head_t) == sizeof(cell_t), "a head is a cell");
+_Static_assert(FIRST_ROOM >= 2 * MOST_CELLS, "a ring that has doubled has room for any task");
+
 /*
- * Tasks are numbered from 0; task i lies in ring[i % room]. All is under the lock, but for the
- * worker's spin.
+ * Cells are numbered from 0; cell i lies in ring[i % room]. No task goes over the end of the ring: also not
+ * when that has grown, since an end of twice the room is one of the room, too. All is under the lock, but
+ * for the worker's spin.
  */
 struct lap_stream {
     const lap_device_ops_t *ops;
@@ -38,9 +55,9 @@ struct lap_stream {
     pthread_mutex_t lock;
     pthread_cond_t work; /* for the worker: there is something to do, or to stop */
     pthread_cond_t idle; /* for who synchronises: all is done */
-    task_t *ring;
+    cell_t *ring;
     size_t room;
-    _Atomic uint64_t issued;
+    _Atomic uint64_t issued; /* cells */
     uint64_t done;
     uint64_t spin_ns;
     bool urgent; /* see lap_thread_be_urgent */
@@ -82,17 +99,20 @@ static bool next_task(lap_stream_t *stream, task_t *task_p)
         pthread_cond_wait(&stream->work, &stream->lock);
         stream->asleep = false;
     }
-    *task_p = stream->ring[stream->done % stream->room]; /* a copy: the ring may move meanwhile */
+    const cell_t *first = &stream->ring[stream->done % stream->room];
+    memcpy(&task_p->head, first, sizeof(head_t)); /* a copy: the ring may move meanwhile */
+    if (task_p->head.fn)
+        memcpy(task_p->arg, first + 1, (task_p->head.cells - 1) * sizeof(cell_t));
     return true;
 }
 
-static void finish_task(lap_stream_t *stream, lap_status_t status)
+static void finish_task(lap_stream_t *stream, const head_t *head, lap_status_t status)
 {
     if (status != LAP_OK && stream->status == LAP_OK) {
         stream->status = status;
         snprintf(stream->text, sizeof(stream->text), "%s", lap_last_error());
     }
-    stream->done++;
+    stream->done += head->cells;
     if (stream->done == stream->issued && stream->waited)
         pthread_cond_broadcast(&stream->idle);
 }
@@ -105,11 +125,11 @@ static void *worker_main(void *context)
         lap_thread_be_urgent();
     pthread_mutex_lock(&stream->lock);
     while (next_task(stream, &task)) {
-        const bool skip = stream->status != LAP_OK && !task.always;
+        const bool skip = !task.head.fn || (stream->status != LAP_OK && !task.head.always);
         pthread_mutex_unlock(&stream->lock);
-        lap_status_t status = skip ? LAP_OK : task.fn(task.arg);
+        lap_status_t status = skip ? LAP_OK : task.head.fn(task.arg);
         pthread_mutex_lock(&stream->lock);
-        finish_task(stream, status);
+        finish_task(stream, &task.head, status);
     }
     pthread_mutex_unlock(&stream->lock);
     return NULL;
@@ -118,11 +138,11 @@ static void *worker_main(void *context)
 lap_status_t lap_host_stream_create(lap_device_t *device, bool urgent, lap_stream_t **stream_p)
 {
     lap_stream_t *stream = lap_alloc(1, sizeof(*stream));
-    task_t *ring = lap_alloc(FIRST_ROOM, sizeof(*ring));
+    cell_t *ring = lap_alloc(FIRST_ROOM, sizeof(*ring));
     if (!stream || !ring) {
         lap_free(ring);
         lap_free(stream);
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a stream of %u tasks", FIRST_ROOM);
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the tasks of a stream");
     }
     stream->ops = device->ops;
     stream->ring = ring;
@@ -185,12 +205,32 @@ lap_status_t lap_host_stream_workspace(lap_stream_t *stream, size_t bytes, void 
 
 static lap_status_t grow(lap_stream_t *stream)
 {
-    task_t *ring =
+    cell_t *ring =
         lap_ring_grow(stream->ring, stream->done, stream->issued, &stream->room, sizeof(*ring));
     if (!ring)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a stream of %zu tasks",
-                         2 * stream->room);
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu bytes of tasks of a stream",
+                         2 * stream->room * sizeof(*ring));
     stream->ring = ring;
+    return LAP_OK;
+}
+
+/* The cells between the latest task and the end of the ring, if a task does not fit there; else 0. */
+static uint32_t cells_left(const lap_stream_t *stream, uint32_t cells)
+{
+    const size_t left = stream->room - stream->issued % stream->room;
+    return left < cells ? (uint32_t)left : 0;
+}
+
+/* Makes room for a task, which then begins at the cell `issued`. */
+static lap_status_t make_room(lap_stream_t *stream, uint32_t cells)
+{
+    while (stream->issued - stream->done + cells_left(stream, cells) + cells > stream->room)
+        LAP_TRY(grow(stream));
+    const head_t none = {.cells = cells_left(stream, cells)};
+    if (none.cells > 0) {
+        memcpy(&stream->ring[stream->issued % stream->room], &none, sizeof(none));
+        atomic_fetch_add_explicit(&stream->issued, none.cells, memory_order_relaxed);
+    }
     return LAP_OK;
 }
 
@@ -200,22 +240,24 @@ static lap_status_t push(lap_stream_t *stream, lap_stream_fn_t fn, const void *a
     if (bytes > LAP_STREAM_ARG_BYTES)
         return lap_error(LAP_ERR_INVALID, "the argument of a stream call has %zu bytes, at most %d",
                          bytes, LAP_STREAM_ARG_BYTES);
-    lap_status_t status = LAP_OK;
+    const head_t head = {
+        .fn = fn,
+        .cells = (uint32_t)(1 + (bytes + sizeof(cell_t) - 1) / sizeof(cell_t)),
+        .always = always,
+    };
     pthread_mutex_lock(&stream->lock);
     assert(!stream->stop);
-    if (stream->issued - stream->done == stream->room)
-        status = grow(stream);
+    lap_status_t status = make_room(stream, head.cells);
     if (status == LAP_OK) {
-        task_t *task = &stream->ring[stream->issued % stream->room];
-        task->fn = fn;
-        task->always = always;
+        cell_t *first = &stream->ring[stream->issued % stream->room];
+        memcpy(first, &head, sizeof(head));
         if (bytes)
-            memcpy(task->arg, arg, bytes);
+            memcpy(first + 1, arg, bytes);
         /*
          * Pairs with lap_host_spin in next_task, which then takes the lock before it reads the
          * task.
          */
-        atomic_fetch_add_explicit(&stream->issued, 1, memory_order_release);
+        atomic_fetch_add_explicit(&stream->issued, head.cells, memory_order_release);
         if (stream->asleep)
             pthread_cond_signal(&stream->work);
     }

@@ -4,7 +4,7 @@
 # A mutant is a file mutants/*.diff: a small patch (-p1) behind lines that begin with #, see scripts/mutants/README.md.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-layers='schedule core transport device overlap nn parallel data checkpoint cli'
+layers='schedule core transport device overlap nn parallel data checkpoint cli python'
 
 usage() {
     cat <<'END'

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import lapstrake
 import lapstrake.torch as lap
 from lapstrake.torch import _rules
-from torch_ranks import DEVICE, Case, import_compiler
+from torch_ranks import DEVICE, Case, fails, import_compiler
 
 OVERLAP = dict(ub_overlap_ag=True, ub_overlap_rs=True, ub_bulk_dgrad=True, ub_bulk_wgrad=True)
 
@@ -208,6 +208,7 @@ def copied(rank, ranks):
     if shallow.tp_group is not one[0].tp_group or not torch.equal(shallow(x), one[0](x)):
         raise AssertionError("a shallow copy is another module")
     pickled = pickle.loads(pickle.dumps(one))
+    fails(lapstrake.InvalidArgument, "has no group: give it tp_group", pickled[0], x)
     for part in pickled:
         if part.tp_group is not None:
             raise AssertionError("a group was pickled")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import torch
@@ -135,8 +136,10 @@ def frozen(rank, ranks):
                     same("d B", B.grad, (ones.t() @ full).chunk(ranks)[rank])
     full, weight = small(2 * ranks, 3 * ranks), small(5, 3 * ranks)
     A, B = part(full, rank, ranks, 1).detach(), part(weight, rank, ranks, 1)
-    lap.matmul_reduce_scatter(A, B.t(), "sum", 0).sum().backward()
-    same("d B", B.grad, (torch.ones(2 * ranks, 5).t() @ full).chunk(ranks, 1)[rank])
+    (dB,) = torch.autograd.grad(lap.matmul_reduce_scatter(A, B.t(), "sum", 0).sum(), B)
+    same("d B", dB, (torch.ones(2 * ranks, 5).t() @ full).chunk(ranks, 1)[rank])
+    if dB.stride() != B.stride():  # autograd would copy it
+        raise AssertionError(f"d B has strides {dB.stride()}, expected those of B, {B.stride()}")
 
 
 def biased(rank, ranks):
@@ -259,6 +262,18 @@ def misuse(rank, ranks):
     fails(lapstrake.Mismatch, "rank", ag, A, [torch.zeros(4, 3 + rank)], 0, method="ring")
     fails(lapstrake.Mismatch, "rank", ag, torch.zeros(2 + rank, 4), [torch.zeros(4, 7)], 0, method="ring")
     same("after all that", ag(A + 1, [B + 1], 0)[1][0], torch.full((4, 3), 4.0))
+
+
+def again(rank, ranks, folder):
+    """A default group after another one of its name, which somebody still has; ranks are numbered otherwise then."""
+    kept = dist.group.WORLD
+    for place, store in ((rank, "other"), (ranks - 1 - rank, "last")):
+        _, (y,) = lap.all_gather_matmul(torch.full((1, 1), float(place)), [torch.ones(1, 1)], 0)
+        same("result", y, torch.arange(float(ranks)).view(-1, 1))
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", init_method=f"file://{folder}/{store}", rank=ranks - 1 - place, world_size=ranks)
+        if dist.group.WORLD is kept or dist.group.WORLD.group_name != kept.group_name:
+            raise AssertionError("expected another group of the same name")
 
 
 def groups(rank, ranks):
@@ -486,6 +501,10 @@ class Ops(Case):
 
     def test_groups(self):
         self.on((4,), groups)
+
+    def test_group_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.on((2,), again, folder)
 
     def test_compiled(self):
         import_compiler()

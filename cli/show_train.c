@@ -77,6 +77,7 @@ static lap_status_t predict(lap_nn_t *nn, lap_status_t status, lap_show_train_t 
     lap_nn_prediction_t prediction = {.spans = *spans_p, .rank = show->rank, .last = true};
     LAP_TRY(lap_nn_predict(nn, &prediction));
     show->predicted = prediction.seconds[0][1];
+    show->call_s = prediction.call_s;
     show->spans = *spans_p;
     return LAP_OK;
 }
@@ -139,7 +140,7 @@ static lap_status_t show_after(const request_t *request, const lap_pass_t *pass,
 /* The same of a step of a pipeline; `spans`: when the rank is at each fragment, or NULL. */
 static lap_status_t show_linked(const request_t *request, const lap_stage_proving_t *proving,
                                 const lap_pass_t *pass, const lap_fragment_span_t *spans,
-                                uint32_t count, double seconds)
+                                uint32_t count, double seconds, double call_s)
 {
     const lap_train_t *train = &request->train;
     const int rank = lap_stage_number(proving, request->rank);
@@ -151,6 +152,7 @@ static lap_status_t show_linked(const request_t *request, const lap_stage_provin
                              .rank = rank,
                              .steps = request->steps,
                              .predicted = seconds,
+                             .call_s = call_s,
                              .spans = spans};
     lap_status_t status = lap_stage_programs_init(&programs, proving);
     if (status == LAP_OK) {
@@ -172,9 +174,10 @@ static lap_status_t show_linked(const request_t *request, const lap_stage_provin
 }
 
 static lap_status_t view_stage(void *context, const lap_stage_proving_t *proving,
-                               const lap_fragment_span_t *spans, uint32_t count, double seconds)
+                               const lap_fragment_span_t *spans, uint32_t count, double seconds,
+                               double call_s)
 {
-    return show_linked(context, proving, NULL, spans, count, seconds);
+    return show_linked(context, proving, NULL, spans, count, seconds, call_s);
 }
 
 static lap_status_t show_stage(const request_t *request, const lap_pass_t *pass)
@@ -199,7 +202,7 @@ static lap_status_t show_stage(const request_t *request, const lap_pass_t *pass)
         .target = request->target,
         .as_built = !pass,
         .after = pass ? pass->name : NULL};
-    return show_linked(request, &proving, pass, NULL, 0, 0);
+    return show_linked(request, &proving, pass, NULL, 0, 0, 0);
 }
 
 static lap_status_t show_pass(const request_t *request, const lap_pass_t *pass)

@@ -35,6 +35,7 @@ typedef struct lap_show_train {
     uint32_t most_at;                 /* and the fragment at which there are most */
     const lap_stage_item_t *items;    /* of a pipeline: of each fragment; else NULL */
     double predicted;                 /* seconds; 0: not predicted */
+    double call_s;                    /* of these, what no fragment has: to begin and end it */
     const lap_fragment_span_t *spans; /* of each fragment, if it is */
 } lap_show_train_t;
 

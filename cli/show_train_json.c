@@ -81,7 +81,8 @@ void lap_show_train_json(const lap_show_train_t *show)
     }
     printf("],\"repeated_launches\":%zu", sums.launches);
     if (show->spans)
-        printf(",\"predicted_ms\":%.6g", show->predicted * 1e3);
+        printf(",\"predicted_ms\":%.6g,\"call_ms\":%.6g", show->predicted * 1e3,
+               show->call_s * 1e3);
     printf(",\"memory\":{\"activation_bytes\":%zu,\"parameter_bytes\":%zu,\"scratch_bytes\":%zu,"
            "\"symmetric_bytes\":%zu,\"optimizer_bytes\":%zu,\"bucket_bytes\":%zu,"
            "\"most_live_bytes\":%zu,\"most_live_at\":%u},\"lifetimes\":[",

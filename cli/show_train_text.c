@@ -178,6 +178,7 @@ void lap_show_train_print(const lap_show_train_t *show)
             print_steps(show, f);
     }
     if (show->spans)
-        printf("\npredicted: %.3f ms\n", show->predicted * 1e3);
+        printf("\npredicted: %.3f ms, of which %.3f to begin and end the call\n",
+               show->predicted * 1e3, show->call_s * 1e3);
     print_memory(show);
 }

@@ -99,22 +99,19 @@ static int describe(void *context, int rank, uint32_t f, lap_trace_label_t *labe
 
 /* ---- playing ---- */
 
-static lap_status_t play(const lap_probe_t *probe, const lap_nn_programs_t *programs,
-                         double *seconds_p, int rank, lap_fragment_span_t *spans)
+static lap_status_t play(const lap_probe_t *probe, const lap_nn_programs_t *programs, int rank,
+                         lap_fragment_span_t *spans, lap_simulated_t *simulated_p)
 {
     const lap_linked_t *own = &programs->programs[0];
     lap_fragment_cost_t *costs = lap_alloc(own->nfragments, sizeof(*costs));
-    lap_simulated_t simulated;
     if (!costs)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the costs of %u fragments",
                          (unsigned)own->nfragments);
     for (uint32_t f = 0; f < own->nfragments; f++)
         costs[f] = cost_of(probe, own, f);
     const lap_status_t status =
-        lap_linked_simulate(programs->list, programs->size, costs, &simulated, rank, spans);
+        lap_linked_simulate(programs->list, programs->size, costs, simulated_p, rank, spans);
     lap_free(costs);
-    if (status == LAP_OK)
-        *seconds_p = simulated.foreground;
     return status;
 }
 
@@ -140,6 +137,7 @@ static lap_status_t play_variant(const lap_probe_t *probe, bool more, bool last,
     if (last && prediction->step)
         linking.optimizer = &probe->nn->optimizer;
     lap_nn_programs_t programs;
+    lap_simulated_t simulated;
     lap_status_t status = lap_nn_programs_init(&programs, &probe->nn->list.plan, &linking);
     lap_play_t watching = {.timeline = timeline,
                            .programs = programs.programs,
@@ -149,7 +147,11 @@ static lap_status_t play_variant(const lap_probe_t *probe, bool more, bool last,
     if (status == LAP_OK && timeline)
         status = lap_play_init(&watching);
     if (status == LAP_OK)
-        status = play(probe, &programs, &prediction->seconds[more][last], prediction->rank, spans);
+        status = play(probe, &programs, prediction->rank, spans, &simulated);
+    if (status == LAP_OK) {
+        prediction->seconds[more][last] = simulated.foreground;
+        prediction->call_s = simulated.call;
+    }
     lap_play_clear(&watching);
     lap_nn_programs_clear(&programs);
     return status;

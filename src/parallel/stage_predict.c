@@ -300,7 +300,8 @@ static lap_status_t simulate(const figures_t *figures, const lap_stage_programs_
 
 /* Programs that are aligned have fragments of other ranks, without steps: they are left out. */
 static lap_status_t show(const lap_stage_viewer_t *viewer, const lap_stage_programs_t *programs,
-                         lap_stage_proving_t proving, lap_fragment_span_t *spans, double seconds)
+                         lap_stage_proving_t proving, lap_fragment_span_t *spans, double seconds,
+                         double call_s)
 {
     const lap_linked_t *linked = &programs->all.programs[lap_stage_number(&proving, viewer->rank)];
     uint32_t count = 0;
@@ -308,7 +309,7 @@ static lap_status_t show(const lap_stage_viewer_t *viewer, const lap_stage_progr
         if (linked->fragments[f].schedule.nsteps > 0)
             spans[count++] = spans[f];
     proving.aligned = false;
-    return viewer->view(viewer->context, &proving, spans, count, seconds);
+    return viewer->view(viewer->context, &proving, spans, count, seconds, call_s);
 }
 
 /*
@@ -353,7 +354,7 @@ static lap_status_t play(const lap_pp_t *pp, const figures_t *figures, lap_trace
     if (status == LAP_OK)
         *seconds_p = background && background->overlap ? simulated.foreground : simulated.seconds;
     if (status == LAP_OK && viewer)
-        status = show(viewer, &programs, proving, spans, *seconds_p);
+        status = show(viewer, &programs, proving, spans, *seconds_p, simulated.call);
     lap_free(spans);
     lap_play_clear(&watching);
     lap_stage_programs_clear(&programs);

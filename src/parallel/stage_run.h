@@ -78,7 +78,8 @@ lap_op_t *lap_stage_op(const lap_pp_t *pp, const lap_stage_item_t *item, lap_op_
  */
 typedef struct lap_stage_viewer {
     lap_status_t (*view)(void *context, const lap_stage_proving_t *proving,
-                         const lap_fragment_span_t *spans, uint32_t count, double seconds);
+                         const lap_fragment_span_t *spans, uint32_t count, double seconds,
+                         double call_s); /* of these, what beginning and ending the step takes */
     void *context;
     int rank; /* of the grid */
 } lap_stage_viewer_t;

@@ -553,7 +553,7 @@ lap_status_t lap_linked_simulate(const lap_linked_t *const *programs, int size,
     for (uint32_t f = 0; spans && f < sim.nfragments; f++)
         spans[f] = (lap_fragment_span_t){INFINITY, 0};
     if (sim.nfragments == 0) {
-        *simulated_p = (lap_simulated_t){0, 0};
+        *simulated_p = (lap_simulated_t){0, 0, 0};
         return LAP_OK;
     }
     lap_status_t status = simulation_init(&sim);
@@ -567,7 +567,7 @@ lap_status_t lap_linked_simulate(const lap_linked_t *const *programs, int size,
         status = conclude(&sim);
     const double call = costs[0].cost->call_s;
     if (status == LAP_OK)
-        *simulated_p = (lap_simulated_t){sim.now + call, sim.foreground + call};
+        *simulated_p = (lap_simulated_t){sim.now + call, sim.foreground + call, call};
     simulation_clear(&sim);
     return status;
 }

@@ -75,7 +75,8 @@ typedef struct lap_fragment_span {
 /* From the beginning on all ranks at once to the end of the slowest. */
 typedef struct lap_simulated {
     double seconds;    /* of all, */
-    double foreground; /* and of all but the fragments in the background */
+    double foreground; /* and of all but the fragments in the background; */
+    double call;       /* of both, the beginning and the end of a call, which are in no fragment */
 } lap_simulated_t;
 
 /*

@@ -133,7 +133,7 @@ has '... and says so' "$(<"$work/err")" 'has no method that overlaps'
 # ---- lap train ----
 
 trace_pass() {
-    lap train --tp 2 --num-replicas 2 --heads 2 --head-dim 8 --seq 32 --layers 2 --iters 2 --json --trace "$work/pass.json" --trace-simulated
+    lap train --tp 2 --num-replicas 2 --heads 4 --head-dim 32 --seq 256 --layers 2 --iters 2 --json --trace "$work/pass.json" --trace-simulated
     cp "$work/out" "$work/pass.out"
 }
 # Predicted are forward and backward: until the last of them has ended, and the call itself, which comes before what is traced.

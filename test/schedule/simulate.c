@@ -227,7 +227,7 @@ enum { FRAGMENTS = 3 };
  */
 static const lap_step_cost_t *copy_cost; /* of the copy, if it was measured */
 static lap_stream_set_t copy_set;        /* whose streams it is on */
-static double event_s;
+static double event_s, call_s;
 static lap_simulated_t simulated;
 
 static double play(bool linked, double finish, lap_fragment_span_t *spans)
@@ -239,7 +239,8 @@ static double play(bool linked, double finish, lap_fragment_span_t *spans)
                              .copy = flat(1),
                              .reduce = 1,
                              .cores = 1000,
-                             .gemm_cores = 1};
+                             .gemm_cores = 1,
+                             .call_s = call_s};
     const lap_fragment_cost_t costs[FRAGMENTS] = {{.cost = &fast, .finish = finish},
                                                   {.cost = &cost, .steps = copy_cost, .nsteps = 1},
                                                   {.cost = &cost, .kernel_s = 5}};
@@ -303,6 +304,11 @@ static void test_programs(void)
     const double noticed = play(true, 0, NULL);
     tap_ok(noticed == 11.5, "the end of a step is noticed by another stream: %g s", noticed);
     event_s = 0;
+    call_s = 3;
+    const double called = play(true, 0, spans);
+    tap_ok(called == 14 && simulated.call == 3 && spans[1].end == 11,
+           "a call begins and ends in no fragment: %g s, of which %g", called, simulated.call);
+    call_s = 0;
     const lap_step_cost_t measured = {3, 0.5}, unknown = {-1, 1};
     copy_cost = &measured;
     const double known = play(true, 0, spans);

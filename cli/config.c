@@ -1,158 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Settings of NeMo and Megatron: each key that concerns us is a row, which says which option it is and what its value may be.
+ * Settings of NeMo and Megatron: each key that concerns us is a row (config_rows.h), which says which option it is and what its value may be.
  * Values are looked at here, so that a wrong one has its line; what they mean together the options say.
  */
 #include "config.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include <lap/tp_overlap.h>
 
+#include "config_rows.h"
 #include "core/status.h"
 #include "core/yaml.h"
 
-typedef enum kind {
-    COUNT,   /* a whole number, at least 1 */
-    WHOLE,   /* a whole number */
-    NUMBER,  /* at least 0 */
-    BETAS,   /* two numbers below 1 */
-    TEXT,    /* as it is */
-    WORD,    /* one of `words` */
-    ON_TRUE, /* true or false: the option has no value, and is given for the one or the other */
-    ON_FALSE,
-    ONLY,      /* one of `words`, and nothing comes of it: more is not there yet */
-    MOOT,      /* true or false, and it has no effect: both are the same here */
-    NO_EFFECT, /* known, and none of our business */
-} kind_t;
-
-typedef struct row {
-    const char *key; /* the last name of its path, or more of them: "sched.name" */
-    kind_t kind;
-    const char *option;
-    const char *words; /* "theirs=ours ..."; without ours: the option is not given */
-} row_t;
-
-static const row_t rows[] = {
-    {"tensor_model_parallel_size", COUNT, "tp", NULL},
-    {"pipeline_model_parallel_size", COUNT, "pp", NULL},
-    {"virtual_pipeline_model_parallel_size", COUNT, "virtual-pp", NULL},
-    {"context_parallel_size", COUNT, "cp", NULL},
-    {"cp_comm_type", TEXT, "cp-comm-type", NULL},
-    {"sequence_parallel", ON_FALSE, "no-sequence-parallel", NULL},
-    {"vocab_size", COUNT, "vocab", NULL},
-    {"position_embedding_type", WORD, "positions",
-     "learned_absolute=learned learned=learned rope=rope none=none"},
-    {"share_embeddings_and_output_weights", WORD, "tied", "true=yes false=no"},
-    {"micro_batch_size", COUNT, "micro-batch", NULL},
-    {"num_layers", COUNT, "layers", NULL},
-    {"hidden_size", COUNT, "hidden", NULL},
-    {"ffn_hidden_size", COUNT, "ffn", NULL},
-    {"num_attention_heads", COUNT, "heads", NULL},
-    {"num_query_groups", COUNT, "kv-heads", NULL},
-    {"kv_channels", COUNT, "head-dim", NULL},
-    {"encoder_seq_length", COUNT, "seq", NULL},
-    {"seq_length", COUNT, "seq", NULL},
-    {"global_batch_size", COUNT, "batch", NULL},
-    /*
-     * layernorm1p keeps the gain less one. Gains do not decay here either, so that a gain that begins
-     * with one is trained to the same.
-     */
-    {"normalization", WORD, "norm",
-     "layernorm=layernorm LayerNorm=layernorm layernorm1p=layernorm rmsnorm=rmsnorm "
-     "RMSNorm=rmsnorm"},
-    {"layernorm_epsilon", NUMBER, "norm-epsilon", NULL},
-    {"rotary_base", NUMBER, "rope-theta", NULL},
-    {"activation", WORD, "activation", "gelu=gelu swiglu=swiglu fast-swiglu=swiglu"},
-    {"swiglu", WORD, "activation", "true=swiglu false=gelu"},
-    {"activations_checkpoint_granularity", WORD, "recompute", "selective=selective full=full"},
-    {"recompute_granularity", WORD, "recompute", "selective=selective full=full"},
-    {"precision", WORD, "dtype",
-     "32=float32 fp32=float32 32-true=float32 16=float16 fp16=float16 16-mixed=float16 "
-     "bf16=bfloat16 "
-     "bf16-mixed=bfloat16"},
-    {"fp8", WORD, "fp8", "true=delayed false=none hybrid=delayed"},
-    {"fp8_recipe", WORD, "fp8", "delayed=delayed tensorwise=current"},
-    {"fp8_params", ON_TRUE, "fp8-param-gather", NULL},
-    {"fp8_param_gather", ON_TRUE, "fp8-param-gather", NULL},
-    {"ub_tp_comm_overlap", ON_FALSE, "no-comm-overlap", NULL},
-    {"tp_comm_overlap", ON_FALSE, "no-comm-overlap", NULL},
-    {"tp_comm_overlap_ag", ON_FALSE, "disable-tp-comm-overlap-ag", NULL},
-    {"tp_comm_overlap_rs", ON_FALSE, "disable-tp-comm-overlap-rs", NULL},
-    {"tp_comm_overlap_rs_dgrad", ON_TRUE, "tp-comm-overlap-rs-dgrad", NULL},
-    {"tp_comm_bulk_dgrad", ON_FALSE, "disable-tp-comm-bulk-dgrad", NULL},
-    {"tp_comm_bulk_wgrad", ON_FALSE, "disable-tp-comm-bulk-wgrad", NULL},
-    {"tp_comm_overlap_cfg", TEXT, "tp-comm-overlap-cfg", NULL},
-    {"ub_tp_comm_overlap_cfg", TEXT, "tp-comm-overlap-cfg", NULL},
-    {"overlap_grad_sync", ON_FALSE, "no-overlap-grad-sync", NULL},
-    {"overlap_grad_reduce", ON_FALSE, "no-overlap-grad-sync", NULL},
-    {"overlap_param_sync", ON_FALSE, "no-overlap-param-sync", NULL},
-    {"overlap_param_gather", ON_FALSE, "no-overlap-param-sync", NULL},
-    {"overlap_param_gather_with_optimizer_step", ON_TRUE,
-     "overlap-param-gather-with-optimizer-step", NULL},
-    {"use_distributed_optimizer", ON_TRUE, "distributed-optimizer", NULL},
-    {"grad_sync_dtype", WORD, "grad-sync-dtype", "fp32=fp32 32=fp32 bf16=bf16"},
-    {"bucket_size", COUNT, "bucket-size", NULL},
-    {"optim.name", WORD, "optimizer",
-     "fused_adam=adamw distributed_fused_adam=adamw mcore_distributed_optim=adamw adamw=adamw "
-     "adam=adamw "
-     "sgd=sgd"},
-    {"optim.lr", NUMBER, "lr", NULL},
-    {"optim.weight_decay", NUMBER, "weight-decay", NULL},
-    {"optim.betas", BETAS, NULL, NULL},
-    /* The same as Megatron names them. */
-    {"optimizer.optimizer", WORD, "optimizer", "adam=adamw adamw=adamw sgd=sgd"},
-    {"optimizer.lr", NUMBER, "lr", NULL},
-    {"optimizer.min_lr", NUMBER, "min-lr", NULL},
-    {"optimizer.weight_decay", NUMBER, "weight-decay", NULL},
-    {"adam_beta1", NUMBER, "adam-beta1", NULL},
-    {"adam_beta2", NUMBER, "adam-beta2", NULL},
-    {"lr_decay_style", WORD, "lr-decay-style", "cosine=cosine linear=linear constant=constant"},
-    {"lr_warmup_iters", WHOLE, "lr-warmup-iters", NULL},
-    {"lr_decay_iters", COUNT, "lr-decay-iters", NULL},
-    {"sched.name", WORD, "lr-decay-style",
-     "CosineAnnealing=cosine WarmupAnnealing=linear WarmupHoldPolicy=constant"},
-    {"sched.warmup_steps", WHOLE, "lr-warmup-iters", NULL},
-    {"sched.min_lr", NUMBER, "min-lr", NULL},
-    {"gradient_clip_val", NUMBER, "clip-grad", NULL},
-    {"clip_grad", NUMBER, "clip-grad", NULL},
-    {"loss_scale", NUMBER, "loss-scale", NULL},
-    {"initial_loss_scale", NUMBER, "initial-loss-scale", NULL},
-    {"native_amp_init_scale", NUMBER, "initial-loss-scale", NULL},
-    {"min_loss_scale", NUMBER, "min-loss-scale", NULL},
-    {"loss_scale_window", COUNT, "loss-scale-window", NULL},
-    {"native_amp_growth_interval", COUNT, "loss-scale-window", NULL},
-    {"hysteresis", COUNT, "hysteresis", NULL},
-    {"max_steps", COUNT, "iters", NULL},
-    {"train_iters", COUNT, "iters", NULL},
-    {"seed", WHOLE, "seed", NULL},
-    /* Names that are near to some of these, and mean something else. */
-    {"expert_model_parallel_size", ONLY, NULL, "1"},
-    {"expert_tensor_parallel_size", ONLY, NULL, "1"},
-    {"overlap_p2p_comm", ON_FALSE, "no-overlap-p2p", NULL},
-    /* Messages between stages are single puts into slots of the receiver: there is no batch of calls to make. */
-    {"batch_p2p_comm", MOOT, NULL, NULL},
-    {"tp_comm_split_ag", NO_EFFECT, NULL, NULL},
-    {"tp_comm_split_rs", NO_EFFECT, NULL, NULL},
-    {"tp_comm_atomic_ag", NO_EFFECT, NULL, NULL},
-    {"tp_comm_atomic_rs", NO_EFFECT, NULL, NULL},
-    {"fp8_margin", NO_EFFECT, NULL, NULL},
-    {"fp8_interval", NO_EFFECT, NULL, NULL},
-    {"fp8_hybrid", NO_EFFECT, NULL, NULL},
-    {"fp8_e4m3", NO_EFFECT, NULL, NULL},
-    {"max_epochs", NO_EFFECT, NULL, NULL},
-    {"max_time", NO_EFFECT, NULL, NULL},
-    {"hidden_dropout", NUMBER, "hidden-dropout", NULL},
-    {"attention_dropout", NUMBER, "attention-dropout", NULL},
-    {"bucket_cap_mb", NO_EFFECT, NULL, NULL},
-    {"make_vocab_size_divisible_by", NO_EFFECT, NULL, NULL},
-    {"use_distributed_sampler", NO_EFFECT, NULL, NULL},
-    {"model_parallel_size", NO_EFFECT, NULL, NULL}, /* of a callback: a product of the others */
-    {"buffer_size", NO_EFFECT, NULL, NULL},
-    {"vocab_file", NO_EFFECT, NULL, NULL},
-};
 enum { ROWS = sizeof(rows) / sizeof(rows[0]), ARGUMENTS = 2 * ROWS, ARGUMENT = 320 };
 
 typedef struct config {
@@ -164,8 +27,14 @@ typedef struct config {
     const char
         *model;  /* a file with a vocabulary, or embeddings, is of one: which it is made from */
     bool serial; /* nothing is overlapped: switches of overlap say nothing */
-    char unused[512];
-    bool cut; /* there are more of them */
+    bool positions_of_seq; /* max_position_embeddings refers to the length of sequences */
+    uint64_t constant_steps;
+    struct {
+        const char *key, *value; /* NULL: the file does not say */
+        size_t line;
+    } bias[2];         /* of all matrices, and of query, key and value */
+    char unused[8192]; /* a whole file of NeMo has about 3000 letters of them */
+    bool cut;          /* there are more of them */
 } config_t;
 
 static config_t config_read; /* the last one */
@@ -268,15 +137,34 @@ static lap_status_t take_betas(config_t *config, const lap_yaml_entry_t *entry)
     return LAP_OK;
 }
 
+/* Whether the model has them is known when the command line was read, too: see lap_config_fits. */
+static lap_status_t take_bias(config_t *config, const lap_yaml_entry_t *entry, const row_t *row)
+{
+    const int truth = truth_of(entry->value);
+    if (truth < 0)
+        return refuse(config, entry, "true or false");
+    const bool qkv = strstr(row->key, "qkv") != NULL;
+    if (qkv && !truth)
+        return LAP_OK; /* Megatron's are in addition to those of all matrices */
+    config->bias[qkv].key = row->key;
+    config->bias[qkv].value = truth ? "true" : "false";
+    config->bias[qkv].line = entry->line;
+    return LAP_OK;
+}
+
 static lap_status_t take_number(config_t *config, const lap_yaml_entry_t *entry, const row_t *row)
 {
     static const char *const expected[] = {[COUNT] = "a whole number, 1 or more",
                                            [WHOLE] = "a whole number",
+                                           [HOLD] = "a whole number",
                                            [NUMBER] = "a number, 0 or more"};
     const bool whole = row->kind != NUMBER;
     if (!is_number(entry->value, row->kind == COUNT ? 1 : 0, 1e30, whole))
         return refuse(config, entry, expected[row->kind]);
-    give(config, row->option, entry->value);
+    if (row->kind == HOLD)
+        config->constant_steps = strtoull(entry->value, NULL, 10);
+    else
+        give(config, row->option, entry->value);
     return LAP_OK;
 }
 
@@ -317,6 +205,9 @@ static bool follow(config_t *config, const lap_yaml_entry_t *entry, const row_t 
     if (sscanf(value, "${%63[a-z_.]}%n", name, &end) != 1 || end == 0 || value[end] != '\0')
         return false;
     const row_t *other = find_row(name + strspn(name, "."));
+    if (other && other->option && row->option && strcmp(other->option, "seq") == 0 &&
+        strcmp(row->option, "max-positions") == 0)
+        return config->positions_of_seq = true;
     return other && other != row && other->option && row->option &&
            strcmp(other->option, row->option) == 0;
 }
@@ -327,6 +218,8 @@ static lap_status_t take_value(config_t *config, const lap_yaml_entry_t *entry, 
         return LAP_OK; /* as if it were not there */
     if (row->kind == BETAS)
         return take_betas(config, entry);
+    if (row->kind == ONLY && entry->kind == LAP_YAML_LIST)
+        return take_word(config, entry, row);
     if (entry->kind != LAP_YAML_SCALAR || !entry->whole)
         return refuse(config, entry, "one value");
     if (follow(config, entry, row))
@@ -335,8 +228,15 @@ static lap_status_t take_value(config_t *config, const lap_yaml_entry_t *entry, 
         return refuse(config, entry, "a value: this reference is not followed");
     switch (row->kind) {
     case WORD:
+        /* With such a name replicas share the optimizer, which makes no other weights. */
+        if (row->option && strcmp(row->option, "optimizer") == 0 &&
+            strstr(entry->value, "distributed"))
+            give(config, "distributed-optimizer", NULL);
+        return take_word(config, entry, row);
     case ONLY:
         return take_word(config, entry, row);
+    case BIAS:
+        return take_bias(config, entry, row);
     case ON_TRUE:
     case ON_FALSE:
     case MOOT:
@@ -371,12 +271,13 @@ static const char *find_near(const char *key)
 
 static void add_unused(config_t *config, const char *path)
 {
+    static const char more[] = ", ...";
     const size_t used = strlen(config->unused);
-    if (used + strlen(path) + 2 < sizeof(config->unused))
-        snprintf(config->unused + used, sizeof(config->unused) - used, "%s%s", used ? ", " : "",
-                 path);
-    else if (used + 5 < sizeof(config->unused) && !config->cut)
-        config->cut = snprintf(config->unused + used, sizeof(config->unused) - used, ", ...") > 0;
+    if (config->cut)
+        return;
+    config->cut = used + strlen(path) + 2 + sizeof(more) > sizeof(config->unused);
+    snprintf(config->unused + used, sizeof(config->unused) - used, "%s%s",
+             used && !config->cut ? ", " : "", config->cut ? more : path);
 }
 
 /* Whether the arguments of a row from `first` on are those that the row had before. */
@@ -441,6 +342,49 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
     return LAP_OK;
 }
 
+/* The value that the file gives an option, or NULL. */
+static const char *find_given(const config_t *config, const char *option)
+{
+    const size_t length = strlen(option);
+    for (size_t i = 0; i < config->count; i++) {
+        const char *argument = config->arguments[i] + strlen("--");
+        if (strncmp(argument, option, length) == 0 && argument[length] == '=')
+            return argument + length + 1;
+    }
+    return NULL;
+}
+
+static void give_later(config_t *config, const char *key, const char *value)
+{
+    const row_t *row = find_row(key);
+    config->from[config->count] = row;
+    give(config, row->option, value);
+}
+
+/* What follows from two keys together. */
+static void settle(config_t *config)
+{
+    const char *seq = find_given(config, "seq"), *iters = find_given(config, "iters");
+    const char *style = find_given(config, "lr-decay-style");
+    if (config->positions_of_seq && seq)
+        give_later(config, "max_position_embeddings", seq);
+    if (config->constant_steps == 0)
+        return;
+    if (!iters || !style || strcmp(style, "cosine") != 0) {
+        add_unused(config, "sched.constant_steps");
+        return;
+    }
+    /* NeMo's rate is the least from there on, and at once where that is before the end of the warm-up. */
+    const char *warmup = find_given(config, "lr-warmup-iters");
+    const uint64_t steps = strtoull(iters, NULL, 10);
+    const uint64_t least = (warmup ? strtoull(warmup, NULL, 10) : 0) + 1;
+    uint64_t end = steps > config->constant_steps ? steps - config->constant_steps : 0;
+    char text[32];
+    end = end < least ? least : end;
+    snprintf(text, sizeof(text), "%" PRIu64, end);
+    give_later(config, "sched.constant_steps", text);
+}
+
 /* Switches of overlap say nothing where there is none, and are left out. */
 static bool is_idle(const config_t *config, const char *argument)
 {
@@ -458,6 +402,7 @@ int lap_config_read(const lap_command_t *command, const char *path, int argc, ch
     const lap_status_t status = lap_yaml_read(path, take_entry, config);
     if (status != LAP_OK)
         return lap_args_refused(command, status, "--config");
+    settle(config);
     if (argc > 512)
         return lap_args_fail(command, "there are %d arguments; expected at most 512 with --config",
                              argc);
@@ -490,4 +435,17 @@ const char *lap_config_key(const char *option, size_t *line_p)
         return row->kind == ON_FALSE ? NULL : row->key;
     }
     return NULL;
+}
+
+bool lap_config_fits(const lap_command_t *command, bool biases)
+{
+    const config_t *config = &config_read;
+    for (size_t i = 0; i < sizeof(config->bias) / sizeof(config->bias[0]); i++)
+        if (config->bias[i].key && biases != (truth_of(config->bias[i].value) == 1))
+            return lap_args_wrong(command,
+                                  "%s:%zu: %s is %s, expected %s: models like GPT have biases, "
+                                  "and those like Llama (position_embedding_type: rope) have none",
+                                  config->path, config->bias[i].line, config->bias[i].key,
+                                  config->bias[i].value, biases ? "true" : "false");
+    return true;
 }

@@ -16,4 +16,7 @@ int lap_config_read(const lap_command_t *command, const char *path, int argc, ch
 /* The key of the file that an option was made of, and its line; or NULL. */
 const char *lap_config_key(const char *option, size_t *line_p);
 
+/* Whether the model has biases where the last file that was read wants them, and none else; says where it does not. */
+bool lap_config_fits(const lap_command_t *command, bool biases);
+
 #endif

@@ -471,6 +471,8 @@ int lap_train_parse(const lap_command_t *command, bool runs, int argc, char **ar
     train.desc.debug = train.debug;
     if (!parse_ranks(&train, &args) || !parse_context(&train, &args) ||
         !parse_backends(&train, &args, runs) || !lap_train_kinds(&train, &args) ||
+        (train.config && train.desc.kind == LAP_NN_MODEL &&
+         !lap_config_fits(command, train.desc.bias)) ||
         !lap_train_pipeline(&train, &args) || !lap_train_shape(&train, &args) ||
         !parse_training(&train, &args) || !lap_train_sense(&train, &args, line) ||
         !parse_overlap(&train, &args) || !parse_link(&train, &args) || !parse_trace(&train, &args))

@@ -22,7 +22,7 @@
 
 void lap_train_say(const lap_train_t *train, const lap_group_t *speaker, const char *format, ...)
 {
-    char text[768];
+    char text[8704]; /* a list of all keys of a file, too */
     if (train->json || train->quiet || !speaker || lap_group_rank(speaker) != 0)
         return;
     const lap_world_t *world = speaker->world;
@@ -59,7 +59,7 @@ static void say_of_file(const lap_train_t *train, const lap_group_t *world, cons
 
 void lap_train_say_unused(const lap_train_t *train, const lap_group_t *world)
 {
-    char unused[256], text[600];
+    char unused[256], text[8448];
     if (train->config && *train->config_unused) {
         snprintf(text, sizeof(text), "without effect: %s", train->config_unused);
         say_of_file(train, world, train->config, text);

@@ -134,6 +134,79 @@ sed 's/^  num_layers: 1/&\n  normalization: layernorm1p/' nemo.yaml >nemo1p.yaml
 lap train --config nemo1p.yaml --json
 has '... whose gains are kept less one' "$status $out" '0 ' '"norm":"layernorm"'
 
+# A whole file of NeMo has many keys that are nothing to us: all are named, also the last.
+{ cat nemo.yaml; printf '  apex:\n'; printf '    a_key_that_is_nothing_to_us_%s: 1\n' {1..99}; } >long.yaml
+lap train --config long.yaml --json
+has 'a long list of what has no effect is whole' "$status $err" '0 ' 'model.nsys_profile.buffer_size, model.apex.a_key_that_is_nothing_to_us_1,' \
+    'model.apex.a_key_that_is_nothing_to_us_99'
+lap train --config long.yaml --iters 1
+has '... where people read, too' "$out" 'model.apex.a_key_that_is_nothing_to_us_99'
+
+# Positions are as many as the file says, also where it refers to the length of sequences: the gpt of the command has 256.
+positions() { python3 -c 'import json; print(json.load(open("run/step-00000001/config.json"))["n_positions"])'; }
+rm -rf run
+lap train --config nemo.yaml --save run
+is 'max_position_embeddings that refer to encoder_seq_length' "$status $(positions)" '0 8'
+sed 's/max_position_embeddings:.*/max_position_embeddings: 24/' nemo.yaml >more.yaml
+rm -rf run
+lap train --config more.yaml --save run
+is '... and more of them' "$status $(positions)" '0 24'
+
+# Megatron's own files have the settings of training outside of sections.
+cat >flat.yaml <<'YAML'
+language_model:
+  num_layers: 1
+  hidden_size: 32
+  num_attention_heads: 4
+  add_bias_linear: true
+  activation_func: gelu
+  num_moe_experts: null
+  rotary_interleaved: False
+  window_size: null
+model_parallel:
+  tensor_model_parallel_size: 1
+  fp16: False
+  bf16: True
+untie_embeddings_and_output_weights: True
+override_vocab_size: 64
+max_position_embeddings: 16
+optimizer: adam
+lr: 2.5e-3
+lr_decay_style: cosine
+lr_warmup_iters: 0
+min_lr: 2.5e-4
+weight_decay: 0.1
+train_iters: 3
+seq_length: 8
+global_batch_size: 4
+YAML
+model_losses() { grep -oE '^{"step":[0-9]+,"loss":[0-9.]+' out; }
+lap train --model gpt --tp 1 --layers 1 --hidden 32 --heads 4 --dtype bf16 --tied=no --vocab 64 --max-positions 16 --optimizer adamw --lr 2.5e-3 \
+    --lr-decay-style cosine --lr-warmup-iters 0 --min-lr 2.5e-4 --weight-decay 0.1 --iters 3 --seq 8 --batch 4 --json
+given="$status $(model_losses)"
+lap train --config flat.yaml --json
+is 'a file of Megatron: the losses of the same options' "$status $(model_losses)" "$given"
+is '... and nothing is without effect' "$err" ''
+
+# The rate of NeMo's CosineAnnealing is the least in the last constant_steps.
+rates() { python3 -c 'import json; print(*(f"{r['"'lr'"']:.3g}" for r in map(json.loads, open("out")) if "step" in r))'; }
+cosine='{tensor_model_parallel_size: 1, vocab_size: 32, num_layers: 1, hidden_size: 16, num_attention_heads: 2, seq_length: 8, global_batch_size: 2, max_steps: 6'
+echo "$cosine, optim: {name: fused_adam, lr: 4e-3, sched: {name: CosineAnnealing, warmup_steps: 2, constant_steps: 2, min_lr: 2e-3}}}" >constant.yaml
+lap train --config constant.yaml --json --no-predict
+is 'the last steps of a cosine have the least rate' "$status $(rates)" '0 0.002 0.004 0.003 0.002 0.002 0.002'
+sed -i 's/constant_steps: 2/constant_steps: 50000/' constant.yaml
+lap train --config constant.yaml --json --no-predict
+is '... all after the warm-up, where there are more of them than steps' "$status $(rates)" '0 0.002 0.004 0.002 0.002 0.002 0.002'
+
+# Replicas share the optimizer, where its name says so.
+echo "$cosine, optim: {name: distributed_fused_adam, lr: 4e-3}}" >shared.yaml
+lap check train --config shared.yaml --dp 2
+shared=$(sed -n 's/^ *state of the optimizer *//p' out)
+sed -i 's/distributed_fused_adam/fused_adam/' shared.yaml
+lap check train --config shared.yaml --dp 2
+whole=$(sed -n 's/^ *state of the optimizer *//p' out)
+ok "distributed_fused_adam: a rank has a part of the state of the optimizer, $shared of $whole bytes" test "$((shared * 3))" -lt "$((whole * 2))"
+
 # yaml LINES...: a file of these lines.
 yaml() { printf '%s\n' "$@" >bad.yaml && lap train --config bad.yaml --iters 1; }
 
@@ -162,6 +235,27 @@ for value in True false; do
 done
 yaml 'expert_model_parallel_size: 4'
 has 'what is not there yet' "$status $err" '2 ' "expert_model_parallel_size is '4', expected 1: anything else is not there yet"
+while read -r key value expected; do
+    yaml 'model:' "  $key: $value"
+    has "another model is refused: $key" "$status $err" '2 ' "bad.yaml:2: $key is " "expected $expected"
+done <<'KEYS'
+num_moe_experts 8 one of null, 0, 1: anything else is not there yet
+rotary_percentage 0.5 one of 1.0, 1: anything else is not there yet
+transformer_block_type post_ln pre_ln: anything else is not there yet
+qk_layernorm true false: anything else is not there yet
+window_size [4096,0] null: anything else is not there yet
+KEYS
+for keys in 'vocab_size: 64' 'position_embedding_type: learned_absolute'; do
+    yaml "$keys" 'bias: False'
+    has "$keys without biases is refused" "$status $err" '2 ' 'bad.yaml:2: bias is false, expected true: models like GPT have biases'
+done
+yaml 'position_embedding_type: rope' 'add_bias_linear: true'
+has 'rotary positions with biases, too' "$status $err" '2 ' 'bad.yaml:2: add_bias_linear is true, expected false'
+yaml 'position_embedding_type: rope' 'bias: false' 'qkv_bias: true'
+has '... of query, key and value alone' "$status $err" '2 ' 'bad.yaml:3: qkv_bias is true, expected false'
+printf '%s\n' 'vocab_size: 64' 'bias: false' 'qkv_bias: false' 'hidden_size: 32' 'num_attention_heads: 4' 'num_layers: 1' 'seq_length: 8' >bias.yaml
+lap check train --config bias.yaml --model llama --tp 1
+is 'a model of the command line has none' "$status $err" '0 '
 yaml 'optim:' '  betas: 0.9'
 has 'betas that are not two' "$status $err" '2 ' "bad.yaml:2: betas is '0.9', expected two numbers below 1"
 yaml 'optim:' '  betas: [0.9, 2]'

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The keys of NeMo and Megatron that concern us, for config.c alone. */
+#ifndef LAP_CLI_CONFIG_ROWS_H
+#define LAP_CLI_CONFIG_ROWS_H
+
+typedef enum kind {
+    COUNT,   /* a whole number, at least 1 */
+    WHOLE,   /* a whole number */
+    NUMBER,  /* at least 0 */
+    BETAS,   /* two numbers below 1 */
+    HOLD,    /* a whole number: the last steps, in which the rate falls no more */
+    TEXT,    /* as it is */
+    WORD,    /* one of `words` */
+    ON_TRUE, /* true or false: the option has no value, and is given for the one or the other */
+    ON_FALSE,
+    ONLY,      /* one of `words`, and nothing comes of it: more is not there yet */
+    BIAS,      /* true or false, as the model has it */
+    MOOT,      /* true or false, and it has no effect: both are the same here */
+    NO_EFFECT, /* known, and none of our business */
+} kind_t;
+
+typedef struct row {
+    const char *key; /* the last name of its path, or more of them: "sched.name" */
+    kind_t kind;
+    const char *option;
+    const char *words; /* "theirs=ours ..."; without ours: the option is not given */
+} row_t;
+
+static const row_t rows[] = {
+    {"tensor_model_parallel_size", COUNT, "tp", NULL},
+    {"pipeline_model_parallel_size", COUNT, "pp", NULL},
+    {"virtual_pipeline_model_parallel_size", COUNT, "virtual-pp", NULL},
+    {"context_parallel_size", COUNT, "cp", NULL},
+    {"cp_comm_type", TEXT, "cp-comm-type", NULL},
+    {"sequence_parallel", ON_FALSE, "no-sequence-parallel", NULL},
+    {"vocab_size", COUNT, "vocab", NULL},
+    {"position_embedding_type", WORD, "positions",
+     "learned_absolute=learned learned=learned rope=rope none=none"},
+    {"share_embeddings_and_output_weights", WORD, "tied", "true=yes false=no"},
+    {"untie_embeddings_and_output_weights", WORD, "tied", "true=no false=yes"},
+    {"max_position_embeddings", COUNT, "max-positions", NULL},
+    {"override_vocab_size", COUNT, "vocab", NULL},
+    {"micro_batch_size", COUNT, "micro-batch", NULL},
+    {"num_layers", COUNT, "layers", NULL},
+    {"hidden_size", COUNT, "hidden", NULL},
+    {"ffn_hidden_size", COUNT, "ffn", NULL},
+    {"num_attention_heads", COUNT, "heads", NULL},
+    {"num_query_groups", COUNT, "kv-heads", NULL},
+    {"kv_channels", COUNT, "head-dim", NULL},
+    {"encoder_seq_length", COUNT, "seq", NULL},
+    {"seq_length", COUNT, "seq", NULL},
+    {"global_batch_size", COUNT, "batch", NULL},
+    /*
+     * layernorm1p keeps the gain less one. Gains do not decay here either, so that a gain that begins
+     * with one is trained to the same.
+     */
+    {"normalization", WORD, "norm",
+     "layernorm=layernorm LayerNorm=layernorm layernorm1p=layernorm rmsnorm=rmsnorm "
+     "RMSNorm=rmsnorm"},
+    {"layernorm_epsilon", NUMBER, "norm-epsilon", NULL},
+    {"rotary_base", NUMBER, "rope-theta", NULL},
+    {"activation", WORD, "activation", "gelu=gelu swiglu=swiglu fast-swiglu=swiglu"},
+    {"swiglu", WORD, "activation", "true=swiglu false=gelu"},
+    {"activation_func", WORD, "activation", "gelu=gelu swiglu=swiglu"},
+    {"activations_checkpoint_granularity", WORD, "recompute", "selective=selective full=full"},
+    {"recompute_granularity", WORD, "recompute", "selective=selective full=full"},
+    {"precision", WORD, "dtype",
+     "32=float32 fp32=float32 32-true=float32 16=float16 fp16=float16 16-mixed=float16 "
+     "bf16=bfloat16 "
+     "bf16-mixed=bfloat16"},
+    {"bf16", WORD, "dtype", "true=bfloat16 false"},
+    {"fp16", WORD, "dtype", "true=float16 false"},
+    {"fp8", WORD, "fp8", "true=delayed false=none hybrid=delayed"},
+    {"fp8_recipe", WORD, "fp8", "delayed=delayed tensorwise=current"},
+    {"fp8_params", ON_TRUE, "fp8-param-gather", NULL},
+    {"fp8_param_gather", ON_TRUE, "fp8-param-gather", NULL},
+    {"ub_tp_comm_overlap", ON_FALSE, "no-comm-overlap", NULL},
+    {"tp_comm_overlap", ON_FALSE, "no-comm-overlap", NULL},
+    {"tp_comm_overlap_ag", ON_FALSE, "disable-tp-comm-overlap-ag", NULL},
+    {"tp_comm_overlap_rs", ON_FALSE, "disable-tp-comm-overlap-rs", NULL},
+    {"tp_comm_overlap_rs_dgrad", ON_TRUE, "tp-comm-overlap-rs-dgrad", NULL},
+    {"tp_comm_bulk_dgrad", ON_FALSE, "disable-tp-comm-bulk-dgrad", NULL},
+    {"tp_comm_bulk_wgrad", ON_FALSE, "disable-tp-comm-bulk-wgrad", NULL},
+    {"tp_comm_overlap_cfg", TEXT, "tp-comm-overlap-cfg", NULL},
+    {"ub_tp_comm_overlap_cfg", TEXT, "tp-comm-overlap-cfg", NULL},
+    {"overlap_grad_sync", ON_FALSE, "no-overlap-grad-sync", NULL},
+    {"overlap_grad_reduce", ON_FALSE, "no-overlap-grad-sync", NULL},
+    {"overlap_param_sync", ON_FALSE, "no-overlap-param-sync", NULL},
+    {"overlap_param_gather", ON_FALSE, "no-overlap-param-sync", NULL},
+    {"overlap_param_gather_with_optimizer_step", ON_TRUE,
+     "overlap-param-gather-with-optimizer-step", NULL},
+    {"use_distributed_optimizer", ON_TRUE, "distributed-optimizer", NULL},
+    {"grad_sync_dtype", WORD, "grad-sync-dtype", "fp32=fp32 32=fp32 bf16=bf16"},
+    {"bucket_size", COUNT, "bucket-size", NULL},
+    {"optim.name", WORD, "optimizer",
+     "fused_adam=adamw distributed_fused_adam=adamw mcore_distributed_optim=adamw adamw=adamw "
+     "adam=adamw "
+     "sgd=sgd"},
+    {"optim.lr", NUMBER, "lr", NULL},
+    {"optim.weight_decay", NUMBER, "weight-decay", NULL},
+    {"optim.betas", BETAS, NULL, NULL},
+    /* The same as Megatron names them. */
+    {"optimizer.optimizer", WORD, "optimizer", "adam=adamw adamw=adamw sgd=sgd"},
+    {"optimizer.lr", NUMBER, "lr", NULL},
+    {"optimizer.min_lr", NUMBER, "min-lr", NULL},
+    {"optimizer.weight_decay", NUMBER, "weight-decay", NULL},
+    /* Megatron's own files have them outside of any section. */
+    {"optimizer", WORD, "optimizer", "adam=adamw adamw=adamw sgd=sgd"},
+    {"adam_beta1", NUMBER, "adam-beta1", NULL},
+    {"adam_beta2", NUMBER, "adam-beta2", NULL},
+    {"lr_decay_style", WORD, "lr-decay-style", "cosine=cosine linear=linear constant=constant"},
+    {"lr_warmup_iters", WHOLE, "lr-warmup-iters", NULL},
+    {"lr_decay_iters", COUNT, "lr-decay-iters", NULL},
+    {"sched.name", WORD, "lr-decay-style",
+     "CosineAnnealing=cosine WarmupAnnealing=linear WarmupHoldPolicy=constant"},
+    {"sched.warmup_steps", WHOLE, "lr-warmup-iters", NULL},
+    {"sched.constant_steps", HOLD, "lr-decay-iters", NULL},
+    {"sched.min_lr", NUMBER, "min-lr", NULL},
+    {"lr", NUMBER, "lr", NULL},
+    {"min_lr", NUMBER, "min-lr", NULL},
+    {"weight_decay", NUMBER, "weight-decay", NULL},
+    {"gradient_clip_val", NUMBER, "clip-grad", NULL},
+    {"clip_grad", NUMBER, "clip-grad", NULL},
+    {"loss_scale", NUMBER, "loss-scale", NULL},
+    {"initial_loss_scale", NUMBER, "initial-loss-scale", NULL},
+    {"native_amp_init_scale", NUMBER, "initial-loss-scale", NULL},
+    {"min_loss_scale", NUMBER, "min-loss-scale", NULL},
+    {"loss_scale_window", COUNT, "loss-scale-window", NULL},
+    {"native_amp_growth_interval", COUNT, "loss-scale-window", NULL},
+    {"hysteresis", COUNT, "hysteresis", NULL},
+    {"max_steps", COUNT, "iters", NULL},
+    {"train_iters", COUNT, "iters", NULL},
+    {"seed", WHOLE, "seed", NULL},
+    /* Names that are near to some of these, and mean something else. */
+    {"expert_model_parallel_size", ONLY, NULL, "1"},
+    {"expert_tensor_parallel_size", ONLY, NULL, "1"},
+    /* Other values make another model, which would train without a word of it. */
+    {"num_moe_experts", ONLY, NULL, "null 0 1"},
+    {"rotary_percentage", ONLY, NULL, "1.0 1"},
+    {"rotary_percent", ONLY, NULL, "1.0 1"},
+    {"rotary_interleaved", ONLY, NULL, "false"},
+    {"seq_len_interpolation_factor", ONLY, NULL, "null 1.0 1"},
+    {"rotary_seq_len_interpolation_factor", ONLY, NULL, "null 1.0 1"},
+    {"scale_positional_embedding", ONLY, NULL, "false"},
+    {"transformer_block_type", ONLY, NULL, "pre_ln"},
+    {"apply_residual_connection_post_layernorm", ONLY, NULL, "false"},
+    {"headscale", ONLY, NULL, "false"},
+    {"qk_layernorm", ONLY, NULL, "false"},
+    {"multi_latent_attention", ONLY, NULL, "false"},
+    {"window_size", ONLY, NULL, "null"},
+    {"squared_relu", ONLY, NULL, "false"},
+    {"ffn_dropout", ONLY, NULL, "0.0 0 0."},
+    {"bias", BIAS, NULL, NULL},
+    {"add_bias_linear", BIAS, NULL, NULL},
+    {"qkv_bias", BIAS, NULL, NULL},
+    {"add_qkv_bias", BIAS, NULL, NULL},
+    {"overlap_p2p_comm", ON_FALSE, "no-overlap-p2p", NULL},
+    /* Messages between stages are single puts into slots of the receiver: there is no batch of calls to make. */
+    {"batch_p2p_comm", MOOT, NULL, NULL},
+    {"tp_comm_split_ag", NO_EFFECT, NULL, NULL},
+    {"tp_comm_split_rs", NO_EFFECT, NULL, NULL},
+    {"tp_comm_atomic_ag", NO_EFFECT, NULL, NULL},
+    {"tp_comm_atomic_rs", NO_EFFECT, NULL, NULL},
+    {"fp8_margin", NO_EFFECT, NULL, NULL},
+    {"fp8_interval", NO_EFFECT, NULL, NULL},
+    {"fp8_hybrid", NO_EFFECT, NULL, NULL},
+    {"fp8_e4m3", NO_EFFECT, NULL, NULL},
+    {"max_epochs", NO_EFFECT, NULL, NULL},
+    {"max_time", NO_EFFECT, NULL, NULL},
+    {"hidden_dropout", NUMBER, "hidden-dropout", NULL},
+    {"attention_dropout", NUMBER, "attention-dropout", NULL},
+    {"bucket_cap_mb", NO_EFFECT, NULL, NULL},
+    {"make_vocab_size_divisible_by", NO_EFFECT, NULL, NULL},
+    {"use_distributed_sampler", NO_EFFECT, NULL, NULL},
+    {"model_parallel_size", NO_EFFECT, NULL, NULL}, /* of a callback: a product of the others */
+    {"buffer_size", NO_EFFECT, NULL, NULL},
+    {"vocab_file", NO_EFFECT, NULL, NULL},
+};
+
+#endif

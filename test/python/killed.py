@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of PyTorch that are killed: before the first operator, between two, and in backward. The others learn it."""
+"""Ranks of PyTorch that are killed, before the first operator, between two, and in backward, or do not come. The others learn it."""
 
+import datetime
 import os
 import signal
 import time
 import unittest
 
 import torch
+import torch.distributed as dist
 
 import lapstrake
 import lapstrake.torch as lap
@@ -59,7 +61,16 @@ def killed_before(rank, ranks):
           [torch.ones(4, 3)], 0)
 
 
-for body in (killed, killed_elsewhere, killed_in_backward, killed_before):
+def absent(rank, ranks):
+    """A rank does not come to the first operator of a group: the timeout is that of the group."""
+    group = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    if rank != 1:
+        fails(lapstrake.Timeout, f"not all ranks of group '{group.group_name}' came to their first operator within the timeout",
+              lap.all_gather_matmul, torch.ones(2, 4), [torch.ones(4, 3)], 0, group)
+    dist.barrier()
+
+
+for body in (killed, killed_elsewhere, killed_in_backward, killed_before, absent):
     body.leaves = True  # gloo's own end would wait
 
 
@@ -77,6 +88,9 @@ class Killed(Case):
 
     def test_a_rank_killed_before(self):
         self.on((3,), killed_before, killed=[1])
+
+    def test_an_absent_rank(self):
+        self.on((2,), absent)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group
 
 from lapstrake._abi import Algorithm, DType, Kind, Layout, OpArgs, Tensor
-from lapstrake.errors import InvalidArgument, PeerLost, SystemFailure, Unsupported
+from lapstrake.errors import InvalidArgument, PeerLost, SystemFailure, Timeout, Unsupported
 from lapstrake.world import Op, World
 
 GroupLike = Union[str, "dist.ProcessGroup", None]
@@ -201,7 +201,10 @@ def _connect(group: Any, device: torch.device) -> World:
         cause = failure.__cause__
         if cause is None:
             raise
-        # Only words of gloo tell a rank that has died from other failures of the group.
+        # Only words of gloo tell a rank that has died, or has not come, from other failures of the group.
+        if "Timed out" in str(cause):
+            raise Timeout(f"not all ranks of group '{group.group_name}' came to their first operator within the timeout of "
+                          f"the group, which init_process_group or new_group sets: {cause}") from cause
         lost = any(words in str(cause) for words in ("closed by peer", "reset by peer", "Broken pipe"))
         raise (PeerLost if lost else SystemFailure)(f"group '{group.group_name}' failed while its ranks were connected: "
                                                     f"{cause}") from cause

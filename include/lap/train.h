@@ -58,7 +58,7 @@ typedef lap_status_t (*lap_trainer_data_t)(void *context, uint64_t first, size_t
 /* Called after each step, on every rank. A status other than LAP_OK ends the training with it. */
 typedef lap_status_t (*lap_trainer_log_fn_t)(void *context, const lap_trainer_log_t *log);
 
-/* The description of a training: the same on every rank, but for the contexts. */
+/* The description of a training: the same on every rank, the place of checkpoints too, but for the contexts. */
 typedef struct lap_trainer_desc {
     size_t size;                /* sizeof(lap_trainer_desc_t), set by LAP_TRAINER_DESC_INIT */
     const lap_nn_desc_t *model; /* of the kind LAP_NN_MODEL; batch is that of a micro-batch */
@@ -90,7 +90,8 @@ typedef struct lap_trainer_desc {
  * Makes a training, and loads what it goes on from. Collective over the ranks of the world. The strings
  * of the description live as long as the training. Writes *trainer_p on success; the caller destroys it
  * before the world.
- * Returns LAP_ERR_INVALID with the field, its value and what was expected, or as lap_nn_create, lap_pp_create,
+ * Returns LAP_ERR_INVALID with the field, its value and what was expected, LAP_ERR_MISMATCH with the field in which ranks
+ * differ, LAP_ERR_SYSTEM when checkpoints cannot be written to `save`, or as lap_nn_create, lap_pp_create,
  * lap_optimizer_create, lap_dp_create and lap_checkpoint_load.
  */
 LAP_API lap_status_t lap_trainer_create(lap_world_t *world, const lap_trainer_desc_t *desc,

@@ -4,11 +4,15 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
+#include <unistd.h>
 
 #include <lap/checkpoint.h>
 
+#include "checkpoint/checkpoint.h"
 #include "core/options.h"
 #include "core/status.h"
+#include "core/terms.h"
 #include "core/world.h"
 #include "parallel/grid.h"
 #include "util/alloc.h"
@@ -48,6 +52,37 @@ static lap_status_t check(const lap_trainer_desc_t *desc)
     if (!desc->data)
         return lap_error(LAP_ERR_INVALID, "data is NULL, expected a function that gives samples");
     return LAP_OK;
+}
+
+/*
+ * Ends what a rank made of its description by itself, and compares what neither layers, optimizer nor replicas compare over
+ * all ranks. A rank that saves alone, or makes other steps, would wait for the others in the middle of a training.
+ */
+static lap_status_t compare(const lap_trainer_t *trainer, lap_world_t *world, lap_status_t mine)
+{
+    const lap_trainer_desc_t *desc = &trainer->desc;
+    const lap_nn_desc_t *model = &trainer->model;
+    lap_terms_t terms = {.of = "lap_trainer_create"};
+    if (mine == LAP_OK) {
+        lap_terms_number(&terms, "tp", (uint64_t)desc->tp);
+        lap_terms_number(&terms, "cp", (uint64_t)desc->cp);
+        lap_terms_number(&terms, "pp", (uint64_t)desc->pp);
+        lap_terms_number(&terms, "dp", (uint64_t)desc->dp);
+        lap_terms_number(&terms, "micro_batches", desc->micro_batches);
+        lap_terms_number(&terms, "steps", desc->steps);
+        lap_terms_text(&terms, "save", desc->save);
+        lap_terms_number(&terms, "save_every", desc->save_every);
+        lap_terms_text(&terms, "load", desc->load);
+        lap_terms_number(&terms, "distributed_optimizer", desc->distributed_optimizer != 0);
+        lap_terms_text(&terms, "log", desc->log ? "a function" : "NULL");
+        lap_terms_number(&terms, "model.batch", model->batch);
+        lap_terms_number(&terms, "model.seq", model->seq);
+        lap_terms_real(&terms, "model.hidden_dropout", (double)model->hidden_dropout);
+        lap_terms_real(&terms, "model.attention_dropout", (double)model->attention_dropout);
+    }
+    const lap_status_t status = lap_terms_agree(&terms, lap_world_group(world), mine);
+    lap_terms_clear(&terms);
+    return status;
 }
 
 /* Layers, or what this rank of a pipeline has of the model. */
@@ -105,6 +140,17 @@ static lap_status_t make_parts(lap_trainer_t *trainer, lap_world_t *world)
                                 : lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu tokens", count));
 }
 
+/* Whether checkpoints can be written, before there is anything to lose. By the first rank. */
+static lap_status_t try_place(const lap_trainer_t *trainer)
+{
+    int lock = -1;
+    if (lap_group_rank(trainer->groups.world) != 0)
+        return LAP_OK;
+    LAP_TRY(lap_ckpt_folder_lock(trainer->desc.save, &lock));
+    close(lock);
+    return LAP_OK;
+}
+
 static lap_status_t begin(lap_trainer_t *trainer)
 {
     const lap_trainer_desc_t *desc = &trainer->desc;
@@ -114,6 +160,8 @@ static lap_status_t begin(lap_trainer_t *trainer)
     LAP_TRY(lap_group_agree(trainer->groups.world,
                             lap_checkpoint_create(trainer->groups.world, trainer->nn,
                                                   trainer->optimizer, &trainer->checkpoint)));
+    if (desc->save)
+        LAP_TRY(lap_group_agree(trainer->groups.world, try_place(trainer)));
     if (!desc->load)
         return LAP_OK;
     LAP_TRY(lap_checkpoint_load(trainer->checkpoint, desc->load, &state));
@@ -122,28 +170,33 @@ static lap_status_t begin(lap_trainer_t *trainer)
     return LAP_OK;
 }
 
+/* The description of this rank, with those that it points to. */
+static lap_status_t read_desc(lap_trainer_t *trainer, const lap_trainer_desc_t *given)
+{
+    lap_trainer_desc_t *desc = &trainer->desc;
+    *desc = (lap_trainer_desc_t)LAP_TRAINER_DESC_INIT;
+    trainer->model = (lap_nn_desc_t)LAP_NN_DESC_INIT;
+    trainer->rates = (lap_optimizer_desc_t)LAP_OPTIMIZER_DESC_INIT;
+    LAP_TRY(lap_read_options(desc, sizeof(*desc), given, "LAP_TRAINER_DESC"));
+    LAP_TRY(check(desc));
+    LAP_TRY(lap_read_options(&trainer->model, sizeof(trainer->model), desc->model, "LAP_NN_DESC"));
+    return desc->optimizer ? lap_read_options(&trainer->rates, sizeof(trainer->rates),
+                                              desc->optimizer, "LAP_OPTIMIZER_DESC")
+                           : LAP_OK;
+}
+
 lap_status_t lap_trainer_create(lap_world_t *world, const lap_trainer_desc_t *given,
                                 lap_trainer_t **trainer_p)
 {
-    lap_trainer_desc_t desc = LAP_TRAINER_DESC_INIT;
     if (!world || !given || !trainer_p)
         return lap_error(LAP_ERR_INVALID, "lap_trainer_create: %s is NULL",
                          !world  ? "world"
                          : given ? "trainer_p"
                                  : "desc");
-    LAP_TRY(lap_read_options(&desc, sizeof(desc), given, "LAP_TRAINER_DESC"));
-    LAP_TRY(check(&desc));
     lap_trainer_t *trainer = lap_alloc(1, sizeof(*trainer));
     if (!trainer)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a training");
-    trainer->desc = desc;
-    trainer->model = (lap_nn_desc_t)LAP_NN_DESC_INIT;
-    trainer->rates = (lap_optimizer_desc_t)LAP_OPTIMIZER_DESC_INIT;
-    lap_status_t status =
-        lap_read_options(&trainer->model, sizeof(trainer->model), desc.model, "LAP_NN_DESC");
-    if (status == LAP_OK && desc.optimizer)
-        status = lap_read_options(&trainer->rates, sizeof(trainer->rates), desc.optimizer,
-                                  "LAP_OPTIMIZER_DESC");
+    lap_status_t status = compare(trainer, world, read_desc(trainer, given));
     if (status == LAP_OK)
         status = make_parts(trainer, world);
     if (status == LAP_OK)
@@ -179,6 +232,27 @@ void lap_trainer_destroy(lap_trainer_t *trainer)
 /* ---- a step ---- */
 
 /*
+ * Whoever is called back may have a sentence of the library for its failure, or none: then lap_last_error would tell
+ * nothing, or of something else.
+ */
+static void forget_error(void)
+{
+    (void)lap_error(LAP_OK, "%s", "");
+}
+
+static lap_status_t explain(lap_status_t status, const char *what, uint64_t step)
+{
+    if (status == LAP_OK || *lap_last_error())
+        return status;
+    const char *text = lap_status_string(status);
+    const bool known = strcmp(text, lap_status_string((lap_status_t)INT32_MIN)) != 0;
+    return lap_error(known ? status : LAP_ERR_INVALID,
+                     "step %" PRIu64 ": the function of the description that %s returned %d (%s)%s",
+                     step, what, (int)status, text,
+                     known ? "" : ", expected a status of the library");
+}
+
+/*
  * The sequences of a step are dealt out to replicas in order, and those of a replica to its micro-batches: those of
  * micro-batches [m, m + count).
  */
@@ -187,9 +261,12 @@ static lap_status_t read_data(lap_trainer_t *trainer, size_t m, size_t count)
     const lap_nn_desc_t *model = &trainer->model;
     const uint64_t before = (uint64_t)trainer->groups.at.dp * trainer->desc.micro_batches + m;
     const uint64_t first = trainer->samples + before * model->batch;
-    LAP_TRY(lap_group_agree(trainer->groups.world,
-                            trainer->desc.data(trainer->desc.context, first, count * model->batch,
-                                               model->seq, trainer->tokens, trainer->targets)));
+    forget_error();
+    const lap_status_t status =
+        trainer->desc.data(trainer->desc.context, first, count * model->batch, model->seq,
+                           trainer->tokens, trainer->targets);
+    LAP_TRY(
+        lap_group_agree(trainer->groups.world, explain(status, "gives data", trainer->step + 1)));
     return lap_model_samples(trainer->nn, first);
 }
 
@@ -277,8 +354,11 @@ lap_status_t lap_trainer_step(lap_trainer_t *trainer, lap_trainer_log_t *log_p)
     log.seconds = (double)(lap_now_ns() - begin_ns) * 1e-9;
     if (log_p)
         *log_p = log;
-    return desc->log ? lap_group_agree(trainer->groups.world, desc->log(desc->context, &log))
-                     : LAP_OK;
+    if (!desc->log)
+        return LAP_OK;
+    forget_error();
+    return lap_group_agree(trainer->groups.world,
+                           explain(desc->log(desc->context, &log), "logs steps", log.step));
 }
 
 lap_status_t lap_trainer_run(lap_trainer_t *trainer)

@@ -19,10 +19,11 @@ typedef struct run {
     size_t micro, batch;
     uint64_t steps, stop; /* stop: the step at which a call back fails; 0: none */
     const char *save, *load;
-    bool no_data; /* the data fail */
-    int shared;   /* replicas share the optimizer */
+    lap_status_t no_data; /* the data fail with it */
+    int shared;           /* replicas share the optimizer */
     float lr;
     lap_status_t expected;
+    const char *sentence;                         /* that it ends with; NULL: any */
     uint64_t first;                               /* the step before the first */
     double losses[STEPS], norms[STEPS];           /* of rank 0 */
     double seen_losses[STEPS], seen_norms[STEPS]; /* of the run that it is compared with; 0: none */
@@ -56,7 +57,7 @@ static lap_status_t give(void *context, uint64_t first, size_t count, size_t seq
         tokens[i] = (int32_t)(tap_random(1, at) % VOCAB);
         targets[i] = (int32_t)((tap_random(1, at) + 1) % VOCAB);
     }
-    return rank->run->no_data ? LAP_ERR_SYSTEM : LAP_OK;
+    return rank->run->no_data;
 }
 
 static lap_status_t log_step(void *context, const lap_trainer_log_t *log)
@@ -125,6 +126,8 @@ static void train(lap_world_t *world, void *arg)
     const lap_status_t status = lap_trainer_run(trainer);
     tap_ok(status == run->expected, "... ends with %s: %s", lap_status_string(run->expected),
            status == LAP_OK ? "" : lap_last_error());
+    if (run->sentence)
+        tap_ok(strstr(lap_last_error(), run->sentence) != NULL, "... and says: %s", run->sentence);
     if (run->expected == LAP_OK)
         tap_ok(rank.logged == run->steps - run->first && rank.wrong == 0 &&
                    lap_trainer_steps(trainer) == run->steps &&
@@ -182,6 +185,81 @@ static void test_grids(const char *dir)
     run.batch = 2;
     run.shared = 1;
     start(&run);
+}
+
+/* A field that rank 1 gives otherwise, and what all ranks then say. */
+typedef struct differs {
+    const char *words;
+    lap_status_t status;
+    uint64_t steps, every;
+    size_t micro, batch;
+    const char *save, *load;
+    float dropout;
+    lap_trainer_log_fn_t log;
+} differs_t;
+
+static void try_other(lap_world_t *world, void *arg)
+{
+    const differs_t *other = arg;
+    const bool says = lap_world_rank(world) == 1;
+    rank_t rank = {.run = &(run_t){.lr = 0}};
+    lap_trainer_desc_t desc = LAP_TRAINER_DESC_INIT;
+    lap_nn_desc_t model = LAP_NN_DESC_INIT;
+    lap_trainer_t *trainer = NULL;
+    (void)lap_model_preset("gpt", &model);
+    model.batch = says ? other->batch : 2;
+    model.hidden_dropout = says ? other->dropout : 0;
+    desc.model = &model;
+    desc.steps = says ? other->steps : 4;
+    desc.micro_batches = says ? other->micro : 2;
+    desc.save = says ? other->save : NULL;
+    desc.load = says ? other->load : NULL;
+    desc.save_every = says ? other->every : 0;
+    desc.log = says ? other->log : NULL;
+    desc.data = give;
+    desc.context = &rank;
+    tap_failure(lap_trainer_create(world, &desc, &trainer), other->status, other->words, NULL);
+    lap_trainer_destroy(trainer);
+    tap_success(lap_group_barrier(lap_world_group(world)), "... and the ranks can go on");
+}
+
+/* Two replicas, which compare little by themselves: all ranks learn at once which field one gives otherwise. */
+static void test_differences(void)
+{
+    differs_t all[9];
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        all[i] = (differs_t){
+            .steps = 4, .micro = 2, .batch = 2, .status = LAP_ERR_MISMATCH, .save = NULL};
+    all[0].steps = 5, all[0].words = "rank 0 says steps = 4, rank 1 says steps = 5";
+    all[1].micro = 1, all[1].words = "rank 0 says micro_batches = 2, rank 1 says micro_batches = 1";
+    all[2].batch = 3, all[2].words = "rank 0 says model.batch = 2, rank 1 says model.batch = 3";
+    all[3].save = "/nowhere", all[3].words = "rank 1 says save = /nowhere";
+    all[4].load = "/nowhere", all[4].words = "rank 1 says load = /nowhere";
+    all[5].every = 1, all[5].words = "rank 0 says save_every = 0, rank 1 says save_every = 1";
+    all[6].log = log_step, all[6].words = "rank 0 says log = NULL, rank 1 says log = a function";
+    all[7].dropout = 0.5f, all[7].words = "rank 1 says model.hidden_dropout = 0.5";
+    all[8].micro = 0, all[8].status = LAP_ERR_INVALID,
+    all[8].words = "micro_batches is 0, expected 1";
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        tap_ranks(2, NULL, try_other, &all[i]);
+}
+
+/* A place that nothing can be written to is told before the first step. */
+static void try_place(lap_world_t *world, void *arg)
+{
+    rank_t rank = {.run = arg};
+    lap_trainer_desc_t desc = LAP_TRAINER_DESC_INIT;
+    lap_nn_desc_t model = LAP_NN_DESC_INIT;
+    lap_trainer_t *trainer = NULL;
+    (void)lap_model_preset("gpt", &model);
+    desc.model = &model;
+    desc.steps = 1;
+    desc.data = give;
+    desc.context = &rank;
+    desc.save = "/proc/lap/nowhere";
+    tap_failure(lap_trainer_create(world, &desc, &trainer), LAP_ERR_SYSTEM,
+                "cannot make the folder '/proc/lap/nowhere'", NULL);
+    lap_trainer_destroy(trainer);
 }
 
 static void test_refused(void)
@@ -262,12 +340,19 @@ int main(void)
     run.first = 0;
     run.stop = 2;
     run.expected = LAP_ERR_TIMEOUT;
+    run.sentence = "step 2: the function of the description that logs steps returned";
     start(&run);
     run.stop = 0;
-    run.no_data = true;
+    run.no_data = LAP_ERR_SYSTEM;
     run.expected = LAP_ERR_SYSTEM;
+    run.sentence = "step 1: the function of the description that gives data returned";
     start(&run);
-    run.no_data = false;
+    run.no_data = (lap_status_t)7;
+    run.expected = LAP_ERR_INVALID;
+    run.sentence = "gives data returned 7 (unknown status), expected a status of the library";
+    start(&run);
+    run.no_data = LAP_OK;
+    run.sentence = NULL;
     run.lr = 1e30f;
     memset(run.seen_losses, 0, sizeof(run.seen_losses));
     run.expected = LAP_ERR_INVALID;
@@ -277,6 +362,8 @@ int main(void)
         return 1;
     test_grids(again);
     test_refused();
+    test_differences();
+    tap_ranks(2, NULL, try_place, &run);
     snprintf(command, sizeof(command), "rm -rf %s %s", dir, again);
     return system(command) == 0 ? tap_done() : 1; /* NOLINT(cert-env33-c): its own folder */
 }

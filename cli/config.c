@@ -32,7 +32,11 @@ typedef struct config {
     struct {
         const char *key, *value; /* NULL: the file does not say */
         size_t line;
-    } bias[2];         /* of all matrices, and of query, key and value */
+    } bias[2]; /* of all matrices, and of query, key and value */
+    struct {
+        uint64_t tokens; /* 0: the file does not say */
+        size_t line;
+    } window;
     char unused[8192]; /* a whole file of NeMo has about 3000 letters of them */
     bool cut;          /* there are more of them */
 } config_t;
@@ -137,6 +141,34 @@ static lap_status_t take_betas(config_t *config, const lap_yaml_entry_t *entry)
     return LAP_OK;
 }
 
+/* NeMo writes one number, or those before and after a token. See lap_config_fits. */
+static lap_status_t take_window(config_t *config, const lap_yaml_entry_t *entry)
+{
+    char first[LAP_YAML_VALUE];
+    snprintf(first, sizeof(first), "%s", entry->value);
+    first[strcspn(first, ",")] = '\0';
+    if (entry->kind == LAP_YAML_OTHER || !is_number(first, 1, 1e15, true))
+        return refuse(config, entry, "null, or a number of tokens");
+    config->window.tokens = strtoull(first, NULL, 10);
+    config->window.line = entry->line;
+    return LAP_OK;
+}
+
+/* What Megatron's scaling of rotary positions has built in: numbers of Llama 3.1. */
+static lap_status_t take_rope(config_t *config, const lap_yaml_entry_t *entry)
+{
+    const int truth = truth_of(entry->value);
+    if (truth < 0)
+        return refuse(config, entry, "true or false");
+    if (!truth)
+        return LAP_OK;
+    give(config, "rope-factor", "8");
+    give(config, "rope-low-freq", "1");
+    give(config, "rope-high-freq", "4");
+    give(config, "rope-original", "8192");
+    return LAP_OK;
+}
+
 /* Whether the model has them is known when the command line was read, too: see lap_config_fits. */
 static lap_status_t take_bias(config_t *config, const lap_yaml_entry_t *entry, const row_t *row)
 {
@@ -218,8 +250,8 @@ static lap_status_t take_value(config_t *config, const lap_yaml_entry_t *entry, 
         return LAP_OK; /* as if it were not there */
     if (row->kind == BETAS)
         return take_betas(config, entry);
-    if (row->kind == ONLY && entry->kind == LAP_YAML_LIST)
-        return take_word(config, entry, row);
+    if (row->kind == WINDOW)
+        return take_window(config, entry);
     if (entry->kind != LAP_YAML_SCALAR || !entry->whole)
         return refuse(config, entry, "one value");
     if (follow(config, entry, row))
@@ -237,6 +269,8 @@ static lap_status_t take_value(config_t *config, const lap_yaml_entry_t *entry, 
         return take_word(config, entry, row);
     case BIAS:
         return take_bias(config, entry, row);
+    case ROPE_3_1:
+        return take_rope(config, entry);
     case ON_TRUE:
     case ON_FALSE:
     case MOOT:
@@ -437,9 +471,10 @@ const char *lap_config_key(const char *option, size_t *line_p)
     return NULL;
 }
 
-bool lap_config_fits(const lap_command_t *command, bool biases)
+bool lap_config_fits(const lap_command_t *command, const lap_nn_desc_t *model)
 {
     const config_t *config = &config_read;
+    const bool biases = model->bias != 0;
     for (size_t i = 0; i < sizeof(config->bias) / sizeof(config->bias[0]); i++)
         if (config->bias[i].key && biases != (truth_of(config->bias[i].value) == 1))
             return lap_args_wrong(command,
@@ -447,5 +482,11 @@ bool lap_config_fits(const lap_command_t *command, bool biases)
                                   "and those like Llama (position_embedding_type: rope) have none",
                                   config->path, config->bias[i].line, config->bias[i].key,
                                   config->bias[i].value, biases ? "true" : "false");
-    return true;
+    if (config->window.tokens == 0 || config->window.tokens >= model->seq)
+        return true;
+    return lap_args_wrong(command,
+                          "%s:%zu: window_size is %" PRIu64
+                          ", expected null or at least the %zu tokens of a sequence: attention to "
+                          "fewer is not there yet",
+                          config->path, config->window.line, config->window.tokens, model->seq);
 }

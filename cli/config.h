@@ -3,6 +3,8 @@
 #ifndef LAP_CLI_CONFIG_H
 #define LAP_CLI_CONFIG_H
 
+#include <lap/nn.h>
+
 #include "cli.h"
 
 /*
@@ -16,7 +18,7 @@ int lap_config_read(const lap_command_t *command, const char *path, int argc, ch
 /* The key of the file that an option was made of, and its line; or NULL. */
 const char *lap_config_key(const char *option, size_t *line_p);
 
-/* Whether the model has biases where the last file that was read wants them, and none else; says where it does not. */
-bool lap_config_fits(const lap_command_t *command, bool biases);
+/* Whether a model is what the last file that was read says of biases and of windows of attention; else it says why not. */
+bool lap_config_fits(const lap_command_t *command, const lap_nn_desc_t *model);
 
 #endif

@@ -15,6 +15,8 @@ typedef enum kind {
     ON_FALSE,
     ONLY,      /* one of `words`, and nothing comes of it: more is not there yet */
     BIAS,      /* true or false, as the model has it */
+    WINDOW,    /* tokens that a token attends to; as many as a sequence has, or more, are all */
+    ROPE_3_1,  /* true: the angles of Llama 3.1 */
     MOOT,      /* true or false, and it has no effect: both are the same here */
     NO_EFFECT, /* known, and none of our business */
 } kind_t;
@@ -141,13 +143,13 @@ static const row_t rows[] = {
     {"rotary_interleaved", ONLY, NULL, "false"},
     {"seq_len_interpolation_factor", ONLY, NULL, "null 1.0 1"},
     {"rotary_seq_len_interpolation_factor", ONLY, NULL, "null 1.0 1"},
-    {"scale_positional_embedding", ONLY, NULL, "false"},
+    {"scale_positional_embedding", ROPE_3_1, "rope-factor", NULL},
     {"transformer_block_type", ONLY, NULL, "pre_ln"},
     {"apply_residual_connection_post_layernorm", ONLY, NULL, "false"},
     {"headscale", ONLY, NULL, "false"},
     {"qk_layernorm", ONLY, NULL, "false"},
     {"multi_latent_attention", ONLY, NULL, "false"},
-    {"window_size", ONLY, NULL, "null"},
+    {"window_size", WINDOW, NULL, NULL},
     {"squared_relu", ONLY, NULL, "false"},
     {"ffn_dropout", ONLY, NULL, "0.0 0 0."},
     {"bias", BIAS, NULL, NULL},

@@ -433,6 +433,20 @@ static int read_config(const lap_command_t *command, int *argc_p, char ***argv_p
     return status;
 }
 
+/* Of two options for the same, that of the command line counts more than that of a file. */
+static void prefer_line(lap_args_t *args, const bool *line)
+{
+    static const int pairs[][2] = {{FFN, EXPANSION}, {MICRO, MICRO_SIZE}, {BATCH, BATCH_SIZE}};
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
+        for (int k = 0; k < 2; k++) {
+            const int mine = pairs[i][k], other = pairs[i][1 - k];
+            if (line[mine] && !line[other]) {
+                args->given[other] = false;
+                args->values[other] = NULL;
+            }
+        }
+}
+
 /* What the file of --config has is spelled as there, unless the command line has it, too. */
 static void spell_config(const lap_args_t *args, const bool *line)
 {
@@ -456,6 +470,7 @@ int lap_train_parse(const lap_command_t *command, bool runs, int argc, char **ar
         status = lap_args_parse(command, argc, argv, &args);
     if (status != LAP_CLI_GO)
         return status;
+    prefer_line(&args, line);
     spell_config(&args, line);
     lap_train_t train = {
         .grid = LAP_GRID_INIT, .desc = LAP_NN_DESC_INIT, .optimizer = LAP_OPTIMIZER_DESC_INIT};
@@ -471,9 +486,9 @@ int lap_train_parse(const lap_command_t *command, bool runs, int argc, char **ar
     train.desc.debug = train.debug;
     if (!parse_ranks(&train, &args) || !parse_context(&train, &args) ||
         !parse_backends(&train, &args, runs) || !lap_train_kinds(&train, &args) ||
-        (train.config && train.desc.kind == LAP_NN_MODEL &&
-         !lap_config_fits(command, train.desc.bias)) ||
         !lap_train_pipeline(&train, &args) || !lap_train_shape(&train, &args) ||
+        (train.config && train.desc.kind == LAP_NN_MODEL &&
+         !lap_config_fits(command, &train.desc)) ||
         !parse_training(&train, &args) || !lap_train_sense(&train, &args, line) ||
         !parse_overlap(&train, &args) || !parse_link(&train, &args) || !parse_trace(&train, &args))
         return LAP_CLI_USAGE;

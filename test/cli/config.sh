@@ -112,6 +112,35 @@ lap train --config llama.yaml --tp 1 --iters 1 --json
 is 'the base of rotary positions and the epsilon of norms are those of the file' "$status $(model_loss)" "0 $numbers"
 lap train --config llama.yaml --tp 1 --iters 1 --json --rope-theta 10000
 ok '... options count more' test "$status" = 0 -a "$(model_loss)" != "$numbers"
+# Those of Llama 3.1 are stretched, by numbers that Megatron has built in; slow ones, which a large base makes.
+slow() { lap train --config llama.yaml --tp 1 --iters 1 --json --rope-theta 500000 "$@"; }
+slow
+plain="$status $(model_loss)"
+slow --rope-factor 8 --rope-low-freq 1 --rope-high-freq 4 --rope-original 8192
+stretched="$status $(model_loss)"
+ok 'stretched angles are others' test "$stretched" != "$plain"
+printf '%s\n' 'scale_positional_embedding: false' >>llama.yaml
+slow
+is '... which a file does not ask for' "$status $(model_loss)" "$plain"
+sed -i 's/scale_positional_embedding: false/scale_positional_embedding: True/' llama.yaml
+slow
+is '... or does, as Llama 3.1 has them' "$status $(model_loss)" "$stretched"
+# A window that a sequence fits into is none.
+printf '%s\n' 'window_size: [8, 0]' >>llama.yaml
+lap check train --config llama.yaml --tp 1
+is 'a window of attention as long as sequences' "$status $err" '0 '
+lap check train --config llama.yaml --tp 1 --seq 16
+has '... and a shorter one' "$status $err" '2 ' 'window_size is 8, expected null or at least the 16 tokens of a sequence'
+# Two names for the same: that of the command line counts more.
+lap train --config gpt.yaml --tp 1 --iters 1 --json --micro-batches 4
+has '--micro-batches counts more than micro_batch_size' "$status $out" '0 ' '"micro_batches":4'
+lap train --config gpt.yaml --tp 1 --iters 1 --json --batch-size 2
+has '--batch-size more than global_batch_size' "$status $out" '0 ' '"batch":2'
+printf '%s\n' 'ffn_hidden_size: ${multiply:4, ${.hidden_size}}' >>gpt.yaml
+lap train --config gpt.yaml --tp 1 --iters 1 --json --ffn 40
+has '--ffn more than a multiple of hidden_size' "$status $out" '0 ' '"ffn":40'
+lap train --config gpt.yaml --tp 1 --iters 1 --ffn 40 --mlp-expansion-factor 2
+has '... and both on the line are still a mistake' "$status $err" '2 ' '--ffn and --mlp-expansion-factor are both given'
 printf '%s\n' 'rotary_base: 50' >>gpt.yaml
 lap train --config gpt.yaml --tp 1 --iters 1 --json
 is '... and nothing to learned positions' "$status" 0
@@ -243,7 +272,7 @@ num_moe_experts 8 one of null, 0, 1: anything else is not there yet
 rotary_percentage 0.5 one of 1.0, 1: anything else is not there yet
 transformer_block_type post_ln pre_ln: anything else is not there yet
 qk_layernorm true false: anything else is not there yet
-window_size [4096,0] null: anything else is not there yet
+window_size wide null, or a number of tokens
 KEYS
 for keys in 'vocab_size: 64' 'position_embedding_type: learned_absolute'; do
     yaml "$keys" 'bias: False'

@@ -12,6 +12,7 @@
 #include "nn/nn_fields.h"
 #include "nn/program.h"
 #include "parallel/stage_prove.h"
+#include "schedule/trace.h"
 #include "shared_options.h"
 #include "train.h"
 #include "tune.h"
@@ -35,17 +36,67 @@ static lap_train_form_t form = {
 
 /* ---- memory ---- */
 
-enum { ACTIVATIONS, PARAMETERS, SCRATCH, SYMMETRIC, OPTIMIZER, DATA, BUCKETS, PARTS };
+/*
+ * What a rank on CPUs has resident, whatever it trains, as measured: the code of lap, libc and OpenBLAS; and buffers of
+ * GEMMs, OpenBLAS's own with float32, and with other types half of these and the tiles that are converted.
+ */
+#define CODE_BYTES ((size_t)5400000)
+#define FLOAT_GEMM_BYTES ((size_t)2700000)
+#define OTHER_GEMM_BYTES ((size_t)4400000)
+
+enum {
+    ACTIVATIONS,
+    PARAMETERS,
+    SCRATCH,
+    SYMMETRIC,
+    OPTIMIZER,
+    DATA,
+    BUCKETS,
+    PROGRAMS,
+    TRACES,
+    PROCESS,
+    PARTS
+};
 
 static const char *const part_names[PARTS] = {
     [ACTIVATIONS] = "activations",          [PARAMETERS] = "parameters and gradients",
     [SCRATCH] = "scratch of operators",     [SYMMETRIC] = "symmetric buffer",
     [OPTIMIZER] = "state of the optimizer", [DATA] = "x, target, y and dx",
-    [BUCKETS] = "buckets of gradients",
+    [BUCKETS] = "buckets of gradients",     [PROGRAMS] = "programs",
+    [TRACES] = "traces of a step",          [PROCESS] = "code, buffers of GEMMs",
 };
 
-static size_t part_bytes(const lap_train_t *train, const lap_nn_proof_t *proof, int part)
+/* The most ranks that tell one another what they did. */
+static size_t largest_group(const lap_train_t *train)
 {
+    const int sharers = train->grid.cp * train->grid.dp;
+    return (size_t)(train->grid.tp > sharers ? train->grid.tp : sharers);
+}
+
+/*
+ * A timeline of this rank and all micro-batches, in twice the room at most, and traces of its calls. And what the ranks of a group tell one
+ * another: these calls and all that each computes, its own and that of all.
+ */
+static size_t trace_bytes(const lap_train_t *train, const lap_nn_proof_t *proof)
+{
+    const size_t passes = train->grid.pp > 1 ? 1 : (size_t)train->micro; /* of the program */
+    const size_t shared = proof->shared_records;
+    const size_t told = shared > 0 ? shared + proof->records : 0;
+    return (2 * passes * proof->records + shared + (1 + largest_group(train)) * told) *
+           sizeof(lap_trace_record_t);
+}
+
+static size_t process_bytes(const lap_train_t *train)
+{
+    const bool floats = train->desc.dtype == LAP_FLOAT32 && !train->desc.fp8;
+    return CODE_BYTES + (floats ? FLOAT_GEMM_BYTES : OTHER_GEMM_BYTES);
+}
+
+/* Where the device has memory of its own, what lies in the host's is none of it. */
+static size_t part_bytes(const lap_train_t *train, const lap_target_t *target,
+                         const lap_nn_proof_t *proof, int part)
+{
+    const size_t host = target->device.own_memory ? 0 : 1;
     const size_t micro = (size_t)train->micro;
     const size_t moments = train->optimizer.kind == LAP_ADAMW ? 2 : 1; /* of a pipeline */
     const size_t bytes[PARTS] = {
@@ -58,15 +109,19 @@ static size_t part_bytes(const lap_train_t *train, const lap_nn_proof_t *proof, 
         /* each micro-batch has an x and a target */
         [DATA] = micro * proof->given_bytes + proof->made_bytes,
         [BUCKETS] = proof->bucket_bytes,
+        [PROGRAMS] = host * proof->program_bytes,
+        [TRACES] = host * trace_bytes(train, proof),
+        [PROCESS] = host * process_bytes(train),
     };
     return bytes[part];
 }
 
-static size_t all_bytes(const lap_train_t *train, const lap_nn_proof_t *proof)
+static size_t all_bytes(const lap_train_t *train, const lap_target_t *target,
+                        const lap_nn_proof_t *proof)
 {
     size_t sum = 0;
     for (int i = 0; i < PARTS; i++)
-        sum += part_bytes(train, proof, i);
+        sum += part_bytes(train, target, proof, i);
     return sum;
 }
 
@@ -129,7 +184,8 @@ static lap_status_t prove(const lap_train_t *train, const lap_nn_desc_t *desc,
     const lap_nn_linking_t how = {.target = target,
                                   .replication = replication_of(train),
                                   .optimizer = &train->optimizer,
-                                  .separate_step = !lap_train_steps(train, false)};
+                                  .separate_step = !lap_train_steps(train, false),
+                                  .accumulates = train->micro > 1};
     lap_nn_plan_t plan;
     lap_nn_desc_t proved = *desc;
     if (desc->shards > 1)
@@ -172,10 +228,10 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
     if (proof->launches < proof->fragments)
         printf("a pass that is repeated: %zu launch%s of graphs\n", proof->launches,
                proof->launches > 1 ? "es" : "");
-    printf("memory per rank: %zu bytes\n", all_bytes(train, proof));
+    printf("memory per rank: %zu bytes\n", all_bytes(train, target, proof));
     for (int i = 0; i < PARTS; i++)
-        if (i != BUCKETS || train->grid.dp > 1)
-            printf("  %-26s %14zu\n", part_names[i], part_bytes(train, proof, i));
+        if ((i != BUCKETS || train->grid.dp > 1) && (i < PROGRAMS || !target->device.own_memory))
+            printf("  %-26s %14zu\n", part_names[i], part_bytes(train, target, proof, i));
     if (proved_replicas(train) < train->grid.dp)
         printf("replicas: %d of %d are part of the proof\n", proved_replicas(train),
                train->grid.dp);
@@ -195,11 +251,12 @@ static void print_json(const lap_train_t *train, const lap_target_t *target,
     static const char *const keys[PARTS] = {
         [ACTIVATIONS] = "activation", [PARAMETERS] = "parameter", [SCRATCH] = "scratch",
         [SYMMETRIC] = "symmetric",    [OPTIMIZER] = "optimizer",  [DATA] = "data",
-        [BUCKETS] = "bucket",
+        [BUCKETS] = "bucket",         [PROGRAMS] = "program",     [TRACES] = "trace",
+        [PROCESS] = "process",
     };
     for (int i = 0; i < PARTS; i++)
-        printf(",\"%s_bytes\":%zu", keys[i], part_bytes(train, proof, i));
-    printf(",\"bytes\":%zu", all_bytes(train, proof));
+        printf(",\"%s_bytes\":%zu", keys[i], part_bytes(train, target, proof, i));
+    printf(",\"bytes\":%zu", all_bytes(train, target, proof));
     printf(",\"seconds\":%.3f", seconds);
     lap_about_json(train->device);
     printf("}\n");

@@ -85,10 +85,10 @@ void lap_show_train_json(const lap_show_train_t *show)
                show->call_s * 1e3);
     printf(",\"memory\":{\"activation_bytes\":%zu,\"parameter_bytes\":%zu,\"scratch_bytes\":%zu,"
            "\"symmetric_bytes\":%zu,\"optimizer_bytes\":%zu,\"bucket_bytes\":%zu,"
-           "\"most_live_bytes\":%zu,\"most_live_at\":%u},\"lifetimes\":[",
+           "\"program_bytes\":%zu,\"most_live_bytes\":%zu,\"most_live_at\":%u},\"lifetimes\":[",
            show->list->bytes[LAP_NN_PRIVATE], show->list->bytes[LAP_NN_LASTING], sums.scratch_bytes,
-           sums.symmetric_bytes, sums.state_bytes, sums.bucket_bytes, show->most_alive,
-           (unsigned)show->most_at);
+           sums.symmetric_bytes, sums.state_bytes, sums.bucket_bytes, sums.program_bytes,
+           show->most_alive, (unsigned)show->most_at);
     for (size_t i = 0; i < show->nlifetimes; i++) {
         const lap_lifetime_t *life = &show->lifetimes[i];
         printf("%s{\"region\":", i ? "," : "");

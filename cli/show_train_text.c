@@ -124,6 +124,7 @@ static void print_memory(const lap_show_train_t *show)
     printf("  symmetric buffer          %12zu\n", sums.symmetric_bytes);
     if (show->train->grid.dp > 1)
         printf("  buckets of gradients      %12zu\n", sums.bucket_bytes);
+    printf("  this program, of the host %12zu\n", sums.program_bytes);
     printf("\n  %-28s  %12s  %12s  %s\n", "activation", "bytes", "offset", "fragments");
     for (size_t i = 0; i < show->nlifetimes && (show->steps || shown < FEW_REGIONS); i++, shown++)
         print_lifetime(show, &show->lifetimes[i]);

@@ -22,6 +22,8 @@ typedef struct lap_device_facts {
     bool graphs;
     /* The raises of a call are counted where streams run, by a step of the call. */
     bool counts_signals;
+    /* Matrices lie in memory of its own, and not in that of the host, where programs lie. */
+    bool own_memory;
 } lap_device_facts_t;
 
 #define LAP_HOST_FACTS                                                                             \

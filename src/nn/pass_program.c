@@ -174,11 +174,20 @@ void lap_nn_free_part(lap_nn_t *nn, int part)
             free_pass(&nn->passes.cache[i]);
 }
 
+/* Whether replicas put another program in the place of one, at least where steps have one micro-batch. */
+static bool is_replaced(const lap_nn_pass_t *pass, const lap_nn_background_t *background)
+{
+    const bool alone = !pass->is_in_flight && !pass->mode.replicas;
+    return alone && background &&
+           ((background->overlap && pass->parts == 1u << LAP_NN_BACKWARD) ||
+            (background->ahead && pass->parts == 1u << LAP_NN_FORWARD));
+}
+
 /* Programs with buckets know them by what was given. */
 void lap_nn_set_background(lap_nn_t *nn, const lap_nn_background_t *background)
 {
     for (int i = 0; i < LAP_NN_PASSES; i++)
-        if (nn->passes.cache[i].mode.replicas)
+        if (nn->passes.cache[i].mode.replicas || is_replaced(&nn->passes.cache[i], background))
             free_pass(&nn->passes.cache[i]);
     nn->background = background;
     nn->backgrounds++;

@@ -8,7 +8,9 @@
 #include "core/status.h"
 #include "nn/context.h"
 #include "nn/program.h"
+#include "overlap/op.h"
 #include "overlap/overlap.h"
+#include "schedule/execute.h"
 #include "schedule/lower.h"
 #include "schedule/segments.h"
 #include "util/alloc.h"
@@ -255,6 +257,15 @@ static size_t count_segments(const lap_linked_t *linked, size_t fragments)
     return count + steps + gathers;
 }
 
+/* What layers keep of a list besides its programs: with its operators, and the tasks of a step in flight. */
+static size_t list_bytes(const lap_nn_list_t *list, size_t steps)
+{
+    return list->regions_room * sizeof(*list->regions) +
+           list->entries_room * sizeof(*list->entries) + list->steps_room * sizeof(*list->steps) +
+           list->nregions * sizeof(lap_tensor_t) +
+           list->nsteps * (sizeof(lap_op_t) + sizeof(lap_trace_t)) + steps * LAP_STREAM_ARG_BYTES;
+}
+
 lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
 {
     lap_nn_proof_t most = {.steps = 0};
@@ -275,6 +286,10 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
             graphs = graphs && (kernel || schedule->graph);
             own.steps += schedule->nsteps;
             own.links += linked->fragments[f].nlinks;
+            own.program_bytes += lap_exec_fragment_bytes(&linked->fragments[f]);
+            own.records += lap_schedule_records(schedule);
+            own.shared_records +=
+                kernel || schedule->size == 1 ? 0 : lap_schedule_records(schedule);
             if (linked->fragments[f].origin < list->nentries) {
                 size_t *room =
                     &scratch[list->entries[linked->fragments[f].origin].index % LAP_NN_SCRATCHES];
@@ -301,6 +316,10 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         most.launches = larger(most.launches, own.launches);
         most.steps = larger(most.steps, own.steps);
         most.links = larger(most.links, own.links);
+        most.program_bytes =
+            larger(most.program_bytes, own.program_bytes + list_bytes(list, own.steps));
+        most.records = larger(most.records, own.records);
+        most.shared_records = larger(most.shared_records, own.shared_records);
         most.private_bytes = larger(most.private_bytes, list->bytes[LAP_NN_PRIVATE]);
         most.lasting_bytes = larger(most.lasting_bytes, list->bytes[LAP_NN_LASTING]);
         for (unsigned i = 0; i < LAP_NN_SCRATCHES; i++)
@@ -356,9 +375,38 @@ lap_status_t lap_nn_programs_prove(const lap_nn_programs_t *programs, const lap_
     return lap_linked_check(programs->list, programs->size, target->device.shares_queues);
 }
 
+/*
+ * Whether layers keep a fragment of the first pass, or of one that adds to gradients, besides that of the pass that is
+ * counted: delayed scaling has other forwards there, and another first backward; steps are alike.
+ */
+static bool is_kept(const lap_nn_list_t *list, const lap_nn_linking_t *linking,
+                    const lap_fragment_t *fragment)
+{
+    const bool delayed = list->plan.desc.fp8 == LAP_FP8_DELAYED;
+    const bool forward = fragment->origin < list->parts[LAP_NN_BACKWARD];
+    if (fragment->phase >= LAP_NN_PHASE_STEP)
+        return false;
+    return linking->first ? delayed : linking->accumulates && (delayed || !forward);
+}
+
+static size_t kept_bytes(const lap_nn_programs_t *programs, const lap_nn_linking_t *linking)
+{
+    size_t most = 0;
+    for (int rank = 0; rank < programs->size; rank++) {
+        const lap_linked_t *linked = &programs->programs[rank];
+        size_t bytes = 0;
+        for (uint32_t f = 0; f < linked->nfragments; f++)
+            if (is_kept(&programs->lists[rank], linking, &linked->fragments[f]))
+                bytes += lap_exec_fragment_bytes(&linked->fragments[f]);
+        most = larger(most, bytes);
+    }
+    return most;
+}
+
 lap_status_t lap_nn_prove_linking(const lap_nn_plan_t *plan, const lap_nn_linking_t *how,
                                   lap_nn_proof_t *proof_p)
 {
+    size_t kept = 0;
     lap_status_t status = LAP_OK;
     for (int i = 0; i < 3 && status == LAP_OK; i++) {
         const bool sets = i == 1;
@@ -372,8 +420,12 @@ lap_status_t lap_nn_prove_linking(const lap_nn_plan_t *plan, const lap_nn_linkin
             status = lap_nn_programs_prove(&programs, how->target);
         if (status == LAP_OK && sets)
             *proof_p = lap_nn_programs_count(&programs);
+        else if (status == LAP_OK)
+            kept += kept_bytes(&programs, &linking);
         lap_nn_programs_clear(&programs);
     }
+    if (status == LAP_OK)
+        proof_p->program_bytes += kept;
     return status;
 }
 

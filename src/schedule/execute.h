@@ -39,6 +39,9 @@ lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_run
                              lap_exec_kernel_t kernel, void *context, lap_exec_t **exec_p);
 void lap_exec_destroy(lap_exec_t *exec);
 
+/* The bytes of the host's memory that a fragment of a linked program takes when that is ready, without events. */
+size_t lap_exec_fragment_bytes(const lap_fragment_t *fragment);
+
 uint32_t lap_exec_nfragments(const lap_exec_t *exec);
 const lap_exec_fragment_t *lap_exec_fragment(const lap_exec_t *exec, uint32_t fragment);
 lap_runnable_t *lap_exec_runnable(lap_exec_t *exec, uint32_t fragment);

@@ -151,12 +151,30 @@ const lap_schedule_t *lap_runnable_schedule(const lap_runnable_t *runnable)
 /* A GEMM step has a record per block, what only counts has none, every other step one. */
 size_t lap_runnable_records(const lap_runnable_t *runnable)
 {
+    return lap_schedule_records(&runnable->schedule);
+}
+
+size_t lap_schedule_records(const lap_schedule_t *schedule)
+{
     size_t count = 0;
-    for (uint32_t i = 0; i < runnable->schedule.nsteps; i++) {
-        const lap_step_t *step = &runnable->schedule.steps[i];
+    for (uint32_t i = 0; i < schedule->nsteps; i++) {
+        const lap_step_t *step = &schedule->steps[i];
         count += step->kind == LAP_STEP_GEMM ? step->count : step->kind != LAP_STEP_CONSUME;
     }
     return count;
+}
+
+/* As lap_runnable_create has it. */
+size_t lap_runnable_bytes(const lap_schedule_t *schedule)
+{
+    const lap_runnable_t *of = NULL; /* for the sizes of what it points to */
+    const size_t step = sizeof(*of->gemms) + sizeof(*of->reasons) + sizeof(*of->events) +
+                        sizeof(*of->finishes) + sizeof(lap_step_t);
+    const size_t block = sizeof(*of->blocks) + sizeof(*of->raises) + sizeof(lap_block_t);
+    const size_t range = sizeof(*of->sources) + sizeof(*of->source_strides) + sizeof(lap_range_t);
+    return sizeof(*of) + schedule->nsteps * step + schedule->nblocks * block +
+           schedule->nranges * range + schedule->nsignals * sizeof(*schedule->raised) +
+           lap_schedule_records(schedule) * sizeof(*of->records);
 }
 
 /*

@@ -158,8 +158,12 @@ const lap_schedule_t *lap_runnable_schedule(const lap_runnable_t *runnable);
 /* The number of its latest call among those of the group; 0: it is not counted. */
 uint64_t lap_runnable_number(const lap_runnable_t *runnable);
 
-/* The records that a trace of one call of the runnable needs. */
+/* The records that a trace of one call of the runnable, or of a schedule, needs. */
 size_t lap_runnable_records(const lap_runnable_t *runnable);
+size_t lap_schedule_records(const lap_schedule_t *schedule);
+
+/* The bytes of the host's memory that the runnable of a schedule takes, without events. */
+size_t lap_runnable_bytes(const lap_schedule_t *schedule);
 
 /*
  * Where a place starts, and the bytes from row to row: in the packed matrix of the schedule and in

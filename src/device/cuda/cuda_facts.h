@@ -7,7 +7,8 @@
 
 #define LAP_CUDA_FACTS                                                                             \
     {                                                                                              \
-        .shares_queues = true, .lanes = true, .graphs = true, .counts_signals = true               \
+        .shares_queues = true, .lanes = true, .graphs = true, .counts_signals = true,              \
+        .own_memory = true                                                                         \
     }
 
 /* The most hardware queues that CUDA knows to be asked for, by CUDA_DEVICE_MAX_CONNECTIONS. */

@@ -402,6 +402,8 @@ static void settle(config_t *config)
     const char *style = find_given(config, "lr-decay-style");
     if (config->positions_of_seq && seq)
         give_later(config, "max_position_embeddings", seq);
+    if (!config->model && find_given(config, "max-positions"))
+        config->model = "gpt"; /* NeMo's positions are learned unless a file says otherwise */
     if (config->constant_steps == 0)
         return;
     if (!iters || !style || strcmp(style, "cosine") != 0) {

@@ -180,6 +180,9 @@ sed 's/max_position_embeddings:.*/max_position_embeddings: 24/' nemo.yaml >more.
 rm -rf run
 lap train --config more.yaml --save run
 is '... and more of them' "$status $(positions)" '0 24'
+sed '/vocab_size/d' nemo.yaml >positions.yaml
+lap train --config positions.yaml --json
+has '... and they alone make it a model, as in files of NeMo whose vocabulary is that of a tokenizer' "$status $out" '0 ' '"model":"gpt"'
 
 # Megatron's own files have the settings of training outside of sections.
 cat >flat.yaml <<'YAML'

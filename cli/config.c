@@ -21,6 +21,7 @@ enum { ROWS = sizeof(rows) / sizeof(rows[0]), ARGUMENTS = 2 * ROWS, ARGUMENT = 3
 typedef struct config {
     const char *path;
     size_t lines[ROWS]; /* 0: not there */
+    char values[ROWS][LAP_YAML_VALUE];
     char arguments[ARGUMENTS][ARGUMENT];
     const row_t *from[ARGUMENTS]; /* which of the rows each comes from */
     size_t count;
@@ -314,10 +315,12 @@ static void add_unused(config_t *config, const char *path)
              used && !config->cut ? ", " : "", config->cut ? more : path);
 }
 
-/* Whether the arguments of a row from `first` on are those that the row had before. */
-static bool is_again(const config_t *config, const row_t *row, size_t first)
+/* Whether the arguments of a row from `first` on are those that the row had before; without arguments, its value. */
+static bool is_again(const config_t *config, const row_t *row, size_t first, const char *value)
 {
     size_t had = 0, same = 0;
+    if (row->kind == HOLD || row->kind == BIAS || row->kind == WINDOW)
+        return strcasecmp(config->values[row - rows], value) == 0;
     for (size_t i = 0; i < first; i++) {
         had += config->from[i] == row;
         for (size_t j = first; j < config->count; j++)
@@ -357,7 +360,7 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
     LAP_TRY(take_value(config, entry, row));
     for (size_t i = before; i < config->count; i++)
         config->from[i] = row;
-    if (*line != 0 && !is_again(config, row, before))
+    if (*line != 0 && !is_again(config, row, before, entry->value))
         return lap_error(LAP_ERR_INVALID,
                          "%s:%zu: %s is there twice, first in line %zu with another value",
                          config->path, entry->line, entry->key, *line);
@@ -366,6 +369,7 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
         return LAP_OK;
     }
     *line = entry->line;
+    snprintf(config->values[row - rows], LAP_YAML_VALUE, "%s", entry->value);
     if (config->count > before && strstr("vocab positions tied", row->option ? row->option : "?"))
         config->model = config->model ? config->model : "gpt";
     if (config->count > before && strcmp(config->arguments[before], "--positions=rope") == 0)

@@ -4,6 +4,7 @@
  * and exposed, and a ratio of communication becomes a link. A row of GEMMs, or of gradients, adds up its calls;
  * kinds, messages and all of them are unions, see train_times.c. Why ranks stood still is in train_causes.c.
  */
+#include <math.h>
 #include <string.h>
 
 #include "core/status.h"
@@ -324,16 +325,23 @@ static lap_status_t try_step(lap_train_model_t *model, int index, double figures
 /*
  * The bytes that GEMMs have sent and the seconds that they took; where no GEMM communicates, and in a pipeline, those of
  * the whole step. The first iteration warms up; of the others the quickest counts: other programs took turns with
- * the rest.
+ * the rest. Of short ones there are more, since fewer of them are spared; all ranks know how many by the second.
  */
 static lap_status_t try_out(lap_train_model_t *model, double figures[2])
 {
-    enum { TRIALS = 4 };
-    for (int i = 0; i < TRIALS; i++) {
+    enum { FEW = 4, MANY = 20 };
+    const double patience_s = 0.3;
+    int trials = FEW;
+    for (int i = 0; i < trials; i++) {
         double own[2] = {0};
         LAP_TRY(try_step(model, i, own));
         if (i <= 1 || own[1] < figures[1])
             memcpy(figures, own, sizeof(own));
+        double seconds = own[1];
+        if (i == 1)
+            LAP_TRY(lap_group_mean(model->groups.world, &seconds, 1));
+        if (i == 1)
+            trials = (int)fmin(MANY, fmax(FEW, patience_s / fmax(seconds, 1e-9)));
     }
     return lap_group_mean(model->groups.world, figures, 2);
 }

@@ -330,6 +330,30 @@ static bool is_again(const config_t *config, const row_t *row, size_t first, con
     return had == config->count - first && same == had;
 }
 
+/*
+ * Keys that say the same of the activation must not contradict one another: gelu with a gate is none that layers have.
+ * Of other options one key may refine or replace another.
+ */
+static lap_status_t check_others(const config_t *config, const lap_yaml_entry_t *entry,
+                                 const row_t *row, size_t first)
+{
+    static const char option[] = "activation";
+    if (first == config->count || !row->option || strcmp(row->option, option) != 0)
+        return LAP_OK;
+    for (size_t i = 0; i < first; i++) {
+        const row_t *other = config->from[i];
+        if (other != row && other->option && strcmp(other->option, option) == 0 &&
+            strcmp(config->arguments[i], config->arguments[first]) != 0)
+            return lap_error(
+                LAP_ERR_INVALID,
+                "%s:%zu: %s is '%s', and %s in line %zu is '%s', expected one activation: "
+                "gelu without a gate, or swiglu",
+                config->path, entry->line, entry->key, entry->value, other->key,
+                config->lines[other - rows], config->values[other - rows]);
+    }
+    return LAP_OK;
+}
+
 static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
 {
     config_t *config = context;
@@ -360,6 +384,7 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
     LAP_TRY(take_value(config, entry, row));
     for (size_t i = before; i < config->count; i++)
         config->from[i] = row;
+    LAP_TRY(check_others(config, entry, row, before));
     if (*line != 0 && !is_again(config, row, before, entry->value))
         return lap_error(LAP_ERR_INVALID,
                          "%s:%zu: %s is there twice, first in line %zu with another value",

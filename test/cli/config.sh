@@ -281,6 +281,20 @@ for keys in 'vocab_size: 64' 'position_embedding_type: learned_absolute'; do
     yaml "$keys" 'bias: False'
     has "$keys without biases is refused" "$status $err" '2 ' 'bad.yaml:2: bias is false, expected true: models like GPT have biases'
 done
+yaml 'activation_func: gelu' 'gated_linear_unit: true'
+has 'a gate before another activation than that of swiglu is refused' "$status $err" '2 ' \
+    "bad.yaml:2: gated_linear_unit is 'true', and activation_func in line 1 is 'gelu', expected one activation"
+printf '%s\n' 'vocab_size: 64' 'hidden_size: 32' 'num_attention_heads: 4' 'num_layers: 1' 'seq_length: 8' 'ffn_hidden_size: 48' >gate.yaml
+parameters() {
+    lap check train "$@" --tp 1 --json
+    grep -o '"parameter_bytes":[0-9]*' "$work/out"
+}
+gated=$(parameters --config gate.yaml --activation swiglu)
+is 'a gate has weights' "$((${gated#*:} > $(parameters --config gate.yaml | cut -d : -f 2)))" 1
+for gate in 'gated_linear_unit: true' 'activation_func: silu' 'activation: fast-swiglu'; do
+    printf '%s\n' "$gate" | cat gate.yaml - >gated.yaml
+    is "$gate is swiglu" "$(parameters --config gated.yaml)" "$gated"
+done
 yaml 'position_embedding_type: rope' 'add_bias_linear: true'
 has 'rotary positions with biases, too' "$status $err" '2 ' 'bad.yaml:2: add_bias_linear is true, expected false'
 yaml 'position_embedding_type: rope' 'bias: false' 'qkv_bias: true'

@@ -306,7 +306,7 @@ static void test_programs(void)
     event_s = 0;
     call_s = 3;
     const double called = play(true, 0, spans);
-    tap_ok(called == 14 && simulated.call == 3 && spans[1].end == 11,
+    tap_ok(called == 14 && simulated.foreground == 14 && simulated.call == 3 && spans[1].end == 11,
            "a call begins and ends in no fragment: %g s, of which %g", called, simulated.call);
     call_s = 0;
     const lap_step_cost_t measured = {3, 0.5}, unknown = {-1, 1};

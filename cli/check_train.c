@@ -74,8 +74,8 @@ static size_t largest_group(const lap_train_t *train)
 }
 
 /*
- * A timeline of this rank and all micro-batches, in twice the room at most, and traces of its calls. And what the ranks of a group tell one
- * another: these calls and all that each computes, its own and that of all.
+ * A timeline of this rank and all micro-batches, in twice the room at most, and traces of its calls. And what the
+ * ranks of a group tell one another: these calls and all that each computes, its own and that of all.
  */
 static size_t trace_bytes(const lap_train_t *train, const lap_nn_proof_t *proof)
 {

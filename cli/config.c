@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Settings of NeMo and Megatron: each key that concerns us is a row (config_rows.h), which says which option it is and what its value may be.
- * Values are looked at here, so that a wrong one has its line; what they mean together the options say.
+ * Settings of NeMo and Megatron: each key that concerns us is a row (config_rows.h), which says which option it is and
+ * what its value may be. Values are looked at here, so that a wrong one has its line; what they mean together the options
+ * say.
  */
 #include "config.h"
 

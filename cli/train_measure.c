@@ -337,11 +337,11 @@ static lap_status_t try_out(lap_train_model_t *model, double figures[2])
         LAP_TRY(try_step(model, i, own));
         if (i <= 1 || own[1] < figures[1])
             memcpy(figures, own, sizeof(own));
-        double seconds = own[1];
-        if (i == 1)
+        if (i == 1) {
+            double seconds = own[1];
             LAP_TRY(lap_group_mean(model->groups.world, &seconds, 1));
-        if (i == 1)
             trials = (int)fmin(MANY, fmax(FEW, patience_s / fmax(seconds, 1e-9)));
+        }
     }
     return lap_group_mean(model->groups.world, figures, 2);
 }

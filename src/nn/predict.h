@@ -14,9 +14,8 @@ typedef struct lap_nn_prediction {
      * a step waits for it.
      */
     double seconds[2][2];
-    double
-        call_s; /* of all of these, what beginning and ending a pass takes: no fragment has it. Only on rank 0 */
-    bool step; /* given: [][1] ends with the step of the optimizer that the layers have */
+    double call_s; /* of each, to begin and end the pass: no fragment has it. Only on rank 0 */
+    bool step;     /* given: [][1] ends with the step of the optimizer that the layers have */
     /*
      * Given by the caller, NULL: not asked for. `spans` gets when `rank` runs each fragment of a pass;
      * `timeline` gets what all ranks do. Only rank 0 of the group writes them. The pass is [0][0], or with

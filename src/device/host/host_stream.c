@@ -2,8 +2,8 @@
 /*
  * Streams of a host: a worker thread and a ring of tasks that grows when it is full and never
  * shrinks. A task takes as many cells of the ring as its argument needs: a program has thousands of
- * tasks in flight, and most have two words. Pushing never waits for the worker; otherwise ranks whose streams wait for one another
- * could stop each other's issuing thread.
+ * tasks in flight, and most have two words. Pushing never waits for the worker; otherwise ranks whose
+ * streams wait for one another could stop each other's issuing thread.
  */
 #include <assert.h>
 #include <errno.h>

@@ -25,11 +25,17 @@
 #define ROUND_S 1e-3  /* of about so many seconds */
 #define ROUNDS_LEAST 5
 #define ROUNDS_MOST 15
-#define TIME_S 40e-3 /* about what one candidate may take, beyond the least rounds, */
-#define HOST_S 10e-3 /* and on a host */
-#define HOPELESS 1.2 /* over the best: not tried again */
-#define NOISE 0.005  /* by how much overlap must beat serial, */
-#define NOISE_S 1e-6 /* and by so many seconds besides */
+#define TIME_S 40e-3   /* about what one candidate may take, beyond the least rounds, */
+#define HOST_S 10e-3   /* and on a host */
+#define HOPELESS 1.2   /* over the best: not tried again */
+#define LONG_S 1e-3    /* who takes so long for a call on a GPU has a final: */
+#define FINALISTS 4    /* the best, */
+#define CLOSE 1.04     /* as far as they take at most so many times the time of the very best, */
+#define SETTLE_S 50e-3 /* run alone until the clock is theirs, */
+#define FINAL_S 100e-3 /* and are timed for so long, */
+#define FINAL_ROUNDS 3 /* so many times */
+#define NOISE 0.005    /* by how much overlap must beat serial, */
+#define NOISE_S 1e-6   /* and by so many seconds besides */
 
 struct lap_trial {
     lap_group_t *group;
@@ -212,6 +218,67 @@ static size_t list_alive(const field_t *field, double best, size_t *alive)
     return count;
 }
 
+/* The fastest that is not in the list yet; field->count: there is none. */
+static size_t find_next(const field_t *field, const size_t *list, size_t count)
+{
+    size_t next = field->count;
+    for (size_t i = 0; i < field->count; i++) {
+        bool listed = !field->ops[i];
+        for (size_t j = 0; j < count; j++)
+            listed = listed || list[j] == i;
+        if (!listed && (next == field->count || seconds_of(field, i) < seconds_of(field, next)))
+            next = i;
+    }
+    return next;
+}
+
+/* The fastest, the very fastest first, as far as they are close to it; returns how many. */
+static size_t list_finalists(const field_t *field, size_t *finalists)
+{
+    size_t count = 0;
+    for (; count < FINALISTS; count++) {
+        const size_t next = find_next(field, finalists, count);
+        if (next == field->count ||
+            (count > 0 && seconds_of(field, next) > CLOSE * seconds_of(field, finalists[0])))
+            break;
+        finalists[count] = next;
+    }
+    return count;
+}
+
+/*
+ * In turns of some milliseconds all have the clock that their mean power leaves; who takes more
+ * than that is slower when it runs alone, as for most of a training step, and who takes less is
+ * faster. So the best run again, each for so long that the clock is its own. What is known of the
+ * others changes by as much as it did for the very best of the turns: none of them becomes the best.
+ */
+static lap_status_t run_final(lap_trial_t *trial, field_t *field)
+{
+    size_t finalists[FINALISTS];
+    const size_t count = list_finalists(field, finalists);
+    const double best = seconds_of(field, finalists[0]);
+    const int settling = (int)ceil(SETTLE_S / best), calls = (int)ceil(FINAL_S / best);
+    double final[FINALISTS][FINAL_ROUNDS];
+    if (count < 2)
+        return LAP_OK;
+    for (int round = 0; round < FINAL_ROUNDS; round++)
+        for (size_t place = 0; place < count; place++) {
+            const size_t turn = lap_turn((size_t)round, place, count);
+            double seconds;
+            LAP_TRY(make_calls(trial, field->ops[finalists[turn]], settling));
+            LAP_TRY(time_round(trial, field->ops[finalists[turn]], calls, &seconds));
+            lap_sorted_add(final[turn], round, seconds);
+        }
+    for (size_t i = 0; i < field->count; i++)
+        for (int round = 0; round < field->rounds[i]; round++)
+            field->seconds[i][round] *= final[0][FINAL_ROUNDS / 2] / best;
+    for (size_t i = 0; i < count; i++) {
+        field->rounds[finalists[i]] = FINAL_ROUNDS;
+        memcpy(field->seconds[finalists[i]], final[i], sizeof(final[i]));
+    }
+    return LAP_OK;
+}
+
 /*
  * All take turns, so that what disturbs one disturbs all; those that are far slower are dropped. How
  * many calls and rounds there are follows from serial, the first.
@@ -236,7 +303,7 @@ static lap_status_t run_field(lap_trial_t *trial, field_t *field)
             best = fmin(best, seconds_of(field, i));
         }
     }
-    return LAP_OK;
+    return in_order && best >= LONG_S ? run_final(trial, field) : LAP_OK;
 }
 
 void lap_trial_pick(lap_forecast_t *forecast)

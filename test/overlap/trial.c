@@ -9,12 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <lap/lap_cuda.h>
+
 #include "core/world.h"
 #include "overlap/op.h"
 #include "overlap/trial.h"
 #include "tap.h"
 
 #define US 1e-6
+#define SETTLED_S 40e-3
 
 enum { RANKS = 2, ROUNDS = 16, ALL = LAP_AUTO_CANDIDATES };
 
@@ -23,6 +26,7 @@ typedef struct pace {
     double
         seconds[ROUNDS]; /* of a call in each round, the last for those after it; first: warm up */
     double slower;       /* times as long on rank 1; 0: as long */
+    double settled;      /* times as long after SETTLED_S of nothing else; 0: as long */
 } pace_t;
 
 /* One rank's, with its clock; NULL: the clock is that of the machine. */
@@ -32,7 +36,7 @@ typedef struct script {
     int rank;
     int rounds[ALL]; /* that each has made */
     uint64_t now_ns;
-    int calls; /* of the present round */
+    double alone_s; /* for how long there was no other candidate */
     lap_op_t *last;
     size_t present, before; /* candidates: of this round and of the one before */
     size_t hot;             /* who follows this one takes a fifth longer; 0: none is */
@@ -50,6 +54,9 @@ lap_status_t __real_lap_group_barrier(lap_group_t *group);
 lap_status_t __wrap_lap_group_barrier(lap_group_t *group);
 lap_status_t __wrap_lap_op_create(lap_group_t *group, const lap_op_desc_t *desc, lap_op_t **op_p);
 lap_status_t __wrap_lap_op_run(lap_op_t *op, const lap_op_args_t *args);
+lap_status_t __wrap_lap_op_enqueue(lap_op_t *op, const lap_op_args_t *args,
+                                   struct CUstream_st *stream);
+lap_status_t __wrap_lap_world_synchronize(lap_world_t *world, struct CUstream_st *stream);
 void __wrap_lap_op_destroy(lap_op_t *op);
 lap_status_t __wrap_lap_schedule_simulate(const lap_schedule_t *const *schedules, int size,
                                           const lap_cost_t *cost, double *seconds_p);
@@ -112,6 +119,8 @@ lap_status_t __wrap_lap_op_run(lap_op_t *op, const lap_op_args_t *args)
     const size_t i = index_of(op);
     const pace_t *pace = &script->paces[i];
     (void)args;
+    if (script->present != i)
+        script->alone_s = 0;
     if (script->last != op) {
         script->rounds[i]++;
         script->before = script->present;
@@ -123,7 +132,24 @@ lap_status_t __wrap_lap_op_run(lap_op_t *op, const lap_op_args_t *args)
         round--;
     const double slower = script->rank == 1 && pace->slower > 0 ? pace->slower : 1;
     const double warm = script->hot > 0 && script->before == script->hot ? 1.2 : 1;
-    script->now_ns += (uint64_t)(pace->seconds[round] * slower * warm * 1e9);
+    const double settled = pace->settled > 0 && script->alone_s >= SETTLED_S ? pace->settled : 1;
+    const double seconds = pace->seconds[round] * slower * warm * settled;
+    script->alone_s += seconds;
+    script->now_ns += (uint64_t)(seconds * 1e9);
+    return LAP_OK;
+}
+
+lap_status_t __wrap_lap_op_enqueue(lap_op_t *op, const lap_op_args_t *args,
+                                   struct CUstream_st *stream)
+{
+    (void)stream;
+    return __wrap_lap_op_run(op, args);
+}
+
+lap_status_t __wrap_lap_world_synchronize(lap_world_t *world, struct CUstream_st *stream)
+{
+    (void)world;
+    (void)stream;
     return LAP_OK;
 }
 
@@ -167,12 +193,12 @@ static lap_op_desc_t describe(void)
     return desc;
 }
 
-/* All take 3 ms but serial, the first, and those that the caller names. */
+/* All take three times as long as serial, the first, but those that the caller names. */
 static void set_paces(pace_t *paces, double serial)
 {
     memset(paces, 0, ALL * sizeof(*paces));
     for (int i = 0; i < ALL; i++)
-        paces[i].seconds[0] = 3000 * US;
+        paces[i].seconds[0] = 3 * serial;
     paces[0].seconds[0] = serial;
 }
 
@@ -290,6 +316,70 @@ static void test_turns(lap_world_t *world)
                lap_world_rank(world), forecast.candidates[forecast.picked].label,
                forecast.candidates[next].label, forecast.candidates[hot].label);
     }
+}
+
+/* The trial on a device whose calls go to streams, as those of a GPU do. */
+static lap_forecast_t run_in_order(lap_world_t *world, const pace_t *paces, int *rounds_p)
+{
+    lap_engine_t *engine = NULL;
+    if (!tap_success(lap_engine_get(world, &engine), "an engine"))
+        exit(tap_done());
+    const lap_device_ops_t *own = engine->device->ops;
+    lap_device_ops_t streams = *own;
+    streams.takes_streams = true;
+    engine->device->ops = &streams;
+    const lap_forecast_t forecast = run(world, paces, NULL, 0, rounds_p);
+    engine->device->ops = own;
+    return forecast;
+}
+
+/* At a GPU's limit of power a call takes another time alone than in turns with others: that counts. */
+static void test_final(lap_world_t *world)
+{
+    const int rank = lap_world_rank(world);
+    pace_t paces[ALL];
+    int rounds[ALL];
+    set_paces(paces, 9000 * US);
+    paces[1].seconds[0] = 8000 * US; /* the best in turns, alone slower by a tenth */
+    paces[1].settled = 1.1;
+    paces[2].seconds[0] = 8200 * US;
+    paces[3].seconds[0] = 8100 * US;
+    paces[3].settled = 1.05;
+    paces[4].seconds[0] = 8300 * US; /* alone the fastest */
+    paces[4].settled = 0.9;
+    paces[5].seconds[0] = 8340 * US; /* close to the best, too, but there are four before it */
+    paces[5].settled = 0.5;
+    paces[6].seconds[0] = 8350 * US; /* not close */
+    paces[6].settled = 0.5;
+    const lap_forecast_t all = run_in_order(world, paces, rounds);
+    tap_ok(all.picked == 4 && fabs(all.seconds[4] - 0.9 * 8300 * US) < US,
+           "rank %d picks %s, expected %s, which is the fastest alone: %g s", rank,
+           all.candidates[all.picked].label, all.candidates[4].label, all.seconds[4]);
+    tap_ok(fabs(all.seconds[1] - 1.1 * 8000 * US) < US && fabs(all.seconds[2] - 8200 * US) < US &&
+               fabs(all.seconds[3] - 1.05 * 8100 * US) < US,
+           "rank %d says %g, %g and %g s of the others, which ran alone", rank, all.seconds[1],
+           all.seconds[2], all.seconds[3]);
+    tap_ok(fabs(all.seconds[0] - 1.1 * 9000 * US) < US &&
+               fabs(all.seconds[5] - 1.1 * 8340 * US) < US && rounds[5] == rounds[6],
+           "rank %d says %g and %g s of those that did not, slower as the best of the turns", rank,
+           all.seconds[0], all.seconds[5]);
+    paces[4].slower = 1.2;
+    tap_ok(run_in_order(world, paces, NULL).picked == 2,
+           "rank %d picks the next if that one is slower on rank 1", rank);
+    set_paces(paces, 900 * US);
+    paces[1].seconds[0] = 800 * US;
+    paces[1].settled = 1.5;
+    paces[2].seconds[0] = 820 * US;
+    tap_ok(run_in_order(world, paces, NULL).picked == 1, "rank %d: short calls have no final",
+           rank);
+    for (int i = 0; i < ALL; i++)
+        paces[i].seconds[0] *= 10;
+    tap_ok(run_in_order(world, paces, NULL).picked == 2 &&
+               run(world, paces, NULL, 0, NULL).picked == 1,
+           "rank %d: long ones have, but not on a host", rank);
+    paces[2].seconds[0] = 8400 * US;
+    tap_ok(run_in_order(world, paces, rounds).picked == 1 && rounds[1] == rounds[2],
+           "rank %d: who is ahead of all others needs no final", rank);
 }
 
 /* With fewer rows only serial and the fastest of the capacity are tried. */
@@ -417,6 +507,7 @@ static void suite(lap_world_t *world, void *arg)
     test_slow_rank(world);
     test_rounds(world);
     test_turns(world);
+    test_final(world);
     test_among(world);
     test_late_failure(world);
     test_confirmed(world);

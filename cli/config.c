@@ -180,8 +180,14 @@ static lap_status_t take_bias(config_t *config, const lap_yaml_entry_t *entry, c
     const bool qkv = strstr(row->key, "qkv") != NULL;
     if (qkv && !truth)
         return LAP_OK; /* Megatron's are in addition to those of all matrices */
+    const char *value = truth ? "true" : "false", *other = config->bias[qkv].key;
+    if (other && other != row->key && strcmp(config->bias[qkv].value, value) != 0)
+        return lap_error(LAP_ERR_INVALID,
+                         "%s:%zu: %s is %s, and %s in line %zu is %s, expected both alike",
+                         config->path, entry->line, entry->key, value, other,
+                         config->bias[qkv].line, config->bias[qkv].value);
     config->bias[qkv].key = row->key;
-    config->bias[qkv].value = truth ? "true" : "false";
+    config->bias[qkv].value = value;
     config->bias[qkv].line = entry->line;
     return LAP_OK;
 }

@@ -44,7 +44,6 @@ lap_status_t lap_show_lifetimes(lap_show_train_t *show);
 
 #define LAP_SHOW_NAME 96
 
-bool lap_show_is_kernel(const lap_fragment_t *fragment);
 /* "forward", "loss", "backward" or "step". */
 const char *lap_show_part(const lap_show_train_t *show, uint32_t fragment);
 /* "qkv_fprop", or the name of a kernel's part: "norm1"; "bucket 2" of gradients. */

@@ -43,7 +43,7 @@ static void json_fragment(const lap_show_train_t *show, uint32_t f)
     char name[LAP_SHOW_NAME];
     lap_show_regions(show, f, &regions);
     lap_show_name(show, f, name);
-    const bool kernel = lap_show_is_kernel(fragment);
+    const bool kernel = lap_schedule_is_kernel(&fragment->schedule);
     printf("{\"fragment\":%u,\"part\":\"%s\",\"layer\":", (unsigned)f, lap_show_part(show, f));
     printf(lap_show_layer(show, f) < 0 ? "null" : "%ld", lap_show_layer(show, f));
     lap_json_text("name", name);

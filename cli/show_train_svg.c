@@ -80,7 +80,7 @@ static void draw_box(drawing_t *drawing, uint32_t f, int stream)
     static const char *const colours[LAP_STREAM_KINDS] = {"#0072b2", "#e69f00", "#777777",
                                                           "#3a5fa0"};
     const lap_fragment_t *fragment = &drawing->show->linked->fragments[f];
-    const bool kernel = lap_show_is_kernel(fragment);
+    const bool kernel = lap_schedule_is_kernel(&fragment->schedule);
     char text[128], shown[32];
     label_box(&fragment->schedule, stream, text, sizeof(text));
     if (text[0] == '\0')
@@ -120,7 +120,7 @@ static void draw_row(drawing_t *drawing, uint32_t f)
             "<text x=\"%d\" y=\"%d\" fill=\"#333\" text-anchor=\"end\">%u</text><text x=\"%d\" "
             "y=\"%d\" fill=\"#333\">%s<tspan font-weight=\"bold\">%s</tspan> %s</text>\n",
             LEFT + 28, y + ROW / 2 + 4, (unsigned)f, LEFT + 36, y + ROW / 2 + 4, layer, name,
-            lap_show_is_kernel(&show->linked->fragments[f]) ? "" : does);
+            lap_schedule_is_kernel(&show->linked->fragments[f].schedule) ? "" : does);
 }
 
 /* ---- links ---- */

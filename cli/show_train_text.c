@@ -90,7 +90,7 @@ static void print_steps(const lap_show_train_t *show, uint32_t f)
                      (unsigned)link->fragment, (unsigned)link->dep, why);
             append(links, "", text);
         }
-        if (lap_show_is_kernel(fragment))
+        if (lap_schedule_is_kernel(&fragment->schedule))
             print_kernel(show, f, links);
         else
             lap_show_print_step(&view, i, 7, links);
@@ -142,7 +142,7 @@ static void print_head(const lap_show_train_t *show)
     for (uint32_t f = 0; f < linked->nfragments; f++) {
         steps += linked->fragments[f].schedule.nsteps;
         links += linked->fragments[f].nlinks;
-        kernels += lap_show_is_kernel(&linked->fragments[f]);
+        kernels += lap_schedule_is_kernel(&linked->fragments[f].schedule);
     }
     char replicas[48] = "";
     if (show->train->grid.dp > 1)

@@ -18,12 +18,6 @@ static const lap_nn_entry_t *entry_of(const lap_show_train_t *show, uint32_t fra
     return origin < LAP_NN_BUCKET_ORIGIN ? &show->list->entries[origin] : NULL;
 }
 
-bool lap_show_is_kernel(const lap_fragment_t *fragment)
-{
-    const lap_schedule_t *schedule = &fragment->schedule;
-    return schedule->nsteps == 1 && schedule->steps[0].kind == LAP_STEP_KERNEL;
-}
-
 static bool gathers_weights(const lap_show_train_t *show, uint32_t origin)
 {
     size_t index;
@@ -115,7 +109,7 @@ void lap_show_does(const lap_show_train_t *show, uint32_t fragment, char text[LA
 {
     const lap_schedule_t *schedule = &show->linked->fragments[fragment].schedule;
     const bool message = strcmp(schedule->method, "p2p") == 0;
-    if (lap_show_is_kernel(&show->linked->fragments[fragment]))
+    if (lap_schedule_is_kernel(&show->linked->fragments[fragment].schedule))
         snprintf(text, LAP_SHOW_NAME, "%s", schedule->steps[0].name);
     else if (message)
         snprintf(text, LAP_SHOW_NAME, "message");

@@ -281,7 +281,7 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
                 own.fragments--; /* what another rank does */
                 continue;
             }
-            const bool kernel = schedule->nsteps == 1 && schedule->steps[0].kind == LAP_STEP_KERNEL;
+            const bool kernel = lap_schedule_is_kernel(schedule);
             own.kernels += kernel;
             graphs = graphs && (kernel || schedule->graph);
             own.steps += schedule->nsteps;
@@ -355,7 +355,7 @@ static bool is_call(const lap_nn_programs_t *programs, uint32_t f, int rank)
     const lap_fragment_t *fragment = &programs->programs[rank].fragments[f];
     const lap_schedule_t *schedule = &fragment->schedule;
     const bool stage = lap_nn_list_is_stage(&programs->lists[rank]);
-    if (schedule->nsteps == 0 ? stage : schedule->steps[0].kind == LAP_STEP_KERNEL)
+    if (schedule->nsteps == 0 ? stage : lap_schedule_is_kernel(schedule))
         return false;
     return stage ? schedule->rank == 0 : rank == 0;
 }

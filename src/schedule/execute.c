@@ -191,7 +191,7 @@ lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_run
 size_t lap_exec_fragment_bytes(const lap_fragment_t *fragment)
 {
     const lap_schedule_t *schedule = &fragment->schedule;
-    const bool kernel = schedule->nsteps > 0 && schedule->steps[0].kind == LAP_STEP_KERNEL;
+    const bool kernel = lap_schedule_is_kernel(schedule);
     return sizeof(part_t) + fragment->nlinks * sizeof(lap_link_dep_t) +
            (kernel ? 0 : sizeof(lap_binding_t) + lap_runnable_bytes(schedule));
 }

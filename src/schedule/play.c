@@ -12,11 +12,6 @@ struct lap_played_call {
     uint32_t number; /* among the calls of its group */
 };
 
-static bool is_kernel(const lap_schedule_t *schedule)
-{
-    return schedule->steps[0].kind == LAP_STEP_KERNEL;
-}
-
 static uint64_t ns_of(double seconds)
 {
     return (uint64_t)(seconds * 1e9) + 1; /* 0 is no time */
@@ -30,7 +25,7 @@ static void add_step(void *context, int rank, uint32_t f, uint32_t step, uint32_
     const lap_schedule_t *schedule = &program->fragments[f].schedule;
     const lap_played_call_t *played = &play->calls[(size_t)rank * program->nfragments + f];
     const lap_span_t span = {ns_of(times->ready), ns_of(times->begin), ns_of(times->end)};
-    if (is_kernel(schedule)) {
+    if (lap_schedule_is_kernel(schedule)) {
         lap_trace_add_span(play->timeline, played->rank, LAP_STEP_KERNEL, schedule->steps[0].stream,
                            &played->label, &span);
         return;
@@ -67,7 +62,7 @@ lap_status_t lap_play_init(lap_play_t *play)
                 play->describe(play->context, r, f, label, played->name, sizeof(played->name));
             label->name = played->name;
             label->op = schedule->steps[0].name;
-            if (is_kernel(schedule))
+            if (lap_schedule_is_kernel(schedule))
                 continue;
             played->op = lap_op_text(schedule->kind, schedule->method);
             label->op = played->op.text;

@@ -186,6 +186,12 @@ typedef struct lap_schedule {
     lap_block_t spare;    /* what lap_gemm_rows returns after a failure */
 } lap_schedule_t;
 
+/* Whether it is one kernel of a program, and no call. */
+static inline bool lap_schedule_is_kernel(const lap_schedule_t *schedule)
+{
+    return schedule->nsteps == 1 && schedule->steps[0].kind == LAP_STEP_KERNEL;
+}
+
 /*
  * Signal words of a rank in a group of `size`. Each other rank raises four of them. Data: it has
  * put data here. Credit: this rank may write into its memory. Open: its memory may be read in place.

@@ -284,6 +284,9 @@ done
 yaml 'activation_func: gelu' 'gated_linear_unit: true'
 has 'a gate before another activation than that of swiglu is refused' "$status $err" '2 ' \
     "bad.yaml:2: gated_linear_unit is 'true', and activation_func in line 1 is 'gelu', expected one activation"
+yaml 'bias: True' 'add_bias_linear: false'
+has 'biases that one key has, and another has not' "$status $err" '2 ' \
+    'bad.yaml:2: add_bias_linear is false, and bias in line 1 is true, expected both alike'
 printf '%s\n' 'vocab_size: 64' 'hidden_size: 32' 'num_attention_heads: 4' 'num_layers: 1' 'seq_length: 8' 'ffn_hidden_size: 48' >gate.yaml
 parameters() {
     lap check train "$@" --tp 1 --json

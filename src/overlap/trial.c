@@ -218,17 +218,21 @@ static size_t list_alive(const field_t *field, double best, size_t *alive)
     return count;
 }
 
+static bool is_listed(const size_t *list, size_t count, size_t i)
+{
+    while (count > 0 && list[count - 1] != i)
+        count--;
+    return count > 0;
+}
+
 /* The fastest that is not in the list yet; field->count: there is none. */
 static size_t find_next(const field_t *field, const size_t *list, size_t count)
 {
     size_t next = field->count;
-    for (size_t i = 0; i < field->count; i++) {
-        bool listed = !field->ops[i];
-        for (size_t j = 0; j < count; j++)
-            listed = listed || list[j] == i;
-        if (!listed && (next == field->count || seconds_of(field, i) < seconds_of(field, next)))
+    for (size_t i = 0; i < field->count; i++)
+        if (field->ops[i] && !is_listed(list, count, i) &&
+            (next == field->count || seconds_of(field, i) < seconds_of(field, next)))
             next = i;
-    }
     return next;
 }
 
@@ -258,24 +262,22 @@ static lap_status_t run_final(lap_trial_t *trial, field_t *field)
     const size_t count = list_finalists(field, finalists);
     const double best = seconds_of(field, finalists[0]);
     const int settling = (int)ceil(SETTLE_S / best), calls = (int)ceil(FINAL_S / best);
-    double final[FINALISTS][FINAL_ROUNDS];
     if (count < 2)
         return LAP_OK;
+    for (size_t i = 0; i < count; i++)
+        field->rounds[finalists[i]] = 0;
     for (int round = 0; round < FINAL_ROUNDS; round++)
         for (size_t place = 0; place < count; place++) {
-            const size_t turn = lap_turn((size_t)round, place, count);
+            const size_t i = finalists[lap_turn((size_t)round, place, count)];
             double seconds;
-            LAP_TRY(make_calls(trial, field->ops[finalists[turn]], settling));
-            LAP_TRY(time_round(trial, field->ops[finalists[turn]], calls, &seconds));
-            lap_sorted_add(final[turn], round, seconds);
+            LAP_TRY(make_calls(trial, field->ops[i], settling));
+            LAP_TRY(time_round(trial, field->ops[i], calls, &seconds));
+            add_round(field, i, seconds);
         }
+    const double slower = seconds_of(field, finalists[0]) / best;
     for (size_t i = 0; i < field->count; i++)
         for (int round = 0; round < field->rounds[i]; round++)
-            field->seconds[i][round] *= final[0][FINAL_ROUNDS / 2] / best;
-    for (size_t i = 0; i < count; i++) {
-        field->rounds[finalists[i]] = FINAL_ROUNDS;
-        memcpy(field->seconds[finalists[i]], final[i], sizeof(final[i]));
-    }
+            field->seconds[i][round] *= is_listed(finalists, count, i) ? 1 : slower;
     return LAP_OK;
 }
 

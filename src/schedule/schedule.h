@@ -186,7 +186,7 @@ typedef struct lap_schedule {
     lap_block_t spare;    /* what lap_gemm_rows returns after a failure */
 } lap_schedule_t;
 
-/* Whether it is one kernel of a program, and no call. */
+/* Whether it is a single kernel, as those of a program are, or the call of another library. */
 static inline bool lap_schedule_is_kernel(const lap_schedule_t *schedule)
 {
     return schedule->nsteps == 1 && schedule->steps[0].kind == LAP_STEP_KERNEL;

@@ -67,7 +67,7 @@ static void describe(const lap_train_t *train, lap_ckpt_fields_t *fields)
                    {"--batch", train->batch},
                    {"--seed", train->desc.seed},
                    {"--lr-decay-iters", optimizer->lr_decay_steps}};
-    char text[32];
+    char text[64];
     fields->count = 0;
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
         snprintf(text, sizeof(text), "%" PRIu64, numbers[i].value);
@@ -76,8 +76,9 @@ static void describe(const lap_train_t *train, lap_ckpt_fields_t *fields)
     }
     lap_ckpt_add_field(fields, "--lr-decay-style", lap_lr_decay_names[optimizer->lr_decay]);
     lap_ckpt_add_field(fields, "--data", train->data ? train->data : "none");
-    snprintf(text, sizeof(text), train->shuffle ? "%" PRIu64 : "none", train->data_seed);
-    lap_ckpt_add_field(fields, "order", text);
+    snprintf(text, sizeof(text), train->shuffle ? "on with seed %" PRIu64 : "off",
+             train->data_seed);
+    lap_ckpt_add_field(fields, "--shuffle", text);
 }
 
 /* They may change, and losses are others then than those of a training that was not interrupted. */

@@ -90,7 +90,7 @@ lap train "${small[@]}" --tp 1 --batch 12 --steps 3 --json --shuffle --save orde
 lap train "${small[@]}" --tp 1 --batch 12 --steps 6 --json --shuffle --load order
 is '... goes on with a checkpoint' "$status $(losses)" "0 $(tail -n 3 <<<"$shuffled")"
 lap train "${small[@]}" --tp 1 --batch 12 --steps 6 --json --load order
-has '... which says that the order was another one' "$err" 'settings are not those of the checkpoint: order is 1234 in the checkpoint and none here'
+has '... which says that the order was another one' "$err" 'settings are not those of the checkpoint: --shuffle is on with seed 1234 in the checkpoint and off here'
 lap train --model gpt --shuffle
 has '... and is one of files' "$status $err" '2 ' '--shuffle is for files of tokens; expected --data with it'
 

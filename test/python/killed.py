@@ -54,8 +54,11 @@ def killed_in_backward(rank, ranks):
 
 
 def killed_before(rank, ranks):
-    """A rank dies before the first operator: it is the process group that fails."""
+    """A rank dies before the first operator: it is the process group that fails. All others have the group by then."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"made-{rank}", "")
     if rank == 1:
+        store.wait([f"made-{other}" for other in range(ranks)])
         os.kill(os.getpid(), signal.SIGKILL)
     fails(lapstrake.PeerLost, "group '0' failed while its ranks were connected", lap.all_gather_matmul, torch.ones(2, 4),
           [torch.ones(4, 3)], 0)

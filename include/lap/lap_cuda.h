@@ -77,6 +77,12 @@ LAP_API lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *args,
                                     struct CUstream_st *stream);
 
 /*
+ * Whether a call of the operator was captured: 1 or 0. The operator must then live as long as the
+ * graph is launched, of whose end the library learns nothing. Local; does not block. 0 for NULL.
+ */
+LAP_API int lap_op_is_captured(const lap_op_t *op);
+
+/*
  * Waits for all work of a stream, as cudaStreamSynchronize, and meanwhile watches the peers of the
  * calls in it, those in graphs included.
  * Local to the rank; blocks. The results of calls in that stream are sure to be right only after it

@@ -337,6 +337,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "lap_op_begin": (_status, [c_void_p, POINTER(OpArgs)]),
     "lap_op_end": (_status, [c_void_p]),
     "lap_op_enqueue": (_status, [c_void_p, POINTER(OpArgs), c_void_p]),
+    "lap_op_is_captured": (c_int, [c_void_p]),
     "lap_tp_overlap_init": (_status, [c_int, POINTER(TpOverlap)]),
     "lap_tp_overlap_parse": (_status, [c_char_p, c_char_p, c_size_t, c_int, POINTER(TpOverlap)]),
     "lap_tp_overlap_switch": (_status, [POINTER(TpOverlap), POINTER(TpSwitches)]),

@@ -210,7 +210,7 @@ class Group:
         handle = c_void_p()
         with self._owner._lock:
             check(library().lap_group_split(self._handle, colour, key, byref(handle)))
-        return Group(_Object(handle.value, "lap_group_destroy", self._owner)) if handle.value else None
+            return Group(_Object(handle.value, "lap_group_destroy", self._owner)) if handle.value else None
 
     def barrier(self) -> None:
         """Returns when every rank has called it. Collective."""
@@ -243,13 +243,18 @@ class Op(_Object):
         handle = c_void_p()
         with group._owner._lock:
             check(library().lap_op_create(group._handle, byref(self.desc), byref(handle)))
-        super().__init__(handle.value or 0, "lap_op_destroy", group._owner)
+            super().__init__(handle.value or 0, "lap_op_destroy", group._owner)
         self.group = group
 
     @property
     def method(self) -> str:
         """The method that runs; of an operator made with "auto" the one picked for calls of its capacity."""
         return str(library().lap_op_method(self._handle).decode())
+
+    @property
+    def captured(self) -> bool:
+        """Whether a CUDA graph has calls of it: then it must live as long as the graph is launched."""
+        return bool(library().lap_op_is_captured(self._handle))
 
     def predictions(self) -> List[Tuple[str, float]]:
         """The methods and times on which "auto" based its choice, the one picked first."""

@@ -39,13 +39,16 @@ LAP_FP8_INLINE float lap_fp8_scale(lap_dtype_t dtype, float amax)
     return scale;
 }
 
-/* Matrix `i` of a lap_fp8_scales_t. */
+/*
+ * Matrix `i` of a lap_fp8_scales_t. Where a matrix is not finite, its scale is 1; a history takes no
+ * note of it, since a loss scale lets training skip such a step.
+ */
 LAP_FP8_INLINE void lap_fp8_make_scale(const lap_fp8_scales_t *s, size_t i)
 {
     float most = 0;
     for (size_t r = 0; r < s->ranks; r++) {
         const float found = s->found[r * s->count + i];
-        const float size = isnan(found) ? INFINITY : found;
+        const float size = isfinite(found) ? found : s->history ? 0 : INFINITY;
         most = size > most ? size : most;
     }
     if (s->amax)

@@ -76,12 +76,13 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
     LAP_TRY(lap_problem_init(&op->problem, &op->builder, desc, group->size,
                              lap_transport_can(transport, group)));
     op->problem.rank = group->rank;
-    if (lap_builder_is_foreign(op->builder))
+    if (lap_builder_is_foreign(op->builder)) {
         LAP_TRY(lap_foreign_check(&op->problem));
-    if (lap_builder_is_foreign(op->builder) && op->scratch != &op->own_scratch)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "method '%s' cannot be part of layers: expected one of lap_op_methods",
-                         op->builder->name);
+        if (op->scratch != &op->own_scratch)
+            return lap_error(LAP_ERR_UNSUPPORTED,
+                             "method '%s' cannot be part of layers: expected one of lap_op_methods",
+                             op->builder->name);
+    }
     if (!op->builder->build)
         LAP_TRY(lap_auto_get(group, &op->problem.desc, transport, &op->choice));
     LAP_TRY(lap_op_buffer_size(desc, group->size, bytes_p, nsignals_p));
@@ -92,6 +93,22 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
     if (op->problem.kind != LAP_EXTERNAL_AG)
         LAP_TRY(device->ops->gemm_check(device, op->problem.types.a, op->problem.types.b));
     return check_given_buffer(group, desc, device->ops, *bytes_p, *nsignals_p);
+}
+
+/*
+ * Collective. What NCCL can do between ranks of one host is known only once they have a buffer: it
+ * may be less than it seemed.
+ */
+static lap_status_t take_buffer(lap_op_t *op, lap_op_desc_t *desc, size_t bytes, size_t nsignals)
+{
+    op->buffer = desc->buffer ? lap_buffer_keep(desc->buffer) : NULL;
+    if (!op->buffer) {
+        LAP_TRY(lap_buffer_create(op->group, bytes, nsignals, NULL, &op->buffer));
+        op->owns_buffer = true;
+        desc->buffer = op->buffer; /* methods are tried on it */
+    }
+    op->target.can = lap_buffer_can(op->buffer);
+    return lap_builder_suits(op->builder, op->problem.kind, op->target.can);
 }
 
 /* Collective: chooses the method if that was left to the library. */
@@ -213,21 +230,13 @@ static lap_status_t create(lap_group_t *group, const lap_op_desc_t *given, lap_s
     status = lap_terms_agree(&terms, group, status);
     lap_terms_clear(&terms);
     if (status == LAP_OK)
+        status = take_buffer(op, &desc, bytes, nsignals);
+    if (status == LAP_OK)
         status = choose(op, &desc);
-    if (status != LAP_OK)
-        goto err_op;
-    op->buffer = desc.buffer ? lap_buffer_keep(desc.buffer) : NULL;
-    if (!op->buffer) {
-        status = lap_buffer_create(group, bytes, nsignals, NULL, &op->buffer);
-        if (status != LAP_OK)
-            goto err_op;
-        op->owns_buffer = true;
-    }
-    if (lap_builder_is_foreign(op->builder))
+    if (status == LAP_OK && lap_builder_is_foreign(op->builder))
         status = create_foreign(op);
-    if (status != LAP_OK)
-        goto err_op;
-    status = lap_group_agree(group, prepare(op));
+    if (status == LAP_OK)
+        status = lap_group_agree(group, prepare(op));
     if (status != LAP_OK)
         goto err_op;
     op->index = ++op->buffer->nops;

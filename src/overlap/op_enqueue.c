@@ -58,9 +58,19 @@ static lap_status_t capture(lap_op_t *op, const lap_op_args_t *args, void *strea
     lap_op_cached_t *cached;
     lap_binding_t binding;
     LAP_TRY(lap_op_ready(op, args, &cached, &binding));
-    cached->captured = true;
     binding.chaos = 0; /* functions on a stream are called once */
-    return lap_runnable_enqueue_captured(cached->runnable, &binding, stream);
+    const lap_status_t status = lap_runnable_enqueue_captured(cached->runnable, &binding, stream);
+    /* What cannot be captured has left nothing in the graph; another failure may have. */
+    cached->captured = cached->captured || status != LAP_ERR_UNSUPPORTED;
+    return status;
+}
+
+int lap_op_is_captured(const lap_op_t *op)
+{
+    for (int i = 0; op && i < LAP_OP_PROGRAMS; i++)
+        if (op->cache[i].captured)
+            return 1;
+    return 0;
 }
 
 lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *given, struct CUstream_st *stream)

@@ -76,6 +76,22 @@ static void list_methods(lap_op_kind_t kind, unsigned can, char *text, size_t by
             lap_join(text, bytes, builder->name);
 }
 
+lap_status_t lap_builder_suits(const lap_builder_t *builder, lap_op_kind_t kind, unsigned can)
+{
+    char names[128];
+    if ((builder->needs & ~can) == 0)
+        return LAP_OK;
+    list_methods(kind, can, names, sizeof(names));
+    return lap_error(LAP_ERR_UNSUPPORTED,
+                     "method '%s' of %s needs %s, which this transport does not have: it can do %s",
+                     builder->name, lap_op_kind_name(kind),
+                     lap_builder_is_foreign(builder) ? "transport nccl, whose communicator it uses"
+                     : builder->needs & ~can & LAP_CAN_ADDRESS
+                         ? "peers' memory that compute can address"
+                         : "one-sided puts",
+                     names[0] ? names : "none");
+}
+
 static lap_status_t find_builder(lap_op_kind_t kind, const char *method, unsigned can,
                                  const lap_builder_t **builder_p)
 {
@@ -96,18 +112,7 @@ static lap_status_t find_builder(lap_op_kind_t kind, const char *method, unsigne
                          "method '%s' is not a method of %s, expected one of %s, %s", method,
                          lap_op_kind_name(kind), names, LAP_AUTO);
     }
-    if ((builder->needs & ~can) != 0) {
-        list_methods(kind, can, names, sizeof(names));
-        return lap_error(
-            LAP_ERR_UNSUPPORTED,
-            "method '%s' of %s needs %s, which this transport does not have: it can do "
-            "%s",
-            method, lap_op_kind_name(kind),
-            lap_builder_is_foreign(builder)           ? "transport nccl, whose communicator it uses"
-            : builder->needs & ~can & LAP_CAN_ADDRESS ? "peers' memory that compute can address"
-                                                      : "one-sided puts",
-            names[0] ? names : "none");
-    }
+    LAP_TRY(lap_builder_suits(builder, kind, can));
     *builder_p = builder;
     return LAP_OK;
 }

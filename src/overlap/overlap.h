@@ -44,6 +44,9 @@ static inline bool lap_builder_is_foreign(const lap_builder_t *builder)
     return (builder->needs & LAP_CAN_FOREIGN) != 0;
 }
 
+/* Whether a transport that `can` can do the method; else a sentence that says what it lacks. */
+lap_status_t lap_builder_suits(const lap_builder_t *builder, lap_op_kind_t kind, unsigned can);
+
 /*
  * Checks a description for a group of `size` ranks and finds its builder; `can` is what the
  * transport can do.

@@ -40,9 +40,8 @@
 struct lap_trial {
     lap_group_t *group;
     lap_engine_t *engine;
-    lap_op_desc_t desc;       /* with a buffer */
-    lap_buffer_t *own_buffer; /* NULL: the caller gave one */
-    lap_problem_t problem;    /* of this rank */
+    lap_op_desc_t desc;    /* with a buffer */
+    lap_problem_t problem; /* of this rank */
     lap_op_args_t args;
     char *memory;
 };
@@ -90,14 +89,8 @@ static lap_status_t make_memory(lap_trial_t *trial)
 static lap_status_t begin(lap_trial_t *trial)
 {
     const lap_builder_t *builder;
-    size_t bytes, nsignals;
     LAP_TRY(lap_problem_init(&trial->problem, &builder, &trial->desc, trial->group->size, ~0u));
     trial->problem.rank = trial->group->rank;
-    LAP_TRY(lap_op_buffer_size(&trial->desc, trial->group->size, &bytes, &nsignals));
-    if (!trial->desc.buffer)
-        LAP_TRY(lap_buffer_create(trial->group, bytes, nsignals, NULL, &trial->own_buffer));
-    if (trial->own_buffer)
-        trial->desc.buffer = trial->own_buffer;
     return lap_group_agree(trial->group, make_memory(trial));
 }
 
@@ -128,7 +121,6 @@ void lap_trial_end(lap_trial_t *trial)
         return;
     if (trial->memory)
         trial->engine->device->ops->free(trial->engine->device, trial->memory);
-    lap_buffer_destroy(trial->own_buffer);
     lap_free(trial);
 }
 
@@ -198,8 +190,8 @@ static lap_status_t make_field(lap_trial_t *trial, const lap_forecast_t *forecas
         if (!all && !is_among(among, most, i))
             continue;
         const lap_status_t status = make_op(trial, &forecast->candidates[i], &field->ops[i]);
-        /* Another library may be missing, or refuse: then all ranks do without it. */
-        if (status == LAP_ERR_UNSUPPORTED &&
+        /* Another library may be missing, refuse, or need more memory: then all ranks do without it. */
+        if ((status == LAP_ERR_UNSUPPORTED || status == LAP_ERR_NO_MEMORY) &&
             lap_builder_is_foreign(forecast->candidates[i].builder))
             continue;
         LAP_TRY(status);

@@ -9,8 +9,8 @@
 typedef struct lap_trial lap_trial_t;
 
 /*
- * Makes memory as large as calls of the capacity need, filled with numbers that look random, and a
- * symmetric buffer if the description has none. Collective; when one rank fails, all do:
+ * Makes memory as large as calls of the capacity need, filled with numbers that look random. The
+ * description has a symmetric buffer, on which the calls are made. Collective; when one rank fails, all do:
  * LAP_ERR_NO_MEMORY where there is not enough room for it in addition to the caller's own.
  */
 lap_status_t lap_trial_begin(lap_group_t *group, lap_engine_t *engine, const lap_op_desc_t *desc,

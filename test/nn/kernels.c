@@ -483,7 +483,7 @@ static size_t try_history(uint64_t seed, size_t ranks, size_t count, size_t leng
             float *latest = &seen[call * count + i];
             for (size_t r = 0; r < ranks; r++) {
                 const float x = found[r * count + i];
-                *latest = fmaxf(*latest, isnan(x) ? INFINITY : x);
+                *latest = fmaxf(*latest, isfinite(x) ? x : 0);
             }
             if (*latest == 0 && call > 0)
                 *latest = seen[(call - 1) * count + i];

@@ -276,6 +276,8 @@ static void try_sizes(const trial_t *trial)
     CUgraphExec exec = NULL;
     const bool captured = capture(trial, stream, &exec);
     double error = run_sizes(trial, stream);
+    tap_ok(lap_op_is_captured(trial->op) == captured, "%s: is it captured: %d", trial->label,
+           captured);
     if (captured) {
         error = fmax(error, replay(trial, stream, exec, 0));
         CALLER_DO(&trial->bench->caller, cuGraphExecDestroy(exec));
@@ -307,6 +309,7 @@ static void try_method(bench_t *bench, const test_method_t *method, const test_f
     trial.op = test_op(bench->caller.group, buffer, method, flavour, &shape);
     if (!trial.op)
         return;
+    tap_ok(!lap_op_is_captured(trial.op), "%s: is not captured yet", trial.label);
     /* Some are captured before they have run. */
     if (index % 3 == 0)
         try_graph(&trial, CALLS);

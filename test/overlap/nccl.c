@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The transport `nccl` over the GPU and the NCCL of test/fake: what differs where NCCL gives the
- * addresses of peers' memory, and where it does not (far). Two ranks, started by `lap run` with
+ * addresses of peers' memory, and where it does not (far), which it may say only when it is asked. Two ranks, started by `lap run` with
  * LAP_DEVICE=cuda and LAP_TRANSPORT=nccl.
  */
 #include <dlfcn.h>
@@ -63,6 +63,26 @@ static void test_in_place(lap_group_t *group, lap_op_kind_t kind, const char *me
     for (int i = 0; i < 4; i++)
         tap_success(call(group, op, &desc, M), "%s, call %d", method, i);
     lap_op_destroy(op);
+}
+
+/* As the first operator of a group, when nobody knows yet who has whose addresses. */
+static void test_auto(lap_group_t *all, bool far)
+{
+    lap_group_t *group = NULL;
+    lap_op_t *op = NULL;
+    const lap_op_desc_t desc = describe(LAP_GEMM_RS, "auto");
+    const char *name;
+    double seconds;
+    bool in_place = false;
+    tap_success(lap_group_split(all, 0, lap_group_rank(all), &group), "a group of its own");
+    if (!tap_success(lap_op_create(group, &desc, &op), "an operator that chooses"))
+        return;
+    for (size_t i = 0; lap_op_prediction(op, i, &name, &seconds) == LAP_OK; i++)
+        in_place = in_place || strncmp(name, "fused", 5) == 0;
+    tap_ok(in_place == !far, "auto %s fused", far ? "does not try" : "tries");
+    tap_success(call(group, op, &desc, M), "a call of what it picked");
+    lap_op_destroy(op);
+    lap_group_destroy(group);
 }
 
 /* Calls that are repeated become a graph, but not where each put is NCCL's. */
@@ -223,6 +243,7 @@ int main(int argc, char **argv)
     lap_group_t *group = lap_world_group(world);
     test_in_place(group, LAP_AG_GEMM, "fused", far);
     test_in_place(group, LAP_GEMM_RS, "pull", far);
+    test_auto(group, far);
     test_graphs(group, far);
     test_buffer(group, far);
     test_given(group);

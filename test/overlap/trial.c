@@ -182,9 +182,12 @@ void __wrap_lap_free(void *memory)
 
 /* ---- trials ---- */
 
+static _Thread_local lap_buffer_t *buffer; /* of a rank */
+
 static lap_op_desc_t describe(void)
 {
     lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.buffer = buffer;
     desc.kind = LAP_GEMM_RS;
     desc.m = 64;
     desc.n = 64;
@@ -502,6 +505,12 @@ static void test_no_memory(lap_world_t *world)
 static void suite(lap_world_t *world, void *arg)
 {
     (void)arg;
+    size_t bytes, nsignals;
+    const lap_op_desc_t desc = describe();
+    if (!tap_success(lap_op_buffer_size(&desc, RANKS, &bytes, &nsignals), "the size of a buffer") ||
+        !tap_success(lap_buffer_create(lap_world_group(world), bytes, nsignals, NULL, &buffer),
+                     "a buffer"))
+        exit(tap_done());
     test_no_memory(world);
     test_band(world);
     test_slow_rank(world);
@@ -511,6 +520,7 @@ static void suite(lap_world_t *world, void *arg)
     test_among(world);
     test_late_failure(world);
     test_confirmed(world);
+    lap_buffer_destroy(buffer);
 }
 
 /* ---- forecasts ---- */

@@ -214,6 +214,11 @@ for _ in range(3):
     op.enqueue(lap.OpArgs(m=4, a=a_view, b=b_view, d=d_view), stream.value)
 world.synchronize(stream.value)
 assert list(d) == [3, 30, 3, 30], list(d)
+assert op.captured is False
+call("cuStreamBeginCapture", stream, ctypes.c_int(2))
+op.enqueue(lap.OpArgs(m=4, a=a_view, b=b_view, d=d_view), stream.value)
+call("cuStreamEndCapture", stream, ctypes.pointer(ctypes.c_void_p()))
+assert op.captured is True
 print("right")
 """, LD_LIBRARY_PATH=FAKES, LAP_GPU_TUNE="0")
         self.assertEqual((done.returncode, done.stdout.count("right")), (0, 2), done.stdout + done.stderr)

@@ -2,12 +2,15 @@
 """FP8 within autocast: results and gradients are those of plain torch with the same quantization."""
 
 import copy
+import gc
 import unittest
 
 import torch
 import torch._dynamo.testing
 import torch.distributed as dist
 import torch.nn.functional as F
+
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import lapstrake
 import lapstrake.torch as lap
@@ -221,6 +224,95 @@ def frozen(rank, ranks):
         raise AssertionError("eval was noted")
 
 
+def overflow(rank, ranks):
+    """A step that overflows on one rank says nothing of the next ones: a loss scale lets training skip it."""
+    for recipe in (DelayedScaling(amax_history_len=8), DelayedScaling(amax_compute_algo="most_recent")):
+        layer = lap.Linear(8, 4 * ranks, parallel_mode="column", sequence_parallel=True, tp_group=dist.group.WORLD,
+                           bias=False, device=DEVICE)
+        x = torch.randn(4, 8)
+        for step in range(6):
+            layer.zero_grad()
+            mine = x.clone()
+            if step == 2 and rank == 0:
+                mine[0, 0] = float("inf")
+            with lap.autocast(recipe=recipe):
+                y = layer(mine)
+            dy = torch.full_like(y, 1e-7)
+            if step == 3 and rank == 0:
+                dy[0, 0] = float("nan")
+            y.backward(dy)
+            if step in (1, 4, 5):
+                every = [torch.empty_like(x, device="cpu") for _ in range(ranks)]
+                dist.all_gather(every, x.cpu())
+                truth = 1e-7 * torch.cat(every).sum(0)
+                if (layer.weight.grad.cpu() - truth).abs().max() > 0.1 * truth.abs().max():
+                    raise AssertionError(f"step {step}: {layer.weight.grad} is not {truth}")
+
+
+def gone(rank, ranks):
+    """Backward where the module is there no more; and slots of a process group that has been destroyed."""
+    def make(group):
+        return lap.Linear(8, 4 * ranks, parallel_mode="column", sequence_parallel=True, tp_group=group, bias=False,
+                          device=DEVICE)
+
+    results = []
+    for backend in (None, "aot_eager"):
+        torch._dynamo.reset()
+        for keep in (True, False):
+            torch.manual_seed(3)
+            layer, x = make(dist.group.WORLD), torch.randn(4, 8, requires_grad=True)
+            with lap.autocast():
+                y = (torch.compile(layer, backend=backend, fullgraph=True) if backend else layer)(x)
+            if not keep:
+                del layer
+                torch._dynamo.reset()
+                gc.collect()
+            y.pow(2).sum().backward()
+            results.append(x.grad)
+    for result in results[1:]:
+        if not torch.equal(result, results[0]):
+            raise AssertionError(f"{result} is not {results[0]}")
+    with lap.autocast():  # of these slots nothing is left
+        pass
+    group = dist.new_group(list(range(ranks)))
+    old, new = make(group), make(dist.group.WORLD)
+    with lap.autocast():
+        y = old(torch.randn(4, 8))
+    y.sum().backward()  # which notes magnitudes after the exchange
+    dist.destroy_process_group(group)
+    for _ in range(2):
+        with lap.autocast():
+            new(torch.randn(4, 8)).sum().backward()
+    if new._slots.of["column"]["g"].history is None or fp8._state.touched:
+        raise AssertionError("magnitudes were lost with those of another group")
+
+
+class Zeros(TorchDispatchMode):
+    """The types of tensors that are made of zeros, and all functions that were called."""
+
+    def __init__(self):
+        super().__init__()
+        self.types, self.functions = [], []
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        result = function(*arguments, **(options or {}))
+        self.functions.append(str(function))
+        if "zero" in str(function):
+            self.types.append(result.dtype)
+        return result
+
+
+def lean(rank, ranks):
+    """Backward makes no gradients of the FP8 matrices that forward leaves for it."""
+    layer = lap.Linear(8, 4, bias=False, device=DEVICE)
+    with lap.autocast():
+        y = layer(torch.randn(4, 8, requires_grad=True))
+    with Zeros() as zeros:
+        y.sum().backward()
+    if E4M3 in zeros.types or not any("fp8_linear_backward" in name for name in zeros.functions):
+        raise AssertionError(f"zeros of {zeros.types} in {zeros.functions}")
+
+
 def script(rank, ranks):
     """What a script for TransformerEngine's overlap asks for, by its names and in its places."""
     import lapstrake.torch.cpp_extensions as tex
@@ -264,6 +356,16 @@ class Fp8(Case):
     def test_compiled(self):
         import_compiler()
         self.on((2,), compiled)
+
+    def test_overflow(self):
+        self.on((1, 2), overflow)
+
+    def test_gone(self):
+        import_compiler()
+        self.on((2,), gone)
+
+    def test_lean(self):
+        self.on((1,), lean)
 
     def test_frozen(self):
         self.on((2,), frozen)

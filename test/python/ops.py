@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators for PyTorch: results and gradients are those of plain torch, misuse gets sentences."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import torch
 import torch.distributed as dist
@@ -16,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import lapstrake
 import lapstrake.torch as lap
+from lapstrake._abi import Layout
 from lapstrake.torch import _groups
 from torch_ranks import DEVICE, Case, fails, import_compiler, part, same, small
 
@@ -225,9 +228,65 @@ def rows_change(rank, ranks):
     same("no rows", none.grad, none.detach())
     _, (y,) = lap.all_gather_matmul(none, [B.t()], 0, method="ring")
     capacities = [op.desc.m for key, op in _groups._contexts["0", DEVICE].ops.items()
-                  if key[0] == lapstrake.Kind.AG_GEMM and key[-1]]
+                  if key[0] == lapstrake.Kind.AG_GEMM and key[-2]]
     if capacities != [5 * ranks]:
         raise AssertionError(f"capacities {capacities}")
+
+
+def captured(rank, ranks):
+    """What a CUDA graph has captured stays, also when more rows make an operator anew."""
+    weight = small(4 * ranks, 6)
+    B = part(weight, rank, ranks).detach()
+    few, others, many = (small(rows * ranks, 6) for rows in (2, 2, 5))
+    A = few.chunk(ranks)[rank].clone()
+
+    def call(A):
+        return lap.all_gather_matmul(A, [B.t()], 0, method="ring")[1][0]
+
+    same("result", call(A), (few @ weight.t()).chunk(ranks, 1)[rank])
+    here = _groups._contexts["0", DEVICE]
+    (op,) = here.ops.values()
+    with contextlib.ExitStack() as stack:
+        if DEVICE == "cuda":
+            stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+            torch.cuda.synchronize()
+            dist.barrier()
+            with torch.cuda.graph(graph, stream=stream):
+                y = call(A)
+        else:
+            stack.enter_context(unittest.mock.patch.object(lapstrake.Op, "captured", True))
+        same("more rows", call(many.chunk(ranks)[rank]), (many @ weight.t()).chunk(ranks, 1)[rank])
+    if op.closed or here.captured != [op] or op in here.ops.values():
+        raise AssertionError(f"closed: {op.closed}, kept: {here.captured}")
+    if DEVICE == "cuda":
+        A.copy_(others.chunk(ranks)[rank])
+        graph.replay()
+        lap.synchronize()
+        same("a graph", y, (others @ weight.t()).chunk(ranks, 1)[rank])
+    call(small(6 * ranks, 6).chunk(ranks)[rank])
+    if here.captured != [op]:
+        raise AssertionError("one that no graph has was kept")
+    lap.close()
+    if not op.closed:
+        raise AssertionError("it outlives its world")
+
+
+def rows_of_cublasmp(rank, ranks):
+    """cuBLASMp cannot do fewer rows than it was made for: each number of them has an operator."""
+    made = []
+
+    def make(group, kind, m, n, k, **fields):
+        made.append((fields["method"], m))
+        return unittest.mock.MagicMock(desc=unittest.mock.Mock(m=m), captured=False)
+
+    here = _groups.context("0", torch.device(DEVICE, 0) if DEVICE == "cuda" else torch.device("cpu"))
+    with unittest.mock.patch.object(_groups, "Op", make):
+        for method in ("cublasmp:algorithm=no_overlap", "ring"):
+            for m in (8, 4, 16, 8):
+                here.prepare(lapstrake.Kind.AG_GEMM, Layout.FORWARD, m, 4, 2, torch.float32, method, {}, ())
+    if made != [("cublasmp", 8), ("cublasmp", 4), ("cublasmp", 16), ("ring", 8), ("ring", 16)]:
+        raise AssertionError(made)
+    here.ops.clear()
 
 
 def misuse(rank, ranks):
@@ -492,6 +551,12 @@ class Ops(Case):
 
     def test_the_gradient_of_a_gradient(self):
         self.on((2,), twice)
+
+    def test_rows_of_cublasmp(self):
+        self.on((1,), rows_of_cublasmp)
+
+    def test_captured(self):
+        self.on((1, 2), captured)
 
     def test_rows_change(self):
         self.on((1, 3), rows_change)

@@ -39,7 +39,7 @@ class Plan(NamedTuple):
         """Matrices in FP8, by the names of their slots; "g" is a gradient."""
         operands = []
         for name, rows in matrices.items():
-            dtype = fp8.backward_dtype(self.recipe) if name == "g" else fp8.forward_dtype(self.recipe)
+            dtype = fp8.backward_dtype(self.recipe) if name == "g" else fp8.FORWARD
             slot = self.slots.get(name)
             if slot is None or (slot.dtype, slot.scale.device, slot.group) != (dtype, rows.device, self.group):
                 slot = self.slots[name] = Slot(dtype, rows.device, self.group)
@@ -225,9 +225,9 @@ def _result(x: Tensor, weight: Tensor, mode: str, sequence_parallel: bool, group
 
 
 def _linear_fake(x: Tensor, weight: Tensor, slots: Tensor, *rest: Any) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
-    dtype = fp8.forward_dtype(fp8.recipe_of(rest[4]))
-    return (x.new_empty(_result(x, weight, *rest)), x.new_empty(x.numel() // x.shape[-1], x.shape[-1], dtype=dtype),
-            weight.new_empty(weight.shape, dtype=dtype), x.new_empty(8, dtype=torch.float32))
+    return (x.new_empty(_result(x, weight, *rest)),
+            x.new_empty(x.numel() // x.shape[-1], x.shape[-1], dtype=fp8.FORWARD),
+            weight.new_empty(weight.shape, dtype=fp8.FORWARD), x.new_empty(8, dtype=torch.float32))
 
 
 def _linear_backward(dy: Tensor, x8: Tensor, w8: Tensor, scales: Tensor, slots: Tensor, needs_x: bool, needs_w: bool,
@@ -249,11 +249,14 @@ def _linear_backward_fake(dy: Tensor, x8: Tensor, w8: Tensor, scales: Tensor, sl
 
 def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, ...]) -> None:
     ctx.shape, ctx.weight_dtype = inputs[0].shape, inputs[1].dtype
+    ctx.set_materialize_grads(False)  # of FP8 matrices there are none
     ctx.mark_non_differentiable(*output[1:])
     ctx.save_for_backward(*output[1:], inputs[2])
 
 
-def _gradient(ctx: Any, dy: Tensor, *unused: Any) -> Tuple[Any, ...]:
+def _gradient(ctx: Any, dy: Optional[Tensor], *unused: Any) -> Tuple[Any, ...]:
+    if dy is None:
+        return None, None, None
     needs_x, needs_w = ctx.needs_input_grad[:2]
     dx, dw = _apply_backward(dy, *ctx.saved_tensors, needs_x, needs_w, ctx.weight_dtype, *ctx.rest)
     return dx.view(ctx.shape) if needs_x else None, dw if needs_w else None, None

@@ -52,6 +52,14 @@ def process_group(name: str) -> Any:
                               "destroyed") from None
 
 
+def exists(name: str) -> bool:
+    """Whether there is a process group of that name."""
+    try:
+        return process_group(name) is not None
+    except InvalidArgument:
+        return False
+
+
 def group_size(name: str) -> int:
     """The number of ranks of the process group of a name."""
     return int(process_group(name).size())
@@ -113,8 +121,16 @@ class Context:
         self.device = device
         self.world = _connect(group, device)
         self.ops: Dict[Any, Op] = {}
+        self.captured: List[Op] = []  # smaller ones than those of `ops`, which graphs may still launch
         # The world does not outlive the group, nor does it keep it.
         weakref.finalize(group, self.world.close).atexit = False
+
+    def _give_up(self, op: Op) -> None:
+        """What a graph has captured stays until the world ends."""
+        if op.captured:
+            self.captured.append(op)
+        else:
+            op.close()
 
     def prepare(self, kind: Kind, layout: Layout, m: int, n: int, k: int, dtype: torch.dtype, method: str,
                 views: Dict[str, Tuple[int, int, int]], outputs: Tuple[Tuple[int, ...], ...], *, cols: int = 0,
@@ -123,15 +139,15 @@ class Context:
         """A call of the operator of this description, which is made when it is first needed. Collective then.
 
         m, n and k are global. `views` are rows, columns and stride of matrices by their names in lap_op_args_t.
-        A call with more rows than all before makes the operator anew. `types` are those of matrices that are not
+        A call with more rows than all before makes the operator anew; cuBLASMp has one for each number of rows. `types` are those of matrices that are not
         `dtype`, `fields` others of the description.
         """
-        key = (kind, layout, n, k, dtype, method, cols, *(fields or {}).items(), gather)
+        name, knobs = parse_method(method)
+        key = (kind, layout, n, k, dtype, method, cols, *(fields or {}).items(), gather, m if name == "cublasmp" else 0)
         op = self.ops.get(key)
         if op is None or op.desc.m < m:
             if op is not None:
-                self.ops.pop(key).close()
-            name, knobs = parse_method(method)
+                self._give_up(self.ops.pop(key))
             op = self.ops[key] = Op(self.world.group, kind, max(m, 1), n, k, dtype=DTYPES[dtype], layout=layout,
                                     method=name, cols=cols, gather_input=int(gather), **knobs,
                                     **(fields or {}))

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lapstrake.errors import InvalidArgument, Unsupported
+from lapstrake.torch._groups import exists
 from lapstrake.torch._ops import all_gather
 from lapstrake.torch.recipe import DelayedScaling, Float8CurrentScaling, Format, Recipe
 
@@ -44,7 +45,7 @@ class Slot:
     def __init__(self, dtype: torch.dtype, device: torch.device, group: str) -> None:
         self.dtype, self.group = dtype, group
         self.scale = torch.ones(4, device=device)
-        self.found = torch.zeros((), device=device)  # since the last exchange
+        self.found = torch.zeros((), device=device)  # since the last exchange, of those that were finite
         self.history: Optional[Tensor] = None
 
     def update(self, recipe: DelayedScaling) -> None:
@@ -59,38 +60,43 @@ class Slot:
         self.found = torch.zeros_like(self.found)
 
 
+class _Table(Dict[str, Dict[str, Slot]]):
+    """The slots of each GEMM of a module, by the names of operands."""
+
+
 class Slots:
-    """The slots of a module: of each of its GEMMs, by the names of operands. slots_of(handle, gemm) finds them."""
+    """The slots of a module. slots_of(handle, gemm) finds them as long as there is the module, or a graph of autograd that
+    has the handle: the handle holds the table."""
 
     def __init__(self) -> None:
-        self.of: Dict[str, Dict[str, Slot]] = {}
-        self._register()
+        self._register(_Table())
 
-    def _register(self) -> None:
+    def _register(self, table: _Table) -> None:
         number = next(_numbers)
+        self.of = table
         self.handle = torch.tensor(number, device="cpu")
-        _slots[number] = self
+        self.handle.table = table  # type: ignore[attr-defined]
+        _tables[number] = table
 
     def __deepcopy__(self, memo: Dict[int, Any]) -> Slots:
         other = Slots()
-        other.of = copy.deepcopy(self.of, memo)
+        other.of.update(copy.deepcopy(dict(self.of), memo))
         return other
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {"of": self.of}
+        return {"of": dict(self.of)}
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
-        self.of = state["of"]
-        self._register()
+        self._register(_Table(state["of"]))
 
 
 _numbers = itertools.count()
-_slots: weakref.WeakValueDictionary[int, Slots] = weakref.WeakValueDictionary()
+_tables: weakref.WeakValueDictionary[int, _Table] = weakref.WeakValueDictionary()
 
 
 def slots_of(handle: Tensor, gemm: str) -> Dict[str, Slot]:
     """The slots of a GEMM of a module, by the names of its operands."""
-    return _slots[int(handle)].of.setdefault(gemm, {})
+    return _tables[int(handle)].setdefault(gemm, {})
 
 
 _recipes: Dict[str, Recipe] = {}  # by their text
@@ -101,14 +107,20 @@ def recipe_of(text: str) -> Recipe:
     return _recipes[text]
 
 
+Tape = List[List[Tensor]]  # the scales of the operands of one quantize() after the other
+
+
 class _State:
-    """What autocast has set; `touched` are the slots of delayed scaling that await an exchange."""
+    """What autocast has set; `touched` are the slots of delayed scaling that await an exchange. Scales that are used go to
+    `tapes`, and come from `again` while a function is computed again."""
 
     def __init__(self) -> None:
         self.recipe: Optional[str] = None
         self.group: Any = None
         self.depth = 0
         self.touched: Dict[Slot, DelayedScaling] = {}
+        self.tapes: Tuple[Tape, ...] = ()
+        self.again: Optional[Iterator[List[Tensor]]] = None
 
 
 _state = _State()
@@ -142,21 +154,29 @@ def _agreed(found: List[Tensor], group: str) -> Tensor:
 def quantize(operands: List[Tuple[Tensor, Slot]], recipe: Recipe, note: bool) -> List[Scaled]:
     """Matrices in FP8. Collective over the tensor-parallel group where scales are those of the matrices themselves.
 
-    `note`: delayed scaling takes the magnitudes into account from the next pass on.
+    `note`: delayed scaling takes the magnitudes into account from the next pass on. What is computed again has the scales
+    that it had, and has been noted.
     """
+    before = None if _state.again is None else next(_state.again, None)
+    scales = before or _make_scales(operands, recipe, note)
+    for tape in _state.tapes:
+        tape.append(scales)
+    return [cast(rows, scale, slot.dtype) for (rows, slot), scale in zip(operands, scales)]
+
+
+def _make_scales(operands: List[Tuple[Tensor, Slot]], recipe: Recipe, note: bool) -> List[Tensor]:
     found = [_magnitude(rows) for rows, _ in operands]
     now = [not (isinstance(recipe, DelayedScaling) and slot.history is not None) for _, slot in operands]
     fresh = [amax for amax, is_now in zip(found, now) if is_now]
     agreed = iter(_agreed(fresh, operands[0][1].group)) if fresh else iter(())
-    results = []
-    for (rows, slot), amax, is_now in zip(operands, found, now):
+    for (_, slot), amax, is_now in zip(operands, found, now):
         if is_now:
             slot.scale = scale_of(next(agreed), slot.dtype, recipe.margin).repeat(4)
         if note and isinstance(recipe, DelayedScaling):
-            slot.found = torch.maximum(slot.found, amax)
+            # What overflowed says nothing of the next passes: a loss scale lets training skip such a step.
+            slot.found = torch.where(amax.isfinite(), torch.maximum(slot.found, amax), slot.found)
             _state.touched[slot] = recipe
-        results.append(cast(rows, slot.scale, slot.dtype))
-    return results
+    return [slot.scale for _, slot in operands]
 
 
 def _exchange() -> None:
@@ -166,6 +186,8 @@ def _exchange() -> None:
     for slot in touched:
         by_group.setdefault(slot.group, []).append(slot)
     for group, slots in by_group.items():
+        if group and not exists(group):  # nor does the module work again
+            continue
         amax = _agreed([slot.found for slot in slots], group)
         if _state.group is not None and dist.get_world_size(_state.group) > 1:
             dist.all_reduce(amax, dist.ReduceOp.MAX, group=_state.group)
@@ -223,30 +245,26 @@ def fp8_autocast(enabled: bool = True, calibrating: bool = False, fp8_recipe: Op
     return autocast(enabled, calibrating, fp8_recipe, fp8_group, _graph)
 
 
-@contextlib.contextmanager
-def _as_before(recipe: Optional[str]) -> Iterator[None]:
-    now, _state.recipe = _state.recipe, recipe
-    try:
-        yield
-    finally:
-        _state.recipe = now
+class Recorded:
+    """What a function that may be computed again needs of this module: its recipe, and the scales that it used."""
 
+    def __init__(self) -> None:
+        self.recipe = _state.recipe
+        self._tape: Optional[Tape] = None
 
-def checkpoint(function: Any, *args: Any, distribute_saved_activations: bool = False,
-               get_rng_state_tracker: Any = None, tp_group: Any = None, use_reentrant: bool = True,
-               **kwargs: Any) -> Any:
-    """torch.utils.checkpoint.checkpoint of `function`, which recomputes in FP8 what was computed in FP8."""
-    from torch.utils.checkpoint import checkpoint as plain
-    if distribute_saved_activations:
-        raise Unsupported("distribute_saved_activations is True, expected False: it is not supported")
-    if torch.compiler.is_compiling():  # then nothing of Python runs again
-        return plain(function, *args, use_reentrant=use_reentrant, **kwargs)
-    recipe = active()
-
-    def run(*inputs: Any, **named: Any) -> Any:
-        with _as_before(recipe):
-            return function(*inputs, **named)
-    return plain(run, *args, use_reentrant=use_reentrant, **kwargs)
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Around each computation of the function: the first records, the others do as it did."""
+        before = _state.recipe, _state.tapes, _state.again
+        if self._tape is None:
+            self._tape = []
+            _state.tapes += (self._tape,)
+        else:
+            _state.recipe, _state.tapes, _state.again = self.recipe, (), iter(self._tape)
+        try:
+            yield
+        finally:
+            _state.recipe, _state.tapes, _state.again = before
 
 
 def quantized_model_init(enabled: bool = True, *unused: Any, **also: Any) -> Any:
@@ -277,9 +295,7 @@ def get_default_recipe() -> Recipe:
     return DelayedScaling()
 
 
-def forward_dtype(recipe: Recipe) -> torch.dtype:
-    """The type of activations and weights."""
-    return torch.float8_e4m3fn
+FORWARD = torch.float8_e4m3fn  # of activations and weights
 
 
 def backward_dtype(recipe: Recipe) -> torch.dtype:

@@ -7,6 +7,7 @@ have one weight: that of TransformerEngine with fuse_qkv_params.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 import torch
@@ -188,16 +189,27 @@ class MultiheadAttention(_Parallel):
             if causal:
                 mask = mask & torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=mask.device).tril()
         dropout = self.attention_dropout if self.training else 0.0
-        if query.device.type != "cpu" or query.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
-            heads = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout,
-                                                   is_causal=causal and mask is None)
-        else:
-            # In 16 bits, backward of PyTorch 2.8 crashes on CPUs of ARM.
-            with torch.autocast("cpu", enabled=False):
-                heads = F.scaled_dot_product_attention(query.float(), key.float(), value.float(), attn_mask=mask,
-                                                       dropout_p=dropout, is_causal=causal and mask is None)
-            heads = heads.to(query.dtype)
+        with self._generator(dropout):
+            heads = self._attend_heads(query, key, value, mask, dropout, causal and mask is None)
         return heads.permute((2, 0, 1, 3) if self.qkv_format == "sbhd" else (0, 2, 1, 3)).flatten(-2)
+
+    def _generator(self, dropout: float) -> Any:
+        """That of the tracker, where ranks that share heads would else drop the same of each: with sequence parallelism
+        their own generators differ, as in Megatron."""
+        if dropout == 0 or self._tracker is None or self.tp_size == 1 or self.sequence_parallel:
+            return contextlib.nullcontext()
+        return self._tracker().fork()
+
+    @staticmethod
+    def _attend_heads(query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], dropout: float, causal: bool
+                      ) -> Tensor:
+        if query.device.type != "cpu" or query.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+        # In 16 bits, backward of PyTorch 2.8 crashes on CPUs of ARM.
+        with torch.autocast("cpu", enabled=False):
+            heads = F.scaled_dot_product_attention(query.float(), key.float(), value.float(), attn_mask=mask,
+                                                   dropout_p=dropout, is_causal=causal)
+        return heads.to(query.dtype)
 
 
 class TransformerLayer(_Parallel):

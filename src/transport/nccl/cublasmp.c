@@ -350,10 +350,11 @@ static lap_status_t take_memory(multiplier_t *it)
 static lap_status_t take_first(multiplier_t *it)
 {
     const lap_foreign_shape_t *s = &it->shape;
-    const size_t bytes[FIRST] = {s->m * s->k * lap_dtype_size(s->a),
-                                 s->n * s->k * lap_dtype_size(s->b),
-                                 s->m * s->n * lap_dtype_size(s->out), s->n * sizeof(float),
-                                 s->m * s->n * lap_dtype_size(s->out)};
+    const size_t ranks = (size_t)it->nccl->group->size;
+    const size_t d = s->m * s->n / (s->kind == LAP_GEMM_AR ? 1 : ranks) * lap_dtype_size(s->out);
+    const size_t bytes[FIRST] = {s->m * s->k / ranks * lap_dtype_size(s->a),
+                                 s->n * s->k / ranks * lap_dtype_size(s->b), d,
+                                 s->n * sizeof(float), d};
     for (size_t i = 0; i < FIRST; i++)
         LAP_TRY(lap_cuda_memory(it->nccl->device, bytes[i], &it->first[i]));
     return LAP_OK;

@@ -114,6 +114,9 @@ def build_wheel(wheel_directory: str, config_settings: Optional[Dict[str, Any]] 
     name = f"lapstrake-{_version()}-{_tag()}.whl"
     files = {path.relative_to(PACKAGE.parent).as_posix(): path.read_bytes()
              for path in sorted(PACKAGE.rglob("*")) if path.suffix == ".py" or path.name == "py.typed"}
+    # Where the command looks for them: beside itself.
+    files.update((f"lapstrake/machines/{path.name}", path.read_bytes())
+                 for path in sorted((ROOT / "machines").glob("*.yaml")))
     with tempfile.TemporaryDirectory() as folder:
         files.update(_built(folder))
     _write(Path(wheel_directory) / name, files)

@@ -106,6 +106,10 @@ class TpGemm(IntEnum):
     FC2_WGRAD = 11
 
 
+_RANGES = {c_size_t: (0, 2 ** (8 * ctypes.sizeof(c_size_t)) - 1), c_int: (-2 ** 31, 2 ** 31 - 1),
+           c_uint: (0, 2 ** 32 - 1)}
+
+
 class Struct(ctypes.Structure):
     """A struct of the headers. `c_name` is its type there, `defaults` what its LAP_..._INIT sets besides zeros."""
 
@@ -119,10 +123,15 @@ class Struct(ctypes.Structure):
             self.size = ctypes.sizeof(self)
         for name, value in self.defaults.items():
             setattr(self, name, value)
-        known = {field[0] for field in self._fields_}
+        known = {field[0]: field[1] for field in self._fields_}
         for name, value in fields.items():
             if name not in known:
                 raise TypeError(f"{self.c_name} has no field '{name}'; it has {', '.join(sorted(known))}")
+            if isinstance(value, int) and known[name] in _RANGES:  # ctypes would take a part of the number
+                least, most = _RANGES[known[name]]
+                if not least <= value <= most:
+                    from lapstrake.errors import InvalidArgument  # which has the statuses from here
+                    raise InvalidArgument(f"{name} is {value}, expected a number from {least} to {most}")
             setattr(self, name, value)
 
 

@@ -32,16 +32,16 @@ def command() -> str:
 
 def words(options: Dict[str, object]) -> List[str]:
     """Options of the command from arguments of Python: wire_dtype="bf16" is --wire-dtype=bf16, a list is one with commas."""
-    list_ = []
+    list_, flags = [], []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         if value is True:
-            list_.append(flag)
+            flags.append(flag)
         elif isinstance(value, (list, tuple)):
             list_.append(f"{flag}={','.join(map(str, value))}")
         elif value is not None and value is not False:
             list_.append(f"{flag}={value}")
-    return list_
+    return list_ + flags  # one that needs a value takes none of the others for it
 
 
 def run(*arguments: str) -> str:

@@ -79,9 +79,9 @@ class Bench:
 
 
 class Picture:
-    """The result of show(): the text that `lap show` prints, and the picture of it."""
+    """The result of show(): the text that `lap show` prints, and the picture of it, if there is one."""
 
-    def __init__(self, text: str, svg: str) -> None:
+    def __init__(self, text: str, svg: Optional[str]) -> None:
         self.text = text
         self.svg = svg
 
@@ -90,8 +90,8 @@ class Picture:
 
     __repr__ = __str__
 
-    def _repr_svg_(self) -> str:
-        return _element(self.svg)
+    def _repr_svg_(self) -> Optional[str]:
+        return None if self.svg is None else _element(self.svg)
 
 
 def _element(svg: str) -> str:
@@ -99,11 +99,11 @@ def _element(svg: str) -> str:
     return svg[svg.index("<svg"):]
 
 
-def _drawn(option: str, *arguments: str) -> Tuple[str, Optional[str]]:
+def _drawn(arguments: List[str], option: str, options: Dict[str, Any]) -> Tuple[str, Optional[str]]:
     """What lap prints, and the picture that it draws with this option; None if there was nothing to draw."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "picture.svg")
-        text = _command.run(*arguments, f"{option}={path}")
+        text = _command.run(*arguments, f"{option}={path}", *_command.words(options))
         if not os.path.exists(path):
             return text, None
         with open(path, encoding="utf-8") as file:
@@ -122,22 +122,22 @@ def bench(op: str, m: int, n: int, k: int, *, timeline: bool = True, **options: 
     Every rank is started by this call. Raises InvalidArgument for wrong options, and Error if a result was wrong or a
     rank failed.
     """
-    _refuse(options, "json", "timeline")
-    arguments = ["bench", op, str(m), str(n), str(k), "--json", "--quiet", *_command.words(options)]
+    _refuse(options, "json", "timeline", "help")
+    arguments = ["bench", str(op), str(m), str(n), str(k), "--json", "--quiet"]
     if not timeline or options.get("no_trace"):
-        return Bench(json.loads(_command.run(*arguments)), None)
-    text, svg = _drawn("--timeline", *arguments)
+        return Bench(json.loads(_command.run(*arguments, *_command.words(options))), None)
+    text, svg = _drawn(arguments, "--timeline", options)
     return Bench(json.loads(text), svg)
 
 
 def show(what: str, *sizes: int, **options: Any) -> Picture:
     """Shows a schedule or a pass, as `lap show what sizes`: show("ag", 8, 8, 8, ranks=2), show("train", tp=2).
 
-    Raises InvalidArgument for wrong options.
+    With each=True or predict=..., which print text, there is no picture. Raises InvalidArgument for wrong options.
     """
-    _refuse(options, "json", "svg")
-    arguments = ["show", what, *(str(size) for size in sizes), *_command.words(options)]
-    text = _command.run(*arguments)
-    svg = _drawn("--svg", *arguments)[1]
-    assert svg is not None  # lap show has ended with success
-    return Picture(text, svg)
+    _refuse(options, "json", "svg", "help")
+    arguments = ["show", str(what), *(str(size) for size in sizes)]
+    text = _command.run(*arguments, *_command.words(options))
+    if options.get("each") or options.get("predict"):
+        return Picture(text, None)
+    return Picture(text, _drawn(arguments, "--svg", options)[1])

@@ -25,6 +25,14 @@ def _text(value: Optional[str]) -> Optional[bytes]:
     return None if value is None else value.encode()
 
 
+def _bytes(value: Any, what: str) -> bytes:
+    """A value that is bytes, a bytearray or the like; ctypes would take a string for other characters."""
+    try:
+        return bytes(memoryview(value))
+    except TypeError:
+        raise TypeError(f"{what} is {value!r:.60}, expected bytes") from None
+
+
 def tensor(data: int, dtype: DType, rows: int, cols: int, stride: Optional[int] = None) -> Tensor:
     """A view of the row-major matrix [rows, cols] at an address; `stride` elements lie from a row to the next."""
     return Tensor(data=data, dtype=dtype, rows=rows, cols=cols, stride=cols if stride is None else stride)
@@ -60,6 +68,9 @@ class _Object:
             parent._children = [child for child in parent._children if child() is not None]
             parent._children.append(weakref.ref(self))
 
+    def _name(self) -> str:
+        return "Group" if type(self) is _Object else type(self).__name__  # what split() makes has no other object
+
     @property
     def closed(self) -> bool:
         """Whether it has been destroyed."""
@@ -76,9 +87,9 @@ class _Object:
     def check(self) -> None:
         """Raises InvalidArgument where it cannot be used: it is closed, or another process made it."""
         if not self._handles:
-            raise InvalidArgument(f"this {type(self).__name__} has been closed")
+            raise InvalidArgument(f"this {self._name()} has been closed")
         if os.getpid() != self._maker:  # its threads are not here: a call would wait for them
-            raise InvalidArgument(f"this {type(self).__name__} was made by process {self._maker}, expected use in that "
+            raise InvalidArgument(f"this {self._name()} was made by process {self._maker}, expected use in that "
                                   "one: a process that was forked cannot use it")
 
     @property
@@ -123,7 +134,7 @@ class World(_Object):
 
         def gather(_context: int, mine: int, count: int, everything: int) -> int:
             try:
-                joined = allgather(ctypes.string_at(mine, count))
+                joined = _bytes(allgather(ctypes.string_at(mine, count)), "what allgather returned")
                 if len(joined) != count * size:
                     raise InvalidArgument(f"allgather returned {len(joined)} bytes, expected {count * size}: {count} "
                                           f"of each of {size} ranks")
@@ -219,6 +230,7 @@ class Group:
 
     def allgather(self, mine: bytes) -> List[bytes]:
         """The bytes of every rank, in the order of ranks; all give equally many. Collective."""
+        mine = _bytes(mine, "mine")
         everything = ctypes.create_string_buffer(max(1, len(mine) * self.size))
         with self._owner._lock:
             check(library().lap_group_allgather(self._handle, mine, len(mine), everything))
@@ -239,6 +251,8 @@ class Op(_Object):
 
     def __init__(self, group: Group, kind: Kind, m: int, n: int, k: int, *, method: Optional[str] = None,
                  **fields: Any) -> None:
+        if not isinstance(group, Group):
+            raise TypeError(f"group is {group!r:.60}, expected a Group, such as that of a world: world.group")
         self.desc = OpDesc(kind=kind, m=m, n=n, k=k, method=_text(method), **fields)
         handle = c_void_p()
         with group._owner._lock:

@@ -97,6 +97,23 @@ with lap.World() as world:
                 self.assertIsInstance(caught.exception, lap.Error)
             with self.assertRaisesRegex(TypeError, "lap_op_desc_t has no field 'mm'"):
                 lap.Op(world.group, lap.Kind.AG_GEMM, 2, 2, 2, mm=1)
+            for m in (-1, 2 ** 70):  # of which ctypes would take a part
+                with self.assertRaisesRegex(lap.InvalidArgument, f"m is {m}, expected a number from 0 to"):
+                    lap.Op(world.group, lap.Kind.AG_GEMM, m, 2, 2)
+            with self.assertRaisesRegex(TypeError, "expected a Group, such as that of a world: world.group"):
+                lap.Op(world, lap.Kind.AG_GEMM, 2, 2, 2)
+            with self.assertRaisesRegex(TypeError, "mine is 'abc', expected bytes"):
+                world.group.allgather("abc")
+            self.assertEqual(world.group.allgather(bytearray(b"abc")), [b"abc"])
+            part = world.group.split(0)
+            part.close()
+            with self.assertRaisesRegex(lap.InvalidArgument, "this Group has been closed"):
+                part.barrier()
+            with self.assertRaisesRegex(TypeError, "what allgather returned is 'x', expected bytes"):
+                try:
+                    lap.World.connect(0, 2, lambda mine: "x", lambda: None)
+                except lap.Error as failure:
+                    raise failure.__cause__
             op = lap.Op(world.group, lap.Kind.AG_GEMM, 2, 2, 2)
             with self.assertRaisesRegex(lap.InvalidArgument, "a"):
                 op.run(lap.OpArgs(m=2))

@@ -249,6 +249,33 @@ def overflow(rank, ranks):
                     raise AssertionError(f"step {step}: {layer.weight.grad} is not {truth}")
 
 
+def other_default(rank, ranks):
+    """The default type of PyTorch is that of parameters, and of nothing that the library reads or writes."""
+    results = []
+    for default in (torch.float32, torch.bfloat16, torch.float64):
+        for recipe in (Float8CurrentScaling(), DelayedScaling(amax_history_len=2)):
+            torch.manual_seed(3)
+            layer = lap.Linear(8, 4 * ranks, parallel_mode="column", sequence_parallel=True, bias=False, device=DEVICE,
+                               tp_group=dist.group.WORLD, params_dtype=torch.float32, **OVERLAP)
+            x = torch.randn(4, 8, requires_grad=True)
+            torch.set_default_dtype(default)
+            try:
+                for _ in range(3):
+                    with lap.autocast(recipe=recipe):
+                        y = layer(x)
+                    y.pow(2).sum().backward()
+            finally:
+                torch.set_default_dtype(torch.float32)
+            results.append([y.detach(), x.grad, layer.weight.grad])
+            slots = layer._slots.of["column"].values()
+            if any(tensor.dtype != torch.float32 for slot in slots for tensor in (slot.scale, slot.found)):
+                raise AssertionError(f"{default}: {[(slot.scale.dtype, slot.found.dtype) for slot in slots]}")
+    for index, result in enumerate(results[2:]):
+        for one, two in zip(result, results[index % 2]):
+            if not torch.equal(one, two):
+                raise AssertionError(f"{index}: {one} is not {two}")
+
+
 def gone(rank, ranks):
     """Backward where the module is there no more; and slots of a process group that has been destroyed."""
     def make(group):
@@ -359,6 +386,9 @@ class Fp8(Case):
 
     def test_overflow(self):
         self.on((1, 2), overflow)
+
+    def test_other_default(self):
+        self.on((1, 4), other_default)
 
     def test_gone(self):
         import_compiler()

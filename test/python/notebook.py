@@ -55,10 +55,20 @@ class Notebook(unittest.TestCase):
         self.assertEqual(xml.dom.minidom.parseString(picture._repr_svg_()).documentElement.tagName, "svg")
         self.assertIn("transformer, 1 layer", str(lap.show("train", tp=2, hidden=32, heads=2, seq=8)))
 
+    def test_show_without_a_picture(self):
+        for options in ({"each": True}, {"target": "cuda", "predict": "h100-sxm"}):
+            picture = lap.show("ag", 8, 8, 8, ranks=2, method="ring", **options)
+            self.assertIn("rank 1: ", str(picture))
+            self.assertIsNone(picture._repr_svg_())
+
     def test_sentences(self):
         for call, sentence in (
                 (lambda: lap.bench("ag", 8, 8, 8, rank_s=2), "unknown option '--rank-s'"),
                 (lambda: lap.bench("xx", 8, 8, 8), "'xx'"),
+                (lambda: lap.bench("ag", 8, 8, 8, help=True), "help is True, expected no such argument"),
+                (lambda: lap.show("ag", 8, 8, 8, help=True), "help is True, expected no such argument"),
+                (lambda: lap.bench("ag", 8, 8, 8, method=True, seed=7, ranks=2), "'--method' needs a value"),
+                (lambda: lap.bench(None, 8, 8, 8), "'None'"),
                 (lambda: lap.bench("ag", 8, 8, 8, json=True), "json is True, expected no such argument"),
                 (lambda: lap.show("ag", 8, 8, 8, method="none"), "none")):
             with self.assertRaises(lap.InvalidArgument) as raised:

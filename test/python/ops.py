@@ -233,6 +233,26 @@ def rows_change(rank, ranks):
         raise AssertionError(f"capacities {capacities}")
 
 
+def kept(rank, ranks, folder):
+    """PyTorch keeps what it has compiled on disk: a job with another number of ranks must not take it for its own."""
+    os.environ.update(TORCHINDUCTOR_CACHE_DIR=folder, TORCHINDUCTOR_COMPILE_THREADS="1")
+    A, B = small(2 * ranks, 4), small(4, 3)
+
+    def step(A, B):
+        return lap.all_gather_matmul(A, [B], 0, return_A=False, method="ring")[1][0]
+
+    def without_size(A, B):
+        return torch.ops.lapstrake.all_gather_matmul(A, [B], 0, "0", return_A=False, method="direct")[1][0]
+
+    truth = A @ B
+    same("compiled", torch.compile(step, fullgraph=True)(A.chunk(ranks)[rank], B), truth)
+    try:
+        same("compiled", torch.compile(without_size, fullgraph=True)(A.chunk(ranks)[rank], B), truth)
+    except lapstrake.InvalidArgument as failure:
+        if ranks == 2 or f"group '0' has {ranks} ranks, expected 2, for which this graph was compiled" not in str(failure):
+            raise
+
+
 def captured(rank, ranks):
     """What a CUDA graph has captured stays, also when more rows make an operator anew."""
     weight = small(4 * ranks, 6)
@@ -310,6 +330,11 @@ def misuse(rank, ranks):
     fails(invalid, "group_name is 'nobody'", ag, A, [B], 0, "nobody")
     fails(invalid, "method 'rnig' is not a method of ag_gemm", ag, A, [B], 0, method="rnig")
     fails(invalid, "method is 'ring:splits=2'", ag, A, [B], 0, method="ring:splits=2")
+    fails(invalid, "method is 'ring:num_splits=18446744073709551616'", ag, A, [B], 0,
+         method="ring:num_splits=18446744073709551616")
+    fails(invalid, "B is None, expected a tensor", ag, A, [None], 0)
+    fails(invalid, "A is None, expected a tensor", rs, None, B, "sum", 0)
+    fails(invalid, "B is None, expected a tensor", lap.matmul_all_reduce, A, None)
     fails(invalid, f"B is on meta, expected {DEVICE}", ag, A, [torch.zeros(4, 3, device="meta")], 0)
     fails(invalid, "X is [3, 1], expected the rows of the product", ops.matmul_with_all_gather, A, B, torch.zeros(3, 1),
          "0")
@@ -554,6 +579,13 @@ class Ops(Case):
 
     def test_rows_of_cublasmp(self):
         self.on((1,), rows_of_cublasmp)
+
+    @unittest.skipIf(DEVICE == "cuda", "the compiler looks for the GPU before ranks are forked")
+    def test_kept(self):
+        import_compiler()
+        with tempfile.TemporaryDirectory() as folder:
+            for ranks in (2, 1):
+                self.on((ranks,), kept, folder)
 
     def test_captured(self):
         self.on((1, 2), captured)

@@ -34,6 +34,9 @@ class Wheel(unittest.TestCase):
             status, text = run(Path(folder) / "bin" / "lap", "--version", PYTHONPATH=folder, LAPSTRAKE_COMMAND="")
             self.assertEqual((status, text[:4]), (0, "lap "))
             self.assertTrue((Path(folder) / "lapstrake" / "py.typed").exists())
+            status, text = run(Path(folder) / "bin" / "lap", "plan", "--model", "gpt2-124m", "--gpus", "1", "--top", "1",
+                               PYTHONPATH=folder, LAPSTRAKE_COMMAND="")
+            self.assertEqual((status, "H100 SXM" in text), (0, True), text)  # whose description is inside
 
     def test_equal_wheels(self):
         with tempfile.TemporaryDirectory() as folder:

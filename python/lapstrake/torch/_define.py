@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from lapstrake.errors import Unsupported
+from lapstrake.errors import InvalidArgument, Unsupported
 
 library = torch.library.Library("lapstrake", "DEF")
 TAGS = (torch.Tag.needs_fixed_stride_order,)
@@ -135,7 +135,12 @@ def differentiate(name: str, kernel: Any, backward: Any, setup: Any = _save_noth
         return below(*inputs)
 
     def call(*inputs: Any) -> Any:
-        if not _alone() or tuple(map(type, inputs)) not in plain_types:
+        if not _alone():
+            return op(*inputs)
+        if tuple(map(type, inputs)) not in plain_types:
+            for argument, given in zip(arguments, inputs):
+                if given is None and str(argument.real_type) == "Tensor":  # for PyTorch a tensor that is not defined
+                    raise InvalidArgument(f"{argument.name} is None, expected a tensor")
             return op(*inputs)
         needed = False
         for tensor in inputs[:tensors]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from lapstrake._abi import Kind, Layout
 from lapstrake.errors import InvalidArgument, Unsupported
 from lapstrake.torch import fp8
-from lapstrake.torch._groups import DTYPES, Call, context, group_size, prepared
+from lapstrake.torch._groups import DTYPES, Call, context, group_size, plain_name, prepared
 from lapstrake.torch._matrix import TYPES, divided, shape_of
 from lapstrake.torch._define import define, differentiate, refuse_gradient
 from lapstrake.torch.fp8 import Scaled, Slot
@@ -84,7 +84,8 @@ def _run(kind: Kind, layout: Layout, plan: Plan, method: str, sizes: Tuple[int, 
            *((name, t.shape, t.dtype) for name, t in tensors.items()))
     call = prepared(key, plan.group, _prepare, kind, layout, plan.group, method, sizes, tensors)
     gathers = "gathered" in tensors or "wire_scale_ptr" in scales
-    found = torch.empty(plan.size, device=device) if gathers else None  # the scales of shards: all the same
+    # The scales of shards: all the same.
+    found = torch.empty(plan.size, dtype=torch.float32, device=device) if gathers else None
     with call.lock:
         for name, tensor in tensors.items():
             getattr(call, name).data = tensor.data_ptr()
@@ -198,7 +199,8 @@ def _plain_backward(plan: Plan, g: Scaled, x: Scaled, w: Scaled, dtypes: Tuple[t
 
 def _plan(slots: Tensor, mode: str, sequence_parallel: bool, group_name: str, methods: List[str], recipe: str,
           training: bool) -> Plan:
-    return Plan(mode if group_name else "", sequence_parallel, group_name, group_size(group_name) if group_name else 1,
+    size = group_size(group_name) if group_name else 1
+    return Plan(mode if group_name else "", sequence_parallel, plain_name(group_name), size,
                 (methods[0], methods[1], methods[2]), fp8.recipe_of(recipe), fp8.slots_of(slots, mode), training)
 
 

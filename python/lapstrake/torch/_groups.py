@@ -43,13 +43,35 @@ def name_of(group: GroupLike) -> str:
     return str(group.group_name)
 
 
+def plain_name(name: str) -> str:
+    """The name of a process group without the number of ranks that a graph has with it."""
+    return name.partition("#")[0]
+
+
 def process_group(name: str) -> Any:
-    """The process group of a name."""
+    """The process group of a name, which may be one of in_graph()."""
+    plain, mark, size = name.partition("#")
     try:
-        return _resolve_process_group(name)
+        group = _resolve_process_group(plain)
     except RuntimeError:
-        raise InvalidArgument(f"group_name is '{name}', expected that of a process group that has not been "
+        raise InvalidArgument(f"group_name is '{plain}', expected that of a process group that has not been "
                               "destroyed") from None
+    if mark and group.size() != int(size):
+        raise InvalidArgument(f"group '{plain}' has {group.size()} ranks, expected {size}, for which this graph was "
+                              "compiled, perhaps by another job whose cache PyTorch has read: call the functions of "
+                              "lapstrake.torch, which torch.compile tells apart")
+    return group
+
+
+@torch.compiler.assume_constant_result
+def _sized(name: str) -> str:
+    return f"{plain_name(name)}#{group_size(name)}"
+
+
+def in_graph(name: str) -> str:
+    """The name of a group as operators are given it. In a graph it has the number of ranks, too: PyTorch keeps what it has
+    compiled on disk, for jobs whose groups have the same names and other numbers of ranks."""
+    return _sized(name) if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() else name
 
 
 def exists(name: str) -> bool:
@@ -77,7 +99,7 @@ def parse_method(text: str) -> Tuple[Optional[str], Dict[str, int]]:
             knobs[knob] = Algorithm[word]
         elif knob in _FLAGS and (not equals or value in ("0", "1")):
             knobs[knob] = int(value or 1)
-        elif knob in _KNOBS and knob not in _FLAGS and value.isdecimal():
+        elif knob in _KNOBS and knob not in _FLAGS and value.isdecimal() and int(value) < 2 ** 31:
             knobs[knob] = int(value)
         else:
             raise InvalidArgument(f"method is '{text}', expected a method, or one with knobs as in "
@@ -178,7 +200,7 @@ def prepared(key: Tuple[Any, ...], name: str, prepare: Any, *arguments: Any) -> 
 
 def context(name: str, device: torch.device) -> Context:
     """The context of a process group, which is made when it is first asked for. Collective then."""
-    group = process_group(name)
+    group, name = process_group(name), plain_name(name)
     found = _contexts.get((name, device.type))
     if found is None or found.group() is not group or found.world.closed:
         found = _contexts[name, device.type] = Context(group, device)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lapstrake._abi import Layout
 from lapstrake.errors import InvalidArgument, Unsupported
+from lapstrake.torch._groups import plain_name
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -51,7 +52,7 @@ def divided(rows: Any, size: int, group: str) -> Any:
     """A rank's share of rows."""
     if rows % size:
         raise InvalidArgument(f"{rows} rows are to be scattered, expected a multiple of {size}: the size of group "
-                              f"'{group}'")
+                              f"'{plain_name(group)}'")
     return rows // size
 
 

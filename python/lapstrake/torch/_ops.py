@@ -19,7 +19,7 @@ from torch import Tensor
 from lapstrake._abi import Epilogue, Kind, Layout
 from lapstrake.errors import InvalidArgument
 from lapstrake.torch._define import TAGS, define, differentiate, library, refuse_gradient
-from lapstrake.torch._groups import Call, GroupLike, context, group_size, name_of, prepared
+from lapstrake.torch._groups import Call, GroupLike, context, group_size, in_graph, name_of, prepared
 from lapstrake.torch._matrix import (check_product, check_same, check_vector, divided, in_front, in_shape, lies,
                                      new_result, product, rows_of, second_of, shape_of, stored)
 
@@ -442,7 +442,7 @@ def _all_gather_matmul(A: Tensor, Bs: List[Tensor], gather_dim: int, group_name:
         raise InvalidArgument("Bs has no matrix, expected at least one")
     if dgrad and isinstance(dgrad, str) and not dgrad.startswith(("gemm_rs/", "bulk_ag/")):
         raise InvalidArgument(f"dgrad is '{dgrad}', expected 'gemm_rs/METHOD' or 'bulk_ag/METHOD'")
-    keep = return_A or len(Bs) > 1
+    keep, group_name = return_A or len(Bs) > 1, in_graph(group_name)
     dgrad = dgrad or ("gemm_rs/auto" if keep else "bulk_ag/auto")
     gathered, first = gather_matmul(A, Bs[0], None, gather_dim, group_name, keep, method, dgrad, wgrad)
     results = [first]
@@ -455,7 +455,7 @@ def _all_gather_matmul(A: Tensor, Bs: List[Tensor], gather_dim: int, group_name:
 
 def _matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str,
                            method: str = "auto", dgrad: str = "auto") -> Tensor:
-    return matmul_scatter(A, B, None, reduce_op, scatter_dim, group_name, method, dgrad)
+    return matmul_scatter(A, B, None, reduce_op, scatter_dim, in_graph(group_name), method, dgrad)
 
 
 library.define("all_gather_matmul(Tensor A, Tensor[] Bs, int gather_dim, str group_name, *, bool return_A=True, "
@@ -489,7 +489,7 @@ def matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int
     The arguments are those of torch.ops.symm_mem.fused_matmul_reduce_scatter. `method` is that of GEMM+RS, `dgrad`
     that of the AG+GEMM of backward.
     """
-    return matmul_scatter(A, B, None, reduce_op, scatter_dim, name_of(group), method, dgrad)
+    return _matmul_reduce_scatter(A, B, reduce_op, scatter_dim, name_of(group), method, dgrad)
 
 
 def matmul_all_reduce(A: Tensor, B: Tensor, reduce_op: str = "sum", group: GroupLike = None, *,
@@ -498,4 +498,4 @@ def matmul_all_reduce(A: Tensor, B: Tensor, reduce_op: str = "sum", group: Group
 
     Backward is local, as in Megatron: every rank goes on with the same result, and has the same gradient of it.
     """
-    return matmul_sum(A, B, reduce_op, name_of(group), method)
+    return matmul_sum(A, B, reduce_op, in_graph(name_of(group)), method)

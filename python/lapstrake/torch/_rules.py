@@ -39,8 +39,8 @@ def initialize_ub(shape: Sequence[int], tp_size: int, use_fp8: bool = False,
     are first called, so that `shape`, `dtype` and quantization need not be known, nor how ranks are connected: tp_group
     does that.
     """
-    if tp_size < 1 or len(shape) < 2:
-        raise InvalidArgument(f"shape is {list(shape)} and tp_size {tp_size}, expected [tokens, hidden] and at least 1")
+    if not isinstance(tp_size, int) or tp_size < 1 or len(shape) < 2:
+        raise InvalidArgument(f"shape is {list(shape)} and tp_size {tp_size!r}, expected [tokens, hidden] and at least 1")
     if with_cublasmp:
         raise Unsupported("with_cublasmp is True, expected False: with 'method': 'auto' and 'auto_foreign': True in ub_cfgs "
                           "a GEMM has cuBLASMp where it is faster")

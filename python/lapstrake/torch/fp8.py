@@ -44,14 +44,14 @@ class Slot:
 
     def __init__(self, dtype: torch.dtype, device: torch.device, group: str) -> None:
         self.dtype, self.group = dtype, group
-        self.scale = torch.ones(4, device=device)
-        self.found = torch.zeros((), device=device)  # since the last exchange, of those that were finite
+        self.scale = torch.ones(4, dtype=torch.float32, device=device)
+        self.found = torch.zeros((), dtype=torch.float32, device=device)  # since the last exchange, of those that were finite
         self.history: Optional[Tensor] = None
 
     def update(self, recipe: DelayedScaling) -> None:
         """The scale of the next pass, of what was found in this one. What no pass saw is as large as before."""
         if self.history is None or len(self.history) != recipe.amax_history_len:
-            self.history = torch.zeros(recipe.amax_history_len, device=self.found.device)
+            self.history = self.found.new_zeros(recipe.amax_history_len)
         latest = torch.where(self.found > 0, self.found, self.history[0])
         self.history = torch.cat((latest[None], self.history[:-1]))
         amax = self.history.amax() if recipe.amax_compute_algo == "max" else latest
@@ -130,7 +130,7 @@ def scale_of(amax: Tensor, dtype: torch.dtype, margin: int = 0) -> Tensor:
     """The least power of two with which `amax` comes to at most the largest number of the type; 1 for none."""
     fraction, exponent = torch.frexp(amax.float())
     exponent = exponent - 1 - _LARGEST[dtype][1] + (fraction > 0.875)
-    scale = torch.ldexp(torch.ones_like(fraction), exponent.clamp(-_MOST, _MOST) + margin)
+    scale = torch.ldexp(torch.ones_like(fraction), exponent.clamp(-_MOST, _MOST) + margin).float()  # by default it may be double
     return torch.where((amax > 0) & torch.isfinite(amax), scale, torch.ones_like(scale))
 
 
@@ -141,7 +141,7 @@ def cast(rows: Tensor, scale: Tensor, dtype: torch.dtype) -> Scaled:
 
 
 def _magnitude(rows: Tensor) -> Tensor:
-    found = rows.detach().abs().amax().float() if rows.numel() else torch.zeros((), device=rows.device)
+    found = rows.detach().abs().amax().float() if rows.numel() else rows.new_zeros((), dtype=torch.float32)
     return torch.where(found.isnan(), torch.full_like(found, float("inf")), found)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from lapstrake.errors import InvalidArgument, Unsupported
 from lapstrake.torch import _fp8_linear, _rules, fp8
-from lapstrake.torch._groups import group_size, name_of, process_group
+from lapstrake.torch._groups import group_size, in_graph, name_of, process_group
 from lapstrake.torch._matrix import shape_of
 from lapstrake.torch._ops import copy_matmul, gather_matmul, matmul_scatter, matmul_sum
 
@@ -168,7 +168,7 @@ class _Parallel(nn.Module):
         if not self._group_name:
             raise InvalidArgument(f"this {type(self).__name__} is for {self.tp_size} ranks and has no group: give it "
                                   "tp_group, or call set_tensor_parallel_group")
-        return self._group_name
+        return in_graph(self._group_name)
 
     @staticmethod
     def _cast(x: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor]:

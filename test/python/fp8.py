@@ -4,6 +4,7 @@
 import copy
 import gc
 import unittest
+import unittest.mock
 
 import torch
 import torch._dynamo.testing
@@ -251,7 +252,14 @@ def overflow(rank, ranks):
 
 def other_default(rank, ranks):
     """The default type of PyTorch is that of parameters, and of nothing that the library reads or writes."""
-    results = []
+    results, scales, empty = [], [], torch.empty
+
+    def watched(*arguments, **options):
+        made = empty(*arguments, **options)
+        if arguments == (ranks,):  # for the scales of shards, which the library writes as float
+            scales.append(made.dtype)
+        return made
+
     for default in (torch.float32, torch.bfloat16, torch.float64):
         for recipe in (Float8CurrentScaling(), DelayedScaling(amax_history_len=2)):
             torch.manual_seed(3)
@@ -260,16 +268,19 @@ def other_default(rank, ranks):
             x = torch.randn(4, 8, requires_grad=True)
             torch.set_default_dtype(default)
             try:
-                for _ in range(3):
-                    with lap.autocast(recipe=recipe):
-                        y = layer(x)
-                    y.pow(2).sum().backward()
+                with unittest.mock.patch.object(torch, "empty", watched):
+                    for _ in range(3):
+                        with lap.autocast(recipe=recipe):
+                            y = layer(x)
+                        y.pow(2).sum().backward()
             finally:
                 torch.set_default_dtype(torch.float32)
             results.append([y.detach(), x.grad, layer.weight.grad])
             slots = layer._slots.of["column"].values()
             if any(tensor.dtype != torch.float32 for slot in slots for tensor in (slot.scale, slot.found)):
                 raise AssertionError(f"{default}: {[(slot.scale.dtype, slot.found.dtype) for slot in slots]}")
+    if set(scales) != ({torch.float32} if ranks > 1 else set()):
+        raise AssertionError(f"scales of shards are written to {set(scales)}")
     for index, result in enumerate(results[2:]):
         for one, two in zip(result, results[index % 2]):
             if not torch.equal(one, two):

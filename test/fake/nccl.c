@@ -13,6 +13,7 @@
  *   FAKE_NO_WINDOWS=1  these GPUs have no symmetric memory
  */
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -28,6 +29,7 @@
 #define RANKS 16
 #define WINDOWS 1024 /* that a communicator makes */
 #define POLLS 3      /* until something has been done */
+#define LISTENS 50   /* of 10 ms each: how long the thread of an id lives */
 #define ALIGNMENT 4096u
 
 /* The memory of a rank, as the others know it. */
@@ -352,10 +354,21 @@ FAKE_EXPORT const char *ncclGetLastError(ncclComm_t comm)
     return sentence;
 }
 
+/* As in NCCL, whoever makes an id has a thread from then on, which nobody joins. */
+static void *listen_for_ranks(void *unused)
+{
+    for (int i = 0; i < LISTENS; i++)
+        nanosleep(&(struct timespec){0, 10000000}, NULL);
+    return unused;
+}
+
 /* The memory stays open in the process of rank 0, where the others find it. */
 FAKE_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *unique)
 {
+    pthread_t thread;
     const address_t id = {(int)getpid(), memfd_create("fake-nccl", MFD_CLOEXEC)};
+    if (pthread_create(&thread, NULL, listen_for_ranks, NULL) == 0)
+        pthread_detach(thread);
     if (id.fd < 0 || ftruncate(id.fd, (off_t)sizeof(hall_t)) != 0)
         return ncclSystemError;
     memset(unique, 0, sizeof(*unique));

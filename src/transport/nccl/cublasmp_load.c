@@ -44,6 +44,5 @@ lap_status_t lap_cublasmp_version(int *version_p)
     lap_cublasmp_api_t api;
     lap_nccl_api_t nccl;
     LAP_TRY(lap_nccl_load(&nccl));
-    lap_nccl_unload(&nccl);
     return lap_cublasmp_load(&api, version_p);
 }

@@ -179,7 +179,6 @@ static void comm_free(void *context)
     lap_cuda_client_detach(comm->device, &comm->client);
     if (comm->sent)
         lap_cuda_event_destroy(comm->sent);
-    lap_nccl_unload(&comm->api);
     comm->group->channel = NULL;
     lap_free(comm);
 }

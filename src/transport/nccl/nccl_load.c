@@ -49,16 +49,11 @@ lap_status_t lap_nccl_load(lap_nccl_api_t *api)
     memset(api, 0, sizeof(*api));
     LAP_TRY(lap_library_open(&library, &api->library));
     const lap_status_t status = find_all(api);
-    if (status != LAP_OK)
-        lap_nccl_unload(api);
-    return status;
-}
-
-void lap_nccl_unload(lap_nccl_api_t *api)
-{
-    if (api->library)
+    if (status != LAP_OK) { /* nothing of it runs yet */
         dlclose(api->library);
-    api->library = NULL;
+        api->library = NULL;
+    }
+    return status;
 }
 
 lap_status_t lap_nccl_check(const lap_nccl_api_t *api, ncclResult_t result, const char *what)
@@ -78,10 +73,7 @@ lap_status_t lap_nccl_version(int *version_p)
     lap_nccl_api_t api;
     int version = 0;
     LAP_TRY(lap_nccl_load(&api));
-    const lap_status_t status =
-        lap_nccl_check(&api, api.ncclGetVersion(&version), "ncclGetVersion");
-    lap_nccl_unload(&api);
-    if (status == LAP_OK)
-        *version_p = version;
-    return status;
+    LAP_TRY(lap_nccl_check(&api, api.ncclGetVersion(&version), "ncclGetVersion"));
+    *version_p = version;
+    return LAP_OK;
 }

@@ -90,10 +90,10 @@ typedef struct lap_nccl_api {
 
 /*
  * LAP_ERR_UNSUPPORTED says what is missing, and where it was looked for, or which version there is
- * and which is needed.
+ * and which is needed. It stays in the process: NCCL has threads that nobody joins, such as the one
+ * that ncclGetUniqueId starts, and their code must not go.
  */
 lap_status_t lap_nccl_load(lap_nccl_api_t *api);
-void lap_nccl_unload(lap_nccl_api_t *api);
 
 /* What a call of NCCL returned: as a status, with `what` in its sentence. */
 lap_status_t lap_nccl_check(const lap_nccl_api_t *api, ncclResult_t result, const char *what);

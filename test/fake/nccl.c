@@ -11,6 +11,10 @@
  *   FAKE_NVLINK        so many ranks of a communicator, from the first on, are connected by NVLink,
  *                      and so many after them: only they have each other's addresses; 0: all
  *   FAKE_NO_WINDOWS=1  these GPUs have no symmetric memory
+ *
+ * FAKE_FAILS may name ncclCommInitRankConfig, ncclCommWindowRegister and ncclSignal, too. A window that
+ * was not made is written when the communicator is aborted, as NCCL does when it ends the job: into
+ * memory that must still say what it said. What waits for a rank that has aborted, and blocks, fails.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -31,6 +35,7 @@
 #define POLLS 3      /* until something has been done */
 #define LISTENS 50   /* of 10 ms each: how long the thread of an id lives */
 #define ALIGNMENT 4096u
+#define UNFINISHED ((ncclWindow_t)(uintptr_t)0x5afe5afe5afe5afeu) /* where a window is to be */
 
 /* The memory of a rank, as the others know it. */
 typedef struct offer {
@@ -42,6 +47,7 @@ typedef struct offer {
 /* What the ranks of a communicator share. */
 typedef struct hall {
     _Atomic int arrived, putting; /* ranks that have begun, and that have put or signalled */
+    _Atomic int aborted;          /* that have ended it */
     offer_t offers[WINDOWS][RANKS];
 } hall_t;
 
@@ -68,10 +74,10 @@ typedef struct op {
 } op_t;
 
 struct ncclComm {
-    int rank, size;
+    int rank, size, gpu;
     hall_t *hall;
     int polls; /* still to come, before the last call is done */
-    bool connected, puts, blocks;
+    bool connected, puts, blocks, revoked;
     ncclWindow_t windows, registering;
     ncclWindow_t *registered_p; /* where the one that is being made goes */
     uint32_t nwindows;
@@ -82,6 +88,7 @@ struct ncclComm {
 };
 
 FAKE_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result);
+static void end_registering(struct ncclComm *comm);
 
 static _Thread_local int depth;
 static _Thread_local struct ncclComm *in_group;
@@ -93,6 +100,7 @@ static struct {
     CUresult (*get_handle)(CUipcMemHandle *handle, CUdeviceptr memory);
     CUresult (*open_handle)(CUdeviceptr *memory, CUipcMemHandle handle, unsigned flags);
     CUresult (*close_handle)(CUdeviceptr memory);
+    CUresult (*device)(CUdevice *device);
     CUresult (*context)(CUstream stream, CUcontext *context, CUgreenCtx *green);
     CUresult (*is_capturing)(CUstream stream, CUstreamCaptureStatus *status);
 } driver;
@@ -107,6 +115,7 @@ __attribute__((constructor)) static void find_driver(void)
                  {"cuIpcGetMemHandle", &driver.get_handle},
                  {"cuIpcOpenMemHandle", &driver.open_handle},
                  {"cuIpcCloseMemHandle", &driver.close_handle},
+                 {"cuCtxGetDevice", &driver.device},
                  {"cuStreamGetCtx", &driver.context},
                  {"cuStreamIsCapturing", &driver.is_capturing}};
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
@@ -119,8 +128,14 @@ __attribute__((constructor)) static void find_driver(void)
 static ncclResult_t finish(struct ncclComm *comm, ncclResult_t result)
 {
     while (comm->blocks && result == ncclInProgress) {
+        const bool left = atomic_load(&comm->hall->aborted) > 0 && comm->polls == 0;
         (void)ncclCommGetAsyncError(comm, &result);
         nanosleep(&(struct timespec){0, 20000}, NULL);
+        if (left && result == ncclInProgress) {
+            if (comm->registering)
+                end_registering(comm);
+            return ncclRemoteError;
+        }
     }
     return result;
 }
@@ -152,15 +167,19 @@ FAKE_EXPORT ncclResult_t ncclMemFree(void *memory)
 FAKE_EXPORT ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t bytes,
                                                 ncclWindow_t *window_p, int flags)
 {
-    *window_p = NULL;
+    *window_p = UNFINISHED;
+    if (fake_failure("ncclCommWindowRegister"))
+        return ncclUnhandledCudaError;
     if (comm->polls > 0 || comm->registering)
         return refuse("a window is registered while something else is in progress");
     if (!(flags & NCCL_WIN_COLL_SYMMETRIC) || (uintptr_t)memory % ALIGNMENT != 0)
         return refuse("a window that is not symmetric, or not aligned");
     if (comm->nwindows == WINDOWS)
         return refuse("more windows than it has room for");
-    if (fake_number("FAKE_NO_WINDOWS", 0))
+    if (fake_number("FAKE_NO_WINDOWS", 0)) {
+        *window_p = NULL;
         return ncclSuccess;
+    }
     ncclWindow_t window = calloc(1, sizeof(*window));
     *window = (struct ncclWindow_vidmem){.comm = comm,
                                          .memory = (CUdeviceptr)(uintptr_t)memory,
@@ -329,6 +348,8 @@ FAKE_EXPORT ncclResult_t ncclPutSignal(const void *source, size_t count, int typ
 FAKE_EXPORT ncclResult_t ncclSignal(int peer, int signal, int context, unsigned flags,
                                     ncclComm_t comm, CUstream stream)
 {
+    if (fake_failure("ncclSignal"))
+        return ncclUnhandledCudaError;
     if (signal != 0 || context != 0 || flags != 0 || peer < 0 || peer >= comm->size)
         return ncclInvalidArgument;
     const op_t op = {.comm = comm, .stream = stream};
@@ -389,6 +410,10 @@ FAKE_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, nc
 {
     address_t id;
     char path[64];
+    CUdevice gpu = 0;
+    *comm_p = NULL;
+    if (fake_failure("ncclCommInitRankConfig"))
+        return ncclUnhandledCudaError;
     if (size > RANKS)
         return refuse("a communicator of more ranks than it has room for");
     if (config->blocking && !fits(config))
@@ -405,6 +430,7 @@ FAKE_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, nc
         return ncclSystemError;
     comm->rank = rank;
     comm->size = size;
+    comm->gpu = driver.device(&gpu) == CUDA_SUCCESS ? (int)gpu : 0;
     comm->hall = hall;
     comm->blocks = config->blocking != 0;
     atomic_fetch_add(&hall->arrived, 1);
@@ -424,9 +450,17 @@ FAKE_EXPORT ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank)
     return ncclSuccess;
 }
 
+FAKE_EXPORT ncclResult_t ncclCommCuDevice(ncclComm_t comm, int *gpu)
+{
+    *gpu = comm->gpu;
+    return ncclSuccess;
+}
+
 FAKE_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
 {
-    *result = ncclInProgress;
+    *result = comm->revoked ? ncclInvalidUsage : ncclInProgress;
+    if (comm->revoked)
+        return ncclSuccess;
     if (!comm->connected)
         comm->connected = atomic_load(&comm->hall->arrived) == comm->size;
     if (!comm->connected || (comm->polls > 0 && --comm->polls > 0))
@@ -439,8 +473,20 @@ FAKE_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *re
 
 FAKE_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
 {
-    (void)comm;
+    comm->revoked = true;
     return flags == 0 ? ncclSuccess : ncclInvalidArgument;
+}
+
+/* What lies where a window was to be: it, or memory that was freed, or is used for something else. */
+static void end_registering(struct ncclComm *comm)
+{
+    if (*comm->registered_p != UNFINISHED) {
+        fprintf(stderr, "fake NCCL: it writes a window into memory that is no more\n");
+        abort();
+    }
+    *comm->registered_p = NULL;
+    unmap_window(comm->registering);
+    comm->registering = NULL;
 }
 
 /* Waits until what is in the streams has ended. */
@@ -451,7 +497,8 @@ FAKE_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
     while (comm->windows)
         (void)ncclCommWindowDeregister(comm, comm->windows);
     if (comm->registering)
-        unmap_window(comm->registering);
+        end_registering(comm);
+    atomic_fetch_add(&comm->hall->aborted, 1);
     munmap(comm->hall, sizeof(hall_t));
     free(comm->ops);
     free(comm);

@@ -224,6 +224,8 @@ static void test_given(lap_group_t *all)
     tap_success(lap_op_create(group, &desc, &op), "an operator over it");
     tap_success(call(group, op, &desc, M), "a call");
     tap_failure(lap_group_set_nccl(group, comm), LAP_ERR_INVALID, "already", NULL);
+    test_mismatch(all, false);
+    tap_success(call(group, op, &desc, M), "a failure in another group does no harm to it");
     lap_op_destroy(op);
     lap_group_destroy(group);
     ncclResult_t state = ncclInProgress;

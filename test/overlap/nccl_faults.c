@@ -1,14 +1,187 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What may go wrong inside NCCL, over the fakes of test/fake. Two ranks, started by
+ * Ranks that fail where others wait for them inside NCCL: over the fakes of test/fake, which fail where
+ * FAKE_FAILS says so. Two ranks, started by
  * `lap run` with LAP_DEVICE=cuda and LAP_TRANSPORT=nccl.
  */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <lap/lap_cuda.h>
 
+#include "data.h"
+#include "overlap/op.h"
 #include "tap.h"
+#include "transport/nccl/nccl_load.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+
+#define SOON_S 5.0 /* far less than the timeout of those tests, which is 12 s */
+
+static double begin;
+
+static void start(void)
+{
+    begin = (double)lap_now_ns() * 1e-9;
+}
+
+static void took_less(double seconds)
+{
+    const double took = (double)lap_now_ns() * 1e-9 - begin;
+    tap_ok(took < seconds, "in less than %g s: %.1f s", seconds, took);
+}
+
+static lap_op_desc_t describe(const char *method, int size)
+{
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.kind = LAP_GEMM_RS;
+    desc.m = desc.k = 8 * (size_t)size;
+    desc.n = 16;
+    desc.dtype = LAP_BFLOAT16;
+    desc.method = method;
+    return desc;
+}
+
+static lap_status_t call(lap_group_t *group, lap_op_t *op, const lap_op_desc_t *desc)
+{
+    test_call_t call = {.desc = *desc,
+                        .m = desc->m,
+                        .seed = 5,
+                        .rank = lap_group_rank(group),
+                        .size = lap_group_size(group),
+                        .device = test_device(group),
+                        .exact = true};
+    test_call_init(&call);
+    lap_status_t status = test_call_run(op, &call);
+    if (status == LAP_OK && test_call_error(&call) != 0)
+        status = LAP_ERR_CHECK;
+    test_call_clear(&call);
+    return status;
+}
+
+/* On one rank only, the last. */
+static void fail(const lap_group_t *group, const char *name)
+{
+    if (lap_group_rank(group) == lap_group_size(group) - 1)
+        setenv("FAKE_FAILS", name, 1);
+}
+
+/* All learn what failed where, and only those others name the rank. */
+static void expect(lap_group_t *group, lap_status_t got, lap_status_t expected, const char *name)
+{
+    const bool mine = lap_group_rank(group) == lap_group_size(group) - 1;
+    char rank[32];
+    snprintf(rank, sizeof(rank), "rank %d: ", lap_group_size(group) - 1);
+    tap_failure(got, expected, name, NULL);
+    tap_ok((strstr(lap_last_error(), rank) == NULL) == mine, "who failed: %s", lap_last_error());
+}
+
+/* The first operator of a group: its communicator, the first window, the first signal. */
+static void test_first(lap_group_t *all, const char *method, const char *fails, lap_status_t status)
+{
+    char name[64];
+    lap_group_t *group = NULL;
+    lap_op_t *op = NULL;
+    const lap_op_desc_t desc = describe(method, lap_group_size(all));
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(fails, ":"), fails);
+    tap_success(lap_group_split(all, 0, lap_group_rank(all), &group), "a group; %s", fails);
+    fail(group, fails);
+    start();
+    expect(group, lap_op_create(group, &desc, &op), status, name);
+    took_less(SOON_S);
+    unsetenv("FAKE_FAILS");
+    if (tap_success(lap_op_create(group, &desc, &op), "one after that is made"))
+        tap_success(call(group, op, &desc), "... and right");
+    lap_op_destroy(op);
+    lap_group_destroy(group);
+}
+
+/* A communicator that has not made a window makes no other: what it has goes on. */
+static void test_later(lap_group_t *all)
+{
+    lap_group_t *group = NULL;
+    lap_op_t *first = NULL, *op = NULL;
+    const lap_op_desc_t desc = describe("ring", lap_group_size(all));
+    tap_success(lap_group_split(all, 0, lap_group_rank(all), &group), "a group");
+    if (!tap_success(lap_op_create(group, &desc, &first), "an operator"))
+        return;
+    fail(group, "ncclCommWindowRegister");
+    expect(group, lap_op_create(group, &desc, &op), LAP_ERR_SYSTEM, "ncclCommWindowRegister");
+    unsetenv("FAKE_FAILS");
+    tap_success(call(group, first, &desc), "the first goes on");
+    tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_SYSTEM, "NCCL did not make a window",
+                "destroyed first", NULL);
+    lap_op_destroy(first);
+    if (tap_success(lap_op_create(group, &desc, &op), "one after the end of the first"))
+        tap_success(call(group, op, &desc), "... is right");
+    lap_op_destroy(op);
+    lap_group_destroy(group);
+}
+
+/* ---- communicators of the caller's ---- */
+
+typedef struct nccl {
+    ncclResult_t (*get_id)(ncclUniqueId *id);
+    ncclResult_t (*init)(ncclComm_t *comm, int size, ncclUniqueId id, int rank,
+                         ncclConfig_t *config);
+    ncclResult_t (*state)(ncclComm_t comm, ncclResult_t *state);
+    ncclResult_t (*abort)(ncclComm_t comm);
+} nccl_t;
+
+static ncclComm_t make_comm(nccl_t *nccl, lap_group_t *group)
+{
+    void *library = dlopen("libnccl.so.2", RTLD_NOW), *ids;
+    const struct {
+        const char *name;
+        void *field;
+    } calls[] = {{"ncclGetUniqueId", &nccl->get_id},
+                 {"ncclCommInitRankConfig", &nccl->init},
+                 {"ncclCommGetAsyncError", &nccl->state},
+                 {"ncclCommAbort", &nccl->abort}};
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        void *symbol = dlsym(library, calls[i].name);
+        memcpy(calls[i].field, &symbol, sizeof(symbol));
+    }
+    ncclUniqueId id = {{0}};
+    ncclConfig_t config = LAP_NCCL_CONFIG;
+    ncclComm_t comm = NULL;
+    ncclResult_t state = ncclInProgress;
+    if (lap_group_rank(group) == 0)
+        (void)nccl->get_id(&id);
+    tap_success(lap_group_collect(group, &id, sizeof(id), &ids), "ids");
+    (void)nccl->init(&comm, lap_group_size(group), *(const ncclUniqueId *)ids,
+                     lap_group_rank(group), &config);
+    lap_free(ids);
+    while (state == ncclInProgress)
+        (void)nccl->state(comm, &state);
+    return comm;
+}
+
+/* NCCL writes what it was asked for when the caller ends the communicator, after the group. */
+static void test_given(lap_group_t *all)
+{
+    nccl_t nccl;
+    lap_group_t *group = NULL;
+    tap_success(lap_group_split(all, 0, lap_group_rank(all), &group), "a group");
+    ncclComm_t comm = make_comm(&nccl, group);
+    fail(group, "ncclCommWindowRegister");
+    expect(group, lap_group_set_nccl(group, comm), LAP_ERR_SYSTEM, "ncclCommWindowRegister");
+    unsetenv("FAKE_FAILS");
+    lap_group_destroy(group);
+    tap_ok(nccl.abort(comm) == ncclSuccess, "the caller ends the communicator");
+}
+
+/* Two GPUs, of which rank 1 has the second: the program had the first when it made its own. */
+static void test_gpus(lap_group_t *all)
+{
+    nccl_t nccl;
+    ncclComm_t comm = make_comm(&nccl, all);
+    tap_failure(lap_group_set_nccl(all, comm), LAP_ERR_INVALID, "is on GPU 0", "GPU 1", NULL);
+    (void)nccl.abort(comm);
+}
 
 /* A thread of NCCL goes on when nothing of the library is there any more. */
 static void test_stays(lap_world_t *world)
@@ -21,19 +194,41 @@ static void test_stays(lap_world_t *world)
     tap_ok(true, "this rank lives");
 }
 
+static void test_ours(lap_group_t *group)
+{
+    test_first(group, "ring", "ncclCommInitRankConfig", LAP_ERR_SYSTEM);
+    test_first(group, "ring", "ncclCommWindowRegister", LAP_ERR_SYSTEM);
+    test_later(group);
+    test_given(group);
+}
+
+static void test_far(lap_group_t *group)
+{
+    test_first(group, "ring", "ncclSignal", LAP_ERR_SYSTEM);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
         const char *name;
+        void (*test)(lap_group_t *group);
         void (*ends)(lap_world_t *world); /* it ends the world, too */
-    } tests[] = {{"stays", test_stays}};
+    } tests[] = {{"ours", test_ours, NULL},
+                 {"far", test_far, NULL},
+                 {"gpus", test_gpus, NULL},
+                 {"stays", NULL, test_stays}};
     lap_world_t *world;
     if (!tap_success(lap_world_create(NULL, &world), "a world"))
         return tap_done();
     for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
         if (argc < 2 || strcmp(argv[1], tests[i].name) != 0)
             continue;
-        tests[i].ends(world);
+        if (tests[i].ends)
+            tests[i].ends(world);
+        else
+            tests[i].test(lap_world_group(world));
+        if (!tests[i].ends)
+            lap_world_destroy(world);
     }
     return tap_done();
 }

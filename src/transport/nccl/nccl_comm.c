@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/board.h"
+#include "core/group.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
@@ -49,12 +51,47 @@ static lap_status_t poll_wire(lap_nccl_comm_t *comm, const char *what)
     return result == CUDA_ERROR_NOT_READY ? LAP_IN_PROGRESS : lap_cuda_check(api, result, what);
 }
 
+/*
+ * Whether another rank has come to the agreement after this step with a failure. What it gives there
+ * lies in its slot of the next round (core/board.h): a status, and the sentence after it.
+ */
+static bool has_failed_elsewhere(const lap_group_t *group)
+{
+    const uint32_t next = group->round + 1;
+    for (int r = 0; r < group->size; r++) {
+        int32_t status;
+        if (r == group->rank || !lap_group_has_come(group, r, next))
+            continue;
+        const lap_board_slot_t *slot = &group->board->ranks[r].slots[next % 2];
+        memcpy(&status, slot->data, sizeof(status));
+        if (slot->bytes > sizeof(status) && status != LAP_OK)
+            return true;
+    }
+    return false;
+}
+
+lap_status_t lap_nccl_agree(lap_group_t *group, lap_status_t status)
+{
+    return lap_group_agree(group, status == LAP_IN_PROGRESS ? LAP_OK : status);
+}
+
+lap_status_t lap_nccl_look(lap_group_t *group, uint64_t now, uint64_t *since_p)
+{
+    if (!has_failed_elsewhere(group))
+        *since_p = 0;
+    else if (*since_p == 0)
+        *since_p = now;
+    else if (now - *since_p > LAP_NCCL_LAST_NS)
+        return LAP_IN_PROGRESS;
+    return LAP_OK;
+}
+
 static lap_status_t await(lap_nccl_comm_t *comm, lap_nccl_poll_t poll, const char *what)
 {
     const lap_world_t *world = comm->group->world;
     lap_deadline_t deadline = lap_deadline_after(world->timeout_ns);
     const uint64_t begin = deadline.seen;
-    uint64_t next_look = begin + LAP_WATCH_NS;
+    uint64_t next_look = begin + LAP_WATCH_NS, given_up = 0;
     for (;;) {
         const lap_status_t status = poll(comm, what);
         if (status != LAP_IN_PROGRESS)
@@ -62,6 +99,8 @@ static lap_status_t await(lap_nccl_comm_t *comm, lap_nccl_poll_t poll, const cha
         const uint64_t now = lap_now_ns();
         if (now >= next_look) {
             LAP_TRY(lap_group_look(comm->group));
+            if (comm->in_step)
+                LAP_TRY(lap_nccl_look(comm->group, now, &given_up));
             next_look = now + LAP_WATCH_NS;
         }
         if (lap_deadline_passed(&deadline))
@@ -97,14 +136,46 @@ static lap_status_t allocate(lap_nccl_comm_t *comm, size_t bytes, void **memory_
     return lap_nccl_check(&comm->api, result, "ncclMemAlloc");
 }
 
-static lap_status_t register_window(lap_nccl_comm_t *comm, size_t bytes, lap_nccl_window_t *window)
+/* Where the memory of a window goes, and its handle. */
+typedef struct wanted {
+    size_t bytes;
+    lap_nccl_cell_t *cell;
+} wanted_t;
+
+/* A step that all ranks take, and may wait in for one another. */
+typedef lap_status_t (*lap_nccl_step_t)(lap_nccl_comm_t *comm, void *context);
+
+static lap_status_t take_step(lap_nccl_comm_t *comm, lap_nccl_step_t step, void *context)
 {
+    lap_status_t status = lap_nccl_enter(comm);
+    if (status == LAP_OK) {
+        comm->in_step = true;
+        status = step(comm, context);
+        comm->in_step = false;
+        status = lap_nccl_leave(comm, status);
+    }
+    return lap_nccl_agree(comm->group, status);
+}
+
+static lap_status_t take_memory(lap_nccl_comm_t *comm, void *context)
+{
+    wanted_t *wanted = context;
+    wanted->cell = lap_alloc(1, sizeof(*wanted->cell));
+    if (!wanted->cell)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a window of NCCL");
+    return allocate(comm, wanted->bytes, &wanted->cell->memory);
+}
+
+static lap_status_t register_window(lap_nccl_comm_t *comm, void *context)
+{
+    const wanted_t *wanted = context;
+    lap_nccl_cell_t *cell = wanted->cell;
     LAP_TRY(lap_nccl_await(
         comm,
-        comm->api.ncclCommWindowRegister(comm->comm, window->memory, bytes, &window->window,
+        comm->api.ncclCommWindowRegister(comm->comm, cell->memory, wanted->bytes, &cell->window,
                                          NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING),
         "ncclCommWindowRegister"));
-    if (window->window)
+    if (cell->window)
         return LAP_OK;
     return lap_error(LAP_ERR_UNSUPPORTED,
                      "NCCL has no symmetric memory for these GPUs, which it has where NVLink or a "
@@ -112,57 +183,76 @@ static lap_status_t register_window(lap_nccl_comm_t *comm, size_t bytes, lap_ncc
                      "for ranks of one host");
 }
 
-/* Of a step that all ranks take, between enter and leave. */
-static lap_status_t together(lap_nccl_comm_t *comm, size_t bytes, lap_nccl_window_t *window,
-                             bool registers)
+static void free_cell(lap_nccl_comm_t *comm, lap_nccl_cell_t *cell)
 {
-    lap_status_t status = lap_nccl_enter(comm);
-    if (status == LAP_OK)
-        status = lap_nccl_leave(comm, registers ? register_window(comm, bytes, window)
-                                                : allocate(comm, bytes, &window->memory));
-    return lap_group_agree(comm->group, status);
+    if (cell && cell->memory && lap_nccl_enter(comm) == LAP_OK) {
+        (void)comm->api.ncclMemFree(cell->memory);
+        (void)lap_nccl_leave(comm, LAP_OK);
+    }
+    lap_free(cell);
 }
 
 lap_status_t lap_nccl_window_create(lap_nccl_comm_t *comm, size_t bytes,
                                     lap_nccl_window_t *window_p)
 {
-    *window_p = (lap_nccl_window_t){NULL, NULL};
-    lap_status_t status = together(comm, bytes, window_p, false);
-    if (status == LAP_OK)
-        status = together(comm, bytes, window_p, true);
-    if (status != LAP_OK)
-        lap_nccl_window_destroy(comm, window_p);
-    return status;
+    wanted_t wanted = {.bytes = bytes};
+    lap_status_t status = take_step(comm, take_memory, &wanted);
+    if (status != LAP_OK) {
+        free_cell(comm, wanted.cell);
+        return status;
+    }
+    status = take_step(comm, register_window, &wanted);
+    if (status != LAP_OK) { /* NCCL may still be at it: see lap_nccl_cell_t */
+        wanted.cell->next = comm->unfinished;
+        comm->unfinished = wanted.cell;
+        return status;
+    }
+    *window_p = (lap_nccl_window_t){wanted.cell->memory, wanted.cell->window};
+    lap_free(wanted.cell);
+    comm->users++;
+    return LAP_OK;
 }
 
 void lap_nccl_window_destroy(lap_nccl_comm_t *comm, lap_nccl_window_t *window)
 {
-    if (!window->memory || lap_nccl_enter(comm) != LAP_OK)
+    if (!window->memory)
         return;
-    if (window->window && comm->comm)
+    comm->users--;
+    if (lap_nccl_enter(comm) == LAP_OK) {
         (void)comm->api.ncclCommWindowDeregister(comm->comm, window->window);
-    (void)comm->api.ncclMemFree(window->memory);
-    (void)lap_nccl_leave(comm, LAP_OK);
+        (void)comm->api.ncclMemFree(window->memory);
+        (void)lap_nccl_leave(comm, LAP_OK);
+    }
     *window = (lap_nccl_window_t){NULL, NULL};
 }
 
 /* ---- ending ---- */
 
-/* What is on its way over a network may wait for a peer that is gone. */
+/*
+ * What is on its way over a network may wait for a peer that is gone. A communicator of the caller's
+ * has other users, whom the failure of a call of ours is nothing to.
+ */
 static void client_end(lap_cuda_client_t *client)
 {
     lap_nccl_comm_t *comm = (lap_nccl_comm_t *)client;
-    if (comm->all_near || !comm->comm || lap_nccl_enter(comm) != LAP_OK)
+    if (comm->all_near || comm->borrowed || !comm->comm || lap_nccl_enter(comm) != LAP_OK)
         return;
     (void)comm->api.ncclCommRevoke(comm->comm, 0);
     (void)lap_nccl_leave(comm, LAP_OK);
 }
 
+/* Its end joins what NCCL is still at, which may write what is freed then. */
 static void free_inside(lap_nccl_comm_t *comm)
 {
     const lap_cuda_api_t *api = &comm->device->api;
     if (comm->comm && !comm->borrowed)
         (void)comm->api.ncclCommAbort(comm->comm);
+    while (comm->unfinished && !comm->borrowed) {
+        lap_nccl_cell_t *cell = comm->unfinished;
+        comm->unfinished = cell->next;
+        (void)comm->api.ncclMemFree(cell->memory);
+        lap_free(cell);
+    }
     if (comm->wire)
         (void)api->cuStreamDestroy(comm->wire);
     if (comm->done)
@@ -172,6 +262,8 @@ static void free_inside(lap_nccl_comm_t *comm)
 static void comm_free(void *context)
 {
     lap_nccl_comm_t *comm = context;
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
     if (lap_nccl_enter(comm) == LAP_OK) {
         free_inside(comm);
         (void)lap_nccl_leave(comm, LAP_OK);
@@ -181,6 +273,7 @@ static void comm_free(void *context)
         lap_cuda_event_destroy(comm->sent);
     comm->group->channel = NULL;
     lap_free(comm);
+    lap_error_restore(&saved);
 }
 
 /* The device is closed before the group of all ranks ends. */
@@ -206,9 +299,10 @@ static lap_status_t create_own(lap_group_t *group, lap_nccl_comm_t **comm_p)
     return lap_nccl_load(&comm->api);
 }
 
-/* Between enter and leave. */
-static lap_status_t init(lap_nccl_comm_t *comm, const ncclUniqueId *id)
+/* `context` is the id. */
+static lap_status_t init(lap_nccl_comm_t *comm, void *context)
 {
+    const ncclUniqueId *id = context;
     ncclConfig_t config = LAP_NCCL_CONFIG;
     const ncclResult_t result = comm->api.ncclCommInitRankConfig(&comm->comm, comm->group->size,
                                                                  *id, comm->group->rank, &config);
@@ -231,11 +325,9 @@ static lap_status_t connect(lap_nccl_comm_t *comm)
     void *ids;
     LAP_TRY(lap_group_agree(comm->group, make_id(comm, &id)));
     LAP_TRY(lap_group_collect(comm->group, &id, sizeof(id), &ids));
-    lap_status_t status = lap_nccl_enter(comm);
-    if (status == LAP_OK)
-        status = lap_nccl_leave(comm, init(comm, ids)); /* that of rank 0 */
+    const lap_status_t status = take_step(comm, init, ids); /* that of rank 0 */
     lap_free(ids);
-    return lap_group_agree(comm->group, status);
+    return status;
 }
 
 /* Whether NCCL gives this rank the address of all others' memory. */
@@ -253,9 +345,10 @@ static lap_status_t look_near(lap_nccl_comm_t *comm, const lap_nccl_window_t *wi
     return LAP_OK;
 }
 
-/* What ranks need that are not near each other. Between enter and leave. */
-static lap_status_t open_wire(lap_nccl_comm_t *comm)
+/* What ranks need that are not near each other: all of one rank alone, */
+static lap_status_t open_wire(lap_nccl_comm_t *comm, void *unused)
 {
+    (void)unused;
     lap_cuda_device_t *device = comm->device;
     const lap_cuda_api_t *api = &device->api;
     CUkernel kernel;
@@ -267,9 +360,14 @@ static lap_status_t open_wire(lap_nccl_comm_t *comm)
         api,
         api->cuStreamCreateWithPriority(&comm->wire, CU_STREAM_NON_BLOCKING, device->share.urgent),
         "cuStreamCreateWithPriority"));
-    LAP_TRY(lap_cuda_check(api, api->cuEventCreate(&comm->done, CU_EVENT_DISABLE_TIMING),
-                           "cuEventCreate"));
-    /* NCCL makes what signals need with the first of them, on all ranks together. */
+    return lap_cuda_check(api, api->cuEventCreate(&comm->done, CU_EVENT_DISABLE_TIMING),
+                          "cuEventCreate");
+}
+
+/* and what NCCL makes with the first signal, on all ranks together. */
+static lap_status_t use_wire(lap_nccl_comm_t *comm, void *unused)
+{
+    (void)unused;
     const int next = (comm->group->rank + 1) % comm->group->size;
     LAP_TRY(lap_nccl_await(comm, comm->api.ncclSignal(next, 0, 0, 0, comm->comm, comm->wire),
                            "ncclSignal"));
@@ -299,16 +397,15 @@ static lap_status_t find_near(lap_nccl_comm_t *comm)
         return LAP_OK;
     status = lap_cuda_event_create(&comm->device->base, &comm->sent);
     LAP_TRY(lap_group_agree(comm->group, status));
-    status = lap_nccl_enter(comm);
-    if (status == LAP_OK)
-        status = lap_nccl_leave(comm, open_wire(comm));
-    return lap_group_agree(comm->group, status);
+    LAP_TRY(take_step(comm, open_wire, NULL));
+    return take_step(comm, use_wire, NULL);
 }
 
-/* Local: whether the caller's communicator is that of the group. */
+/* Local: whether the caller's communicator is that of the group, on the GPU of its device. */
 static lap_status_t take_given(lap_nccl_comm_t *comm, ncclComm_t given)
 {
-    int size = 0, rank = 0;
+    const int gpu = comm->device->base.ops->gpu(&comm->device->base);
+    int size = 0, rank = 0, its_gpu = gpu;
     LAP_TRY(lap_nccl_check(&comm->api, comm->api.ncclCommCount(given, &size), "ncclCommCount"));
     LAP_TRY(
         lap_nccl_check(&comm->api, comm->api.ncclCommUserRank(given, &rank), "ncclCommUserRank"));
@@ -317,6 +414,12 @@ static lap_status_t take_given(lap_nccl_comm_t *comm, ncclComm_t given)
                          "the communicator given has %d ranks, of which this is %d, expected those "
                          "of the group: %d ranks, of which this is %d",
                          size, rank, comm->group->size, comm->group->rank);
+    LAP_TRY(lap_nccl_check(&comm->api, comm->api.ncclCommCuDevice(given, &its_gpu),
+                           "ncclCommCuDevice"));
+    if (its_gpu != gpu)
+        return lap_error(LAP_ERR_INVALID,
+                         "the communicator given is on GPU %d, expected that of this rank, GPU %d",
+                         its_gpu, gpu);
     comm->comm = given;
     comm->borrowed = true;
     return LAP_OK;
@@ -344,8 +447,25 @@ static lap_status_t create(lap_group_t *group, ncclComm_t given)
     return LAP_OK;
 }
 
+/* Whether one that has not finished a window can be replaced. Local. */
+static lap_status_t check_renewal(const lap_nccl_comm_t *comm)
+{
+    if (comm->borrowed || comm->users > 0)
+        return lap_error(LAP_ERR_SYSTEM,
+                         "NCCL did not make a window before, and its communicator can make no "
+                         "other: expected %s",
+                         comm->borrowed ? "another group, with another communicator"
+                                        : "all that uses it in this group to be destroyed first");
+    return LAP_OK;
+}
+
 lap_status_t lap_nccl_comm_get(lap_group_t *group, lap_nccl_comm_t **comm_p)
 {
+    lap_nccl_comm_t *before = group->channel;
+    if (before && before->unfinished) { /* on all ranks alike */
+        LAP_TRY(lap_group_agree(group, check_renewal(before)));
+        comm_free(before);
+    }
     if (!group->channel)
         LAP_TRY(create(group, NULL));
     *comm_p = group->channel;

@@ -7,6 +7,17 @@
 #include "transport/nccl/nccl_load.h"
 
 /*
+ * Memory that becomes a window, and where NCCL writes the handle: it does so when all ranks are there,
+ * or, of one that they do not come to, when the communicator is aborted. Until then neither is freed,
+ * and of a communicator of the caller's they are left to it.
+ */
+typedef struct lap_nccl_cell {
+    void *memory;
+    ncclWindow_t window;
+    struct lap_nccl_cell *next;
+} lap_nccl_cell_t;
+
+/*
  * The communicator of a group, which its buffers share. NCCL's own work is on one stream, of the
  * primary context: on a stream of a green context its copies bring the driver down.
  */
@@ -15,6 +26,9 @@ typedef struct lap_nccl_comm {
     lap_nccl_api_t api;
     ncclComm_t comm; /* NULL: not made yet */
     bool borrowed;   /* it is the caller's */
+    bool in_step;    /* all ranks are in one, and agree after it: who waits sees who has failed */
+    size_t users;    /* windows, and operators of cuBLASMp that were given up */
+    lap_nccl_cell_t *unfinished; /* windows that NCCL did not make: it makes no others then */
     lap_group_t *group;
     lap_cuda_device_t *device;
     bool all_near;     /* NCCL gives the address of every rank's memory to every other */
@@ -42,13 +56,26 @@ lap_status_t lap_nccl_await(lap_nccl_comm_t *comm, ncclResult_t result, const ch
 /* The same for what the wire was given. */
 lap_status_t lap_nccl_await_wire(lap_nccl_comm_t *comm);
 
+/*
+ * While this rank waits in a step that all ranks take before lap_nccl_agree: LAP_IN_PROGRESS when
+ * another rank has come there with a failure so long ago that the step does not end by itself, as it
+ * does where all ranks fail alike. *since_p is 0 at first.
+ */
+#define LAP_NCCL_LAST_NS 500000000u
+lap_status_t lap_nccl_look(lap_group_t *group, uint64_t now, uint64_t *since_p);
+/* As lap_group_agree; what this rank gave up on is told by the rank that failed. */
+lap_status_t lap_nccl_agree(lap_group_t *group, lap_status_t status);
+
 /* Memory that is registered as a window on all ranks. */
 typedef struct lap_nccl_window {
     void *memory;
     ncclWindow_t window;
 } lap_nccl_window_t;
 
-/* Collective; a failure leaves nothing allocated. The memory is zero. */
+/*
+ * Collective. The memory is zero. After a failure nothing is left of it, but for what NCCL may still
+ * be at, which comm has.
+ */
 lap_status_t lap_nccl_window_create(lap_nccl_comm_t *comm, size_t bytes,
                                     lap_nccl_window_t *window_p);
 void lap_nccl_window_destroy(lap_nccl_comm_t *comm, lap_nccl_window_t *window);

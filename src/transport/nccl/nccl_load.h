@@ -60,6 +60,7 @@ typedef struct ncclConfig {
     X(ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t * result))                             \
     X(ncclCommCount, (ncclComm_t comm, int *size))                                                 \
     X(ncclCommUserRank, (ncclComm_t comm, int *rank))                                              \
+    X(ncclCommCuDevice, (ncclComm_t comm, int *device))                                            \
     X(ncclCommRevoke, (ncclComm_t comm, int flags))                                                \
     X(ncclCommAbort, (ncclComm_t comm))                                                            \
     X(ncclGroupStart, (void))                                                                      \

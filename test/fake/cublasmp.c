@@ -3,11 +3,13 @@
  * A libcublasmp.so.0 of 0.10 over the fake NCCL: ranks find each other's parts in the workspace, which
  * must be registered on both grids. It knows the layouts of AG+GEMM, GEMM+RS and GEMM+AR, and refuses
  * others, and algorithms that need multicast. FAKE_CUBLASMP_VERSION is what it says that it is; 1000.
- * FAKE_CUBLASMP_DIES is a rank that is killed while it takes its workspace. As the CUDA runtime in the
+ * FAKE_CUBLASMP_DIES is a rank that is killed while it takes its workspace. FAKE_FAILS may name
+ * cublasMpMalloc, cublasMpBufferRegister and cublasMpMatmul, too. As the CUDA runtime in the
  * real one does, it waits for its kernels when the process exits.
  */
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -113,12 +115,13 @@ FAKE_EXPORT int cublasMpGridCreate(int64_t rows, int64_t columns, int layout, nc
     grid_t *grid = calloc(1, sizeof(*grid));
     *grid = (grid_t){.comm = comm, .rows = rows, .columns = columns};
     *grid_p = grid;
-    return ncclCommCount(comm, &grid->size) == ncclSuccess &&
-                   ncclCommUserRank(comm, &grid->rank) == ncclSuccess &&
-                   rows * columns == grid->size && layout == (columns > 1 || rows == 1 ? 1 : 0)
-               ? SUCCESS
-           : rows == 1 && columns == 1 ? SUCCESS
-                                       : INVALID;
+    (void)ncclCommCount(comm, &grid->size);
+    (void)ncclCommUserRank(comm, &grid->rank);
+    if (rows * columns != grid->size) { /* as from memory that was freed */
+        fprintf(stderr, "fake cuBLASMp: a grid of %lld ranks\n", (long long)(rows * columns));
+        abort();
+    }
+    return layout == (columns > 1 || rows == 1 ? 1 : 0) || grid->size == 1 ? SUCCESS : INVALID;
 }
 
 FAKE_EXPORT int cublasMpGridDestroy(void *grid)
@@ -127,19 +130,25 @@ FAKE_EXPORT int cublasMpGridDestroy(void *grid)
     return SUCCESS;
 }
 
-FAKE_EXPORT int cublasMpBufferRegister(void *of, void *memory, size_t bytes)
+static int register_buffer(grid_t *grid, void *memory, size_t bytes)
 {
-    grid_t *grid = of;
+    if (ncclCommWindowRegister(grid->comm, memory, bytes, &grid->window, NCCL_WIN_COLL_SYMMETRIC) !=
+        ncclSuccess)
+        return INVALID;
     grid->memory = memory;
-    return ncclCommWindowRegister(grid->comm, memory, bytes, &grid->window,
-                                  NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess
-               ? SUCCESS
-               : INVALID;
+    return SUCCESS;
+}
+
+FAKE_EXPORT int cublasMpBufferRegister(void *grid, void *memory, size_t bytes)
+{
+    const int fails = fake_failure("cublasMpBufferRegister");
+    return fails ? fails : register_buffer(grid, memory, bytes);
 }
 
 FAKE_EXPORT int cublasMpBufferDeregister(void *of, void *memory)
 {
     grid_t *grid = of;
+    fake_late("cublasMpBufferDeregister");
     if (grid->memory != memory)
         return INVALID;
     grid->memory = NULL;
@@ -150,10 +159,12 @@ FAKE_EXPORT int cublasMpMalloc(void *grid, void **memory_p, size_t bytes)
 {
     if (fake_number("FAKE_CUBLASMP_DIES", -1) == ((grid_t *)grid)->rank)
         (void)raise(SIGKILL);
+    if (fake_failure("cublasMpMalloc"))
+        return fake_failure("cublasMpMalloc");
     if (ncclMemAlloc(memory_p, bytes) != ncclSuccess)
         return INVALID;
     memset(fake_at(*memory_p), 0, bytes);
-    return cublasMpBufferRegister(grid, *memory_p, bytes);
+    return register_buffer(grid, *memory_p, bytes);
 }
 
 FAKE_EXPORT int cublasMpFree(void *grid, void *memory)
@@ -349,6 +360,9 @@ FAKE_EXPORT int cublasMpMatmul(void *handle, void *matmul, int64_t m, int64_t n,
 {
     (void)ia, (void)ja, (void)ib, (void)jb, (void)ic, (void)jc, (void)id, (void)jd;
     (void)desc_c, (void)device_bytes;
+    fake_late("cublasMpMatmul");
+    if (fake_failure("cublasMpMatmul"))
+        return fake_failure("cublasMpMatmul");
     const uint64_t *attributes = ((const matmul_t *)matmul)->attributes;
     const matrix_t *of_a = desc_a, *of_b = desc_b, *of_d = desc_d;
     const grid_t *one = of_a->grid, *other = of_a->grid == of_b->grid ? of_d->grid : of_b->grid;

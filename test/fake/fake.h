@@ -26,6 +26,7 @@
  *   FAKE_FAILS         a call that always fails, such as cuGraphAddKernelNode, with
  *                      CUDA_ERROR_INVALID_VALUE, or as "cuFuncLoad:2" with the number given; of
  *                      cuBLASLt's only cublasLtCreate
+ *   FAKE_LATE          a call of NCCL or cuBLASMp that begins later, as "cublasMpMatmul:3000", in milliseconds
  *   FAKE_CLOCK_MS      how far the GPU's clock runs ahead of the host's, but for the first 8 times
  *                      that a kernel writes; negative: behind
  *   FAKE_GEMM_S        as "100 102": what cuBLASLt's GEMMs take on the clock of events, in seconds, with
@@ -43,6 +44,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 #include <cuda.h>
 
@@ -61,6 +65,16 @@ static inline void *fake_at(const void *address)
 FAKE_EXPORT int fake_number(const char *name, int otherwise);
 /* What the call of that name is to fail with; 0: it is not to. See FAKE_FAILS. */
 FAKE_EXPORT int fake_failure(const char *name);
+
+/* A call that FAKE_LATE names begins so much later. */
+static inline void fake_late(const char *name)
+{
+    const char *late = getenv("FAKE_LATE");
+    const size_t length = strlen(name);
+    const bool named = late && strncmp(late, name, length) == 0 && late[length] == ':';
+    const int ms = named ? atoi(late + length + 1) : 0;
+    nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
+}
 
 /* ---- streams ---- */
 

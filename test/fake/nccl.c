@@ -412,6 +412,7 @@ FAKE_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, nc
     char path[64];
     CUdevice gpu = 0;
     *comm_p = NULL;
+    fake_late("ncclCommInitRankConfig");
     if (fake_failure("ncclCommInitRankConfig"))
         return ncclUnhandledCudaError;
     if (size > RANKS)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that fail where others wait for them inside NCCL: over the fakes of test/fake, which fail where
- * FAKE_FAILS says so. Two ranks, started by
+ * Ranks that fail, are late or do not come where others wait for them inside NCCL or cuBLASMp: over
+ * the fakes of test/fake, which fail where FAKE_FAILS and FAKE_LATE say so. Two ranks, started by
  * `lap run` with LAP_DEVICE=cuda and LAP_TRANSPORT=nccl.
  */
 #include <dlfcn.h>
@@ -194,6 +194,83 @@ static void test_stays(lap_world_t *world)
     tap_ok(true, "this rank lives");
 }
 
+/* ---- cuBLASMp ---- */
+
+/* auto does without what another rank has no memory for. */
+static void test_auto(lap_group_t *group)
+{
+    lap_op_t *op = NULL;
+    lap_op_desc_t desc = describe("auto", lap_group_size(group));
+    desc.auto_foreign = 1;
+    fail(group, "cublasMpMalloc:2");
+    tap_success(lap_op_create(group, &desc, &op), "auto leaves cuBLASMp out");
+    unsetenv("FAKE_FAILS");
+    tap_success(call(group, op, &desc), "what it picked is right");
+    lap_op_destroy(op);
+}
+
+/* A rank that never has a communicator for it: the thread that waits for that one stays. */
+static void test_init(lap_group_t *group)
+{
+    lap_op_t *op = NULL;
+    const lap_op_desc_t desc = describe("cublasmp", lap_group_size(group));
+    fail(group, "ncclCommInitRankConfig");
+    start();
+    expect(group, lap_op_create(group, &desc, &op), LAP_ERR_SYSTEM, "ncclCommInitRankConfig");
+    took_less(SOON_S);
+    unsetenv("FAKE_FAILS");
+    if (tap_success(lap_op_create(group, &desc, &op), "one after that is made"))
+        tap_success(call(group, op, &desc), "... and right");
+    lap_op_destroy(op);
+}
+
+/* Kernels that wait for those of a rank that has none do not end: that GPU is given up, and the group. */
+static void test_kernels(lap_group_t *group)
+{
+    lap_op_t *op = NULL;
+    const lap_op_desc_t desc = describe("cublasmp", lap_group_size(group));
+    fail(group, "cublasMpMatmul:5");
+    start();
+    expect(group, lap_op_create(group, &desc, &op), LAP_ERR_UNSUPPORTED, "cublasMpMatmul");
+    took_less(SOON_S);
+    tap_failure(lap_group_barrier(group), LAP_ERR_UNSUPPORTED, "rank 1: cublasMpMatmul", NULL);
+}
+
+/* LAP_TIMEOUT_S is 1. The thread that waited comes back when the world has ended. */
+static void test_late(lap_world_t *world)
+{
+    lap_op_t *op = NULL;
+    const lap_op_desc_t desc = describe("cublasmp", 2);
+    lap_op_t *own = NULL;
+    const lap_op_desc_t ring = describe("ring", 2);
+    tap_success(lap_op_create(lap_world_group(world), &ring, &own), "a communicator");
+    if (lap_group_rank(lap_world_group(world)) == 1)
+        setenv("FAKE_LATE", "ncclCommInitRankConfig:3000", 1);
+    tap_failure(lap_op_create(lap_world_group(world), &desc, &op), LAP_ERR_TIMEOUT,
+                "cuBLASMp did not make an operator within 1 s", NULL);
+    lap_op_destroy(own);
+    lap_world_destroy(world);
+    usleep(3500000);
+    tap_ok(true, "this rank lives");
+}
+
+/* LAP_TIMEOUT_S is 1: what cuBLASMp does not give back in time is left to it. */
+static void test_end(lap_group_t *group)
+{
+    lap_op_t *op = NULL;
+    const lap_op_desc_t desc = describe("cublasmp", lap_group_size(group));
+    if (!tap_success(lap_op_create(group, &desc, &op), "an operator"))
+        return;
+    setenv("FAKE_LATE", "cublasMpBufferDeregister:30000", 1);
+    start();
+    lap_op_destroy(op);
+    took_less(SOON_S);
+    unsetenv("FAKE_LATE");
+    if (tap_success(lap_op_create(group, &desc, &op), "the group goes on"))
+        tap_success(call(group, op, &desc), "a call is right");
+    lap_op_destroy(op);
+}
+
 static void test_ours(lap_group_t *group)
 {
     test_first(group, "ring", "ncclCommInitRankConfig", LAP_ERR_SYSTEM);
@@ -207,16 +284,29 @@ static void test_far(lap_group_t *group)
     test_first(group, "ring", "ncclSignal", LAP_ERR_SYSTEM);
 }
 
+static void test_cublasmp(lap_group_t *group)
+{
+    lap_op_t *op = NULL;
+    const lap_op_desc_t desc = describe("ring", lap_group_size(group));
+    tap_success(lap_op_create(group, &desc, &op), "one that goes on");
+    test_auto(group);
+    test_first(group, "cublasmp", "cublasMpMalloc:2", LAP_ERR_NO_MEMORY);
+    test_first(group, "cublasmp", "cublasMpBufferRegister:3", LAP_ERR_UNSUPPORTED);
+    test_init(group);
+    tap_success(call(group, op, &desc), "it does");
+    lap_op_destroy(op);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
         const char *name;
         void (*test)(lap_group_t *group);
         void (*ends)(lap_world_t *world); /* it ends the world, too */
-    } tests[] = {{"ours", test_ours, NULL},
-                 {"far", test_far, NULL},
-                 {"gpus", test_gpus, NULL},
-                 {"stays", NULL, test_stays}};
+    } tests[] = {{"ours", test_ours, NULL},         {"far", test_far, NULL},
+                 {"gpus", test_gpus, NULL},         {"stays", NULL, test_stays},
+                 {"cublasmp", test_cublasmp, NULL}, {"kernels", test_kernels, NULL},
+                 {"late", NULL, test_late},         {"end", test_end, NULL}};
     lap_world_t *world;
     if (!tap_success(lap_world_create(NULL, &world), "a world"))
         return tap_done();

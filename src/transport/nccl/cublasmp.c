@@ -21,7 +21,6 @@
 #define TIMES 2 /* of the last call */
 #define FIRST 5 /* matrices and vectors of a call */
 #define NAP_NS 50000u
-#define LAST_STEP_NS 500000000u /* for a step to end whose peer has died */
 
 /* What is used of its header, as of 0.10; its functions are in cublasmp_load.h. */
 enum { COLUMN_MAJOR = 0, ROW_MAJOR = 1 };
@@ -46,13 +45,14 @@ typedef struct multiplier {
     size_t device_bytes, host_bytes;
     ncclUniqueId id;
     CUdeviceptr first[FIRST]; /* memory of the first call */
-    bool abandoned;           /* a thread is still in a call that makes it: all of it stays */
+    struct task *left;        /* a step that this rank waits for no more: see run_step */
+    _Atomic bool given_up;    /* for that step to see */
 } multiplier_t;
 
 /* ---- ending ---- */
 
-/* Between enter and leave. */
-static void free_inside(multiplier_t *it)
+/* A step as those that make it: to take a buffer away may wait for peers, too. */
+static lap_status_t free_inside(multiplier_t *it)
 {
     const lap_cublasmp_api_t *api = &it->api;
     const lap_cuda_api_t *cuda = &it->nccl->device->api;
@@ -82,22 +82,145 @@ static void free_inside(multiplier_t *it)
         (void)cuda->cuEventDestroy(it->done);
     if (it->stream)
         (void)cuda->cuStreamDestroy(it->stream);
+    return LAP_OK;
 }
 
-/* What a dead GPU, or one whose peers are gone, was given cannot be taken back. */
+/* ---- steps ---- */
+
+/* In a thread of its own, since it may wait for a peer that has died. */
+typedef struct task {
+    multiplier_t *it;
+    lap_status_t (*step)(multiplier_t *it);
+    pthread_t thread;
+    lap_status_t status;
+    lap_saved_error_t error;
+    _Atomic bool done;
+} task_t;
+
+/* Enter and leave are for the thread of the rank, which goes on if this one does not come back. */
+static lap_status_t step_inside(const task_t *task)
+{
+    const lap_cuda_device_t *device = task->it->nccl->device;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    LAP_TRY(lap_cuda_push(device, device->primary));
+    (void)device->api.cuThreadExchangeStreamCaptureMode(&mode);
+    return lap_cuda_pop(device, task->step(task->it));
+}
+
+static void *task_main(void *context)
+{
+    task_t *task = context;
+    task->status = step_inside(task);
+    lap_error_save(&task->error);
+    atomic_store(&task->done, true);
+    return NULL;
+}
+
+/* After each call in a step that may have waited for peers. */
+static lap_status_t go_on(const multiplier_t *it)
+{
+    return atomic_load(&it->given_up)
+               ? lap_error(LAP_ERR_PEER_LOST, "this rank waits for cuBLASMp no more")
+               : LAP_OK;
+}
+
+/* Until it has ended, a peer is lost or has failed, or the time is over. */
+static lap_status_t await(const task_t *task)
+{
+    lap_group_t *group = task->it->nccl->group;
+    lap_deadline_t deadline = lap_deadline_after(group->world->timeout_ns);
+    uint64_t next_look = 0, lost_at = 0, failed_at = 0;
+    while (!atomic_load(&task->done)) {
+        const uint64_t now = lap_now_ns();
+        if (now >= next_look) {
+            const lap_status_t status = lap_group_look(group);
+            if (status != LAP_OK && lost_at != 0 && now - lost_at > LAP_NCCL_LAST_NS)
+                return status;
+            lost_at = status == LAP_OK ? 0 : lost_at ? lost_at : now;
+            if (task->step != free_inside)
+                LAP_TRY(lap_nccl_look(group, now, &failed_at));
+            next_look = now + LAP_WATCH_NS;
+        }
+        if (lap_deadline_passed(&deadline))
+            return lap_error(LAP_ERR_TIMEOUT,
+                             "cuBLASMp did not make an operator within %g s on rank %d",
+                             (double)group->world->timeout_ns * 1e-9, group->rank);
+        lap_sleep_until_ns(now + NAP_NS);
+    }
+    return LAP_OK;
+}
+
+static lap_status_t end_task(task_t *task)
+{
+    pthread_join(task->thread, NULL);
+    const lap_status_t status = task->status;
+    lap_error_restore(&task->error);
+    lap_free(task);
+    return status;
+}
+
+/* LAP_IN_PROGRESS: another rank has failed. A thread that does not come back is left to destroy. */
+static lap_status_t run_step(multiplier_t *it, lap_status_t (*step)(multiplier_t *it))
+{
+    task_t *task = lap_alloc(1, sizeof(*task));
+    if (!task)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to call cuBLASMp");
+    *task = (task_t){.it = it, .step = step};
+    errno = lap_thread_start(&task->thread, "lap-cublasmp", task_main, task);
+    if (errno != 0) {
+        lap_free(task);
+        return lap_error_errno("cannot start the thread that calls cuBLASMp");
+    }
+    const lap_status_t status = await(task);
+    if (status == LAP_OK)
+        return end_task(task);
+    it->left = task;
+    atomic_store(&it->given_up, true);
+    return status;
+}
+
+/* ---- the end of it ---- */
+
+/* Whether no thread is in a step of it any more: those end that wait for a rank that has ended its own. */
+static bool is_free(multiplier_t *it)
+{
+    const uint64_t deadline = lap_now_ns() + LAP_NCCL_LAST_NS;
+    while (it->left && !atomic_load(&it->left->done)) {
+        if (it->nccl->device->dead || lap_now_ns() > deadline)
+            return false;
+        lap_sleep_until_ns(lap_now_ns() + NAP_NS);
+    }
+    if (it->left)
+        (void)end_task(it->left);
+    it->left = NULL;
+    return true;
+}
+
+/* For a thread that does not come back, all that it works with stays, up to the world. */
+static void keep(const multiplier_t *it)
+{
+    pthread_detach(it->left->thread);
+    it->nccl->users++;
+    lap_group_keep(it->nccl->group);
+}
+
+/* Local. What a dead GPU, or one whose peers are gone, was given cannot be taken back. */
 static void destroy(lap_foreign_t *foreign)
 {
     multiplier_t *it = (multiplier_t *)foreign;
-    if (it->abandoned)
-        return;
-    if (lap_group_broken(it->nccl->group) == LAP_OK && lap_nccl_enter(it->nccl) == LAP_OK) {
-        free_inside(it);
-        (void)lap_nccl_leave(it->nccl, LAP_OK);
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
+    if (is_free(it) && lap_group_look(it->nccl->group) == LAP_OK)
+        (void)run_step(it, free_inside);
+    if (it->left) {
+        keep(it);
+    } else {
+        if (it->begun)
+            lap_cuda_event_destroy(it->begun);
+        lap_free(it->host_memory);
+        lap_free(it);
     }
-    if (it->begun)
-        lap_cuda_event_destroy(it->begun);
-    lap_free(it->host_memory);
-    lap_free(it);
+    lap_error_restore(&saved);
 }
 
 /* ---- attributes ---- */
@@ -284,7 +407,7 @@ static lap_status_t size_memory(multiplier_t *it)
         "cublasMpMatmul_bufferSize");
 }
 
-/* The steps of making it, each of which all ranks take before the next. This one is local. */
+/* The steps of making it, each of which all ranks take before the next. This one waits for nobody. */
 static lap_status_t take_stream(multiplier_t *it)
 {
     const lap_cuda_api_t *api = &it->nccl->device->api;
@@ -322,6 +445,7 @@ static lap_status_t open(multiplier_t *it)
                            it->nccl->api.ncclCommInitRankConfig(&it->comm, size, it->id,
                                                                 it->nccl->group->rank, &config),
                            "ncclCommInitRankConfig"));
+    LAP_TRY(go_on(it));
     LAP_TRY(lap_cublasmp_check(&it->api, it->api.cublasMpCreate(&it->handle, it->stream),
                                "cublasMpCreate"));
     LAP_TRY(lap_cublasmp_check(
@@ -335,12 +459,22 @@ static lap_status_t open(multiplier_t *it)
     return size_memory(it);
 }
 
+/* Local: a rank that has no room says so before others wait for it. */
+static lap_status_t try_memory(multiplier_t *it)
+{
+    CUdeviceptr memory = 0;
+    LAP_TRY(lap_cuda_memory(it->nccl->device, it->device_bytes, &memory));
+    return lap_cuda_check(&it->nccl->device->api, it->nccl->device->api.cuMemFree(memory),
+                          "cuMemFree");
+}
+
 /* Registered: without that cuBLASMp would not overlap, and not say so. */
 static lap_status_t take_memory(multiplier_t *it)
 {
     LAP_TRY(lap_cublasmp_check(
         &it->api, it->api.cublasMpMalloc(it->column_grid, &it->device_memory, it->device_bytes),
         "cublasMpMalloc"));
+    LAP_TRY(go_on(it));
     return lap_cublasmp_check(
         &it->api, it->api.cublasMpBufferRegister(it->row_grid, it->device_memory, it->device_bytes),
         "cublasMpBufferRegister");
@@ -375,6 +509,7 @@ static lap_status_t call_first(multiplier_t *it)
                                      .bias = first_at(it, 3),
                                      .aux = first_at(it, 4)};
     LAP_TRY(multiply(it, &args));
+    LAP_TRY(go_on(it));
     return lap_cuda_check(api, api->cuStreamSynchronize(it->stream), "a first product of cuBLASMp");
 }
 
@@ -403,106 +538,41 @@ static lap_status_t agree_on_bytes(multiplier_t *it)
 
 /* ---- steps that all ranks take ---- */
 
-/* A step in a thread of its own: it may wait for a peer that has died. */
-typedef struct task {
-    multiplier_t *it;
-    lap_status_t (*step)(multiplier_t *it);
-    lap_status_t status;
-    lap_saved_error_t error;
-    _Atomic bool done, abandoned;
-} task_t;
-
-static void *task_main(void *context)
+/* One that waits for nobody. */
+static lap_status_t alone(multiplier_t *it, lap_status_t (*step)(multiplier_t *it))
 {
-    task_t *task = context;
-    lap_nccl_comm_t *nccl = task->it->nccl;
-    task->status = lap_nccl_enter(nccl);
-    if (task->status == LAP_OK) {
-        const lap_status_t status = task->step(task->it);
-        if (atomic_load(&task->abandoned)) /* the world may have ended meanwhile */
-            return NULL;
-        task->status = lap_nccl_leave(nccl, status);
-    }
-    lap_error_save(&task->error);
-    atomic_store(&task->done, true);
-    return NULL;
+    lap_status_t status = lap_nccl_enter(it->nccl);
+    if (status == LAP_OK)
+        status = lap_nccl_leave(it->nccl, step(it));
+    return lap_group_agree(it->nccl->group, status);
 }
 
-/* Until it has ended, a peer is lost, or the time is over. */
-static lap_status_t await(task_t *task)
-{
-    lap_group_t *group = task->it->nccl->group;
-    lap_deadline_t deadline = lap_deadline_after(group->world->timeout_ns);
-    uint64_t next_look = 0, lost_at = 0;
-    while (!atomic_load(&task->done)) {
-        const uint64_t now = lap_now_ns();
-        if (now >= next_look) {
-            const lap_status_t status = lap_group_look(group);
-            if (status != LAP_OK && lost_at != 0 && now - lost_at > LAST_STEP_NS)
-                return status;
-            lost_at = status == LAP_OK ? 0 : lost_at ? lost_at : now;
-            next_look = now + LAP_WATCH_NS;
-        }
-        if (lap_deadline_passed(&deadline)) {
-            lap_error(LAP_ERR_TIMEOUT, "cuBLASMp did not make an operator within %g s on rank %d",
-                      (double)group->world->timeout_ns * 1e-9, group->rank);
-            lap_group_fail(group, LAP_ERR_TIMEOUT, lap_last_error());
-            return LAP_ERR_TIMEOUT;
-        }
-        lap_sleep_until_ns(now + NAP_NS);
-    }
-    return LAP_OK;
-}
-
-/* This rank cannot begin a step in which others may wait for it: they learn it while they do. */
-static lap_status_t cannot_begin(lap_group_t *group, lap_status_t status)
-{
-    lap_group_fail_here(group, status, lap_last_error());
-    return status;
-}
-
-/* A thread that does not come back keeps what it works with, and the GPU is abandoned. */
-static lap_status_t run_task(task_t *task)
-{
-    lap_group_t *group = task->it->nccl->group;
-    pthread_t thread;
-    errno = lap_thread_start(&thread, "lap-cublasmp", task_main, task);
-    if (errno != 0) {
-        lap_free(task);
-        return cannot_begin(group, lap_error_errno("cannot start the thread that calls cuBLASMp"));
-    }
-    lap_status_t status = await(task);
-    if (status != LAP_OK) {
-        task->it->abandoned = true;
-        lap_cuda_abandon(task->it->nccl->device);
-        atomic_store(&task->abandoned, true);
-        pthread_detach(thread);
-        return status;
-    }
-    pthread_join(thread, NULL);
-    status = task->status;
-    lap_error_restore(&task->error);
-    lap_free(task);
-    return status;
-}
-
+/*
+ * One in which a rank waits for others. Where one has failed, others leave the thread that waits for it,
+ * and all go on without cuBLASMp. But kernels that wait on the GPU end no more: it is abandoned, as
+ * when a rank is lost.
+ */
 static lap_status_t together(multiplier_t *it, lap_status_t (*step)(multiplier_t *it))
 {
-    task_t *task = lap_alloc(1, sizeof(*task));
-    if (!task)
-        return cannot_begin(it->nccl->group,
-                            lap_error(LAP_ERR_NO_MEMORY, "no memory to call cuBLASMp"));
-    task->it = it;
-    task->step = step;
-    return lap_group_agree(it->nccl->group, run_task(task));
+    lap_group_t *group = it->nccl->group;
+    lap_status_t status = run_step(it, step);
+    const bool dead = it->left && (status != LAP_IN_PROGRESS || step == call_first);
+    if (dead)
+        lap_cuda_abandon(it->nccl->device);
+    if (dead && status != LAP_IN_PROGRESS)
+        lap_group_fail(group, status, lap_last_error());
+    status = lap_nccl_agree(group, status);
+    if (dead)
+        lap_group_fail(group, status, lap_last_error());
+    return status;
 }
 
 static lap_status_t warm_up(multiplier_t *it)
 {
-    lap_status_t status = together(it, take_first);
+    lap_status_t status = alone(it, take_first);
     if (status == LAP_OK)
         status = together(it, call_first);
-    if (!it->abandoned && lap_nccl_enter(it->nccl) == LAP_OK) {
+    if (!it->left && lap_nccl_enter(it->nccl) == LAP_OK) {
         free_first(it);
         (void)lap_nccl_leave(it->nccl, LAP_OK);
     }
@@ -539,7 +609,7 @@ static lap_status_t make(multiplier_t *it)
     LAP_TRY(lap_group_collect(group, &it->id, sizeof(it->id), &ids));
     memcpy(&it->id, ids, sizeof(it->id)); /* that of rank 0 */
     lap_free(ids);
-    LAP_TRY(together(it, take_stream)); /* before anybody waits for peers */
+    LAP_TRY(alone(it, take_stream)); /* before anybody waits for peers */
     LAP_TRY(together(it, open));
     LAP_TRY(agree_on_bytes(it));
     it->host_memory = lap_alloc(it->host_bytes + 1, 1);
@@ -547,6 +617,7 @@ static lap_status_t make(multiplier_t *it)
                  ? LAP_OK
                  : lap_error(LAP_ERR_NO_MEMORY, "no memory for a workspace of cuBLASMp");
     LAP_TRY(lap_group_agree(group, status));
+    LAP_TRY(alone(it, try_memory));
     LAP_TRY(together(it, take_memory));
     return warm_up(it);
 }

@@ -8,6 +8,8 @@
 
 #define LEAST 800 /* 0.8, which has no need of NVSHMEM */
 
+enum { ALLOCATION_FAILED = 2 }; /* of cublasMpStatus_t */
+
 static const lap_library_t library = {
     .title = "cuBLASMp",
     .variable = "LAP_CUBLASMP",
@@ -20,8 +22,8 @@ lap_status_t lap_cublasmp_check(const lap_cublasmp_api_t *api, int status, const
 {
     if (status == 0)
         return LAP_OK;
-    return lap_error(LAP_ERR_UNSUPPORTED, "%s of cuBLASMp failed: %s", what,
-                     api->cublasMpGetStatusString(status));
+    return lap_error(status == ALLOCATION_FAILED ? LAP_ERR_NO_MEMORY : LAP_ERR_UNSUPPORTED,
+                     "%s of cuBLASMp failed: %s", what, api->cublasMpGetStatusString(status));
 }
 
 lap_status_t lap_cublasmp_load(lap_cublasmp_api_t *api, int *version_p)

@@ -117,11 +117,14 @@ lap_status_t lap_trial_begin(lap_group_t *group, lap_engine_t *engine, const lap
 
 void lap_trial_end(lap_trial_t *trial)
 {
+    lap_saved_error_t saved; /* the caller has yet to read why the trial failed */
     if (!trial)
         return;
+    lap_error_save(&saved);
     if (trial->memory)
         trial->engine->device->ops->free(trial->engine->device, trial->memory);
     lap_free(trial);
+    lap_error_restore(&saved);
 }
 
 /* ---- calls ---- */

@@ -329,6 +329,15 @@ static bool have_lost(const lap_engine_t *engine)
     return op != NULL;
 }
 
+/* Whether a cause is known already, of one of them. */
+static bool are_broken(const lap_engine_t *engine)
+{
+    const lap_in_flight_t *op = engine->in_flight;
+    while (op && lap_group_broken(op->group) == LAP_OK)
+        op = op->next;
+    return op != NULL;
+}
+
 lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t status,
                                    const char *doing)
 {
@@ -339,7 +348,7 @@ lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t stat
     snprintf(sentence, sizeof(sentence), "%s", lap_last_error());
     lap_deadline_t deadline = lap_deadline_after(CAUSE_NS);
     bool lost;
-    while (!(lost = have_lost(engine)) && !lap_deadline_passed(&deadline))
+    while (!(lost = have_lost(engine)) && !are_broken(engine) && !lap_deadline_passed(&deadline))
         lap_sleep_until_ns(lap_now_ns() + LAP_WATCH_NS);
     if (!lost)
         return lap_error(status, "%s", sentence);

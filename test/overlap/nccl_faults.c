@@ -254,6 +254,19 @@ static void test_late(lap_world_t *world)
     tap_ok(true, "this rank lives");
 }
 
+/* LAP_TIMEOUT_S is 2: a trial of which a rank is late ends once, and not with each candidate. */
+static void test_late_auto(lap_group_t *group)
+{
+    lap_op_t *op = NULL;
+    lap_op_desc_t desc = describe("auto", lap_group_size(group));
+    desc.auto_foreign = 1;
+    if (lap_group_rank(group) == 1)
+        setenv("FAKE_LATE", "cublasMpMatmul:20000", 1);
+    start();
+    tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_TIMEOUT, "cuBLASMp did not make", NULL);
+    took_less(6);
+}
+
 /* LAP_TIMEOUT_S is 1: what cuBLASMp does not give back in time is left to it. */
 static void test_end(lap_group_t *group)
 {
@@ -303,10 +316,15 @@ int main(int argc, char **argv)
         const char *name;
         void (*test)(lap_group_t *group);
         void (*ends)(lap_world_t *world); /* it ends the world, too */
-    } tests[] = {{"ours", test_ours, NULL},         {"far", test_far, NULL},
-                 {"gpus", test_gpus, NULL},         {"stays", NULL, test_stays},
-                 {"cublasmp", test_cublasmp, NULL}, {"kernels", test_kernels, NULL},
-                 {"late", NULL, test_late},         {"end", test_end, NULL}};
+    } tests[] = {{"ours", test_ours, NULL},
+                 {"far", test_far, NULL},
+                 {"gpus", test_gpus, NULL},
+                 {"stays", NULL, test_stays},
+                 {"cublasmp", test_cublasmp, NULL},
+                 {"kernels", test_kernels, NULL},
+                 {"late", NULL, test_late},
+                 {"late-auto", test_late_auto, NULL},
+                 {"end", test_end, NULL}};
     lap_world_t *world;
     if (!tap_success(lap_world_create(NULL, &world), "a world"))
         return tap_done();

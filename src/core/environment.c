@@ -399,6 +399,22 @@ static lap_status_t read_master(const launcher_t *launcher, lap_master_t *master
     return LAP_OK;
 }
 
+/*
+ * Ranks that torchrun starts on several hosts meet where its variables say. Without them MPI would be
+ * looked for, of which its users have none; who asks for it by name has it.
+ */
+static lap_status_t check_master(const launcher_t *launcher, const lap_environment_t *found)
+{
+    const char *host = getenv("MASTER_ADDR"), *transport = getenv("LAP_TRANSPORT");
+    if (launcher != &launchers[TORCHRUN] || found->size == 1 || !found->hosts[0] ||
+        found->master.hosts[0] || (transport && strcmp(transport, "mpi") == 0))
+        return LAP_OK;
+    return lap_error(LAP_ERR_INVALID,
+                     "%s is not set, and ranks are on several hosts (%s): expected MASTER_ADDR and "
+                     "MASTER_PORT, which torchrun sets, or LAP_MASTER=host:port in all ranks",
+                     host && *host ? "MASTER_PORT" : "MASTER_ADDR", found->hosts);
+}
+
 /* The launcher's number of the host, where it has one: two agents of torchrun may share a machine. */
 static void read_host(const launcher_t *launcher, char *text, size_t bytes)
 {
@@ -440,6 +456,7 @@ lap_status_t lap_environment_read(lap_environment_t *environment_p)
             read_hosts(launcher, found.size, &found.local_size, found.hosts, sizeof(found.hosts)));
         found.launcher = launcher->name;
         LAP_TRY(read_master(launcher, &found.master));
+        LAP_TRY(check_master(launcher, &found));
         read_host(launcher, found.host, sizeof(found.host));
         if (found.master.given && found.size > 1) /* there is no other reason to give it */
             snprintf(found.hosts, sizeof(found.hosts), "LAP_MASTER is '%.70s'",

@@ -105,6 +105,10 @@ a b:5000
 END
 RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=a MASTER_PORT=x lap $tiny
 has 'a MASTER_PORT that is none' "$status $err" "2 " "MASTER_PORT is 'x'"
+RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_PORT=23456 lap $tiny
+has 'several hosts without MASTER_ADDR' "$status $err" '2 ' 'MASTER_ADDR is not set' LOCAL_WORLD_SIZE LAP_MASTER=host:port
+RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=a lap $tiny
+has 'or MASTER_PORT' "$status $err" '2 ' 'MASTER_PORT is not set' LOCAL_WORLD_SIZE LAP_MASTER=host:port
 lap bench ag 8 8 8 --transport tcp
 has 'without a launcher there is no transport tcp' "$status $err" '2 ' 'torchrun' 'LAP_MASTER=host:port'
 lap run -n 2 "$LAP" bench ag 8 8 8 --transport tcp

@@ -356,7 +356,7 @@ static void show_gpus(page_t *page)
         fact(page, "cuBLASMp", "yes: %d.%d.%d, the method cublasmp over transport nccl",
              nccl / 10000, nccl / 100 % 100, nccl % 100);
     else
-        fact(page, "cuBLASMp", "no");
+        fact(page, "cuBLASMp", "no: %s", lap_last_error());
 }
 
 enum { JSON, NOPTIONS };

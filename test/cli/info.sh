@@ -53,7 +53,17 @@ assert machine["cores"] == len(os.sched_getaffinity(0)) and machine["memory_gib"
 assert machine["memfd"] is True and machine["futex"] is True
 gpu = info["gpu"]
 assert gpu["gpus"] > 0 and gpu["gpu_0"] or gpu["gpus"] == 0 and gpu["ipc"] == "no: " + gpu["why_none"]
-for able in "ipc", "vmm", "mps", "nccl":
+for able in "ipc", "vmm", "mps", "nccl", "cublasmp":
     assert gpu[able].split()[0] in ("yes,", "yes:", "no:")
 ' "$work/out"
+
+if [ "$LAP_HAVE_CUDA" = 1 ]; then # over the fakes, which are there without a GPU
+    fake=$LAP_BUILD_DIR/test/fake
+    LD_LIBRARY_PATH=$fake FAKE_CUBLASMP_VERSION=700 lap info
+    has 'a cuBLASMp that is too old' "$out" '  cuBLASMp ' 'no: cuBLASMp here is 0.7.0, expected 0.8 or later'
+    LD_LIBRARY_PATH=$fake LAP_CUBLASMP=/nowhere/libcublasmp.so.0 lap info --json
+    has 'one that is not where LAP_CUBLASMP says' "$out" '"cublasmp":"no: LAP_CUBLASMP is '
+    LD_LIBRARY_PATH=$fake LAP_NCCL=/nowhere/libnccl.so.2 lap info
+    has 'one without NCCL' "$out" '  cuBLASMp ' "no: LAP_NCCL is '/nowhere/libnccl.so.2'"
+fi
 finish

@@ -106,7 +106,7 @@ class TpGemm(IntEnum):
     FC2_WGRAD = 11
 
 
-_RANGES = {c_size_t: (0, 2 ** (8 * ctypes.sizeof(c_size_t)) - 1), c_int: (-2 ** 31, 2 ** 31 - 1),
+_RANGES: Dict[Any, Tuple[int, int]] = {c_size_t: (0, 2 ** (8 * ctypes.sizeof(c_size_t)) - 1), c_int: (-2 ** 31, 2 ** 31 - 1),
            c_uint: (0, 2 ** 32 - 1)}
 
 

@@ -194,6 +194,21 @@ lap_status_t lap_group_agree(lap_group_t *group, lap_status_t mine)
     return LAP_OK;
 }
 
+bool lap_group_fails_ahead(const lap_group_t *group)
+{
+    const uint32_t next = group->round + 1;
+    for (int rank = 0; rank < group->size; rank++) {
+        int32_t status; /* the first of a verdict */
+        if (rank == group->rank || !lap_group_has_come(group, rank, next))
+            continue;
+        const lap_board_slot_t *slot = &group->board->ranks[rank].slots[next % 2];
+        memcpy(&status, slot->data, sizeof(status));
+        if (slot->call == CALL_AGREE && status != LAP_OK)
+            return true;
+    }
+    return false;
+}
+
 lap_status_t lap_group_collect(lap_group_t *group, const void *mine, size_t bytes, void **all_p)
 {
     void *all = lap_alloc((size_t)group->size, bytes);

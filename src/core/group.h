@@ -26,6 +26,12 @@ bool lap_group_all_here(lap_group_t *group);
 /* Whether a rank has come to the collective of this number. */
 bool lap_group_has_come(const lap_group_t *group, int rank, uint32_t round);
 
+/*
+ * Whether another rank has come with a failure to the lap_group_agree that this rank calls next: who
+ * waits before it, for that rank, can give up. Local.
+ */
+bool lap_group_fails_ahead(const lap_group_t *group);
+
 /* What a rank says of the call that it is blocked in; and says it of this rank to all others. */
 lap_blocked_note_t *lap_group_blocked_note(const lap_group_t *group, int rank);
 void lap_group_tell_blocked(lap_group_t *group, const lap_blocked_words_t *words);

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/board.h"
 #include "core/group.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -51,25 +50,6 @@ static lap_status_t poll_wire(lap_nccl_comm_t *comm, const char *what)
     return result == CUDA_ERROR_NOT_READY ? LAP_IN_PROGRESS : lap_cuda_check(api, result, what);
 }
 
-/*
- * Whether another rank has come to the agreement after this step with a failure. What it gives there
- * lies in its slot of the next round (core/board.h): a status, and the sentence after it.
- */
-static bool has_failed_elsewhere(const lap_group_t *group)
-{
-    const uint32_t next = group->round + 1;
-    for (int r = 0; r < group->size; r++) {
-        int32_t status;
-        if (r == group->rank || !lap_group_has_come(group, r, next))
-            continue;
-        const lap_board_slot_t *slot = &group->board->ranks[r].slots[next % 2];
-        memcpy(&status, slot->data, sizeof(status));
-        if (slot->bytes > sizeof(status) && status != LAP_OK)
-            return true;
-    }
-    return false;
-}
-
 lap_status_t lap_nccl_agree(lap_group_t *group, lap_status_t status)
 {
     return lap_group_agree(group, status == LAP_IN_PROGRESS ? LAP_OK : status);
@@ -77,7 +57,7 @@ lap_status_t lap_nccl_agree(lap_group_t *group, lap_status_t status)
 
 lap_status_t lap_nccl_look(lap_group_t *group, uint64_t now, uint64_t *since_p)
 {
-    if (!has_failed_elsewhere(group))
+    if (!lap_group_fails_ahead(group))
         *since_p = 0;
     else if (*since_p == 0)
         *since_p = now;

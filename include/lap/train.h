@@ -71,7 +71,7 @@ typedef struct lap_trainer_desc {
     lap_trainer_log_fn_t log; /* NULL: nothing is logged */
     void *context;            /* for both */
     const char *save;         /* a folder for checkpoints; NULL: none */
-    uint64_t save_every;      /* steps; 0: at the end only */
+    uint64_t save_every;      /* steps, and after the last one; 0: then only */
     const char *load; /* to go on from, as lap_checkpoint_load has it; NULL: from the seed */
     int distributed_optimizer; /* replicas share the optimizer: see lap/data_parallel.h */
     int cp;                    /* ranks that share each sequence, as the model's cp_comm says */
@@ -97,18 +97,23 @@ typedef struct lap_trainer_desc {
 LAP_API lap_status_t lap_trainer_create(lap_world_t *world, const lap_trainer_desc_t *desc,
                                         lap_trainer_t **trainer_p);
 
-/* Ends it. Local, NULL is fine. */
+/*
+ * Ends it. Local, NULL is fine. A checkpoint that is still being written is not finished, as
+ * lap_checkpoint_destroy says: there is none after the last step, which waits for it.
+ */
 LAP_API void lap_trainer_destroy(lap_trainer_t *trainer);
 
 /*
  * Makes one step: data, forward, backward, gradients between replicas, the optimizer, and a checkpoint where
- * one is due; then logs it. Collective. Blocks until the step has ended. Writes *log_p, which may be NULL.
+ * one is due; then logs it. Collective. Blocks until the step has ended. A checkpoint is written while training
+ * goes on, and finished by a later step; the last of `steps`, and those after it, block until it is whole.
+ * Writes *log_p, which may be NULL.
  * Returns LAP_ERR_INVALID when the loss or the norm is not finite, naming the step; what the calls back
  * return; or the failure of what it does.
  */
 LAP_API lap_status_t lap_trainer_step(lap_trainer_t *trainer, lap_trainer_log_t *log_p);
 
-/* Makes all steps that are left, and waits for the last checkpoint. Collective. Returns as lap_trainer_step. */
+/* Makes all steps that are left, with the checkpoint after the last. Collective. Returns as lap_trainer_step. */
 LAP_API lap_status_t lap_trainer_run(lap_trainer_t *trainer);
 
 /*

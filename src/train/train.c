@@ -327,6 +327,26 @@ static lap_status_t save(lap_trainer_t *trainer)
     return LAP_OK;
 }
 
+/* Finishes a save whose thread has ended: it is whole only then. */
+static lap_status_t poll_save(lap_trainer_t *trainer)
+{
+    if (!trainer->saving)
+        return LAP_OK;
+    const lap_status_t status = lap_checkpoint_poll(trainer->checkpoint);
+    trainer->saving = status == LAP_IN_PROGRESS;
+    return trainer->saving ? LAP_OK : status;
+}
+
+/* No step may follow the last one, and lap_trainer_destroy cannot finish a save: it is local. */
+static lap_status_t save_where_due(lap_trainer_t *trainer)
+{
+    const lap_trainer_desc_t *desc = &trainer->desc;
+    const uint64_t every = desc->save_every;
+    if (desc->save && (trainer->step == desc->steps || (every > 0 && trainer->step % every == 0)))
+        LAP_TRY(save(trainer));
+    return trainer->step >= desc->steps ? end_save(trainer) : LAP_OK;
+}
+
 lap_status_t lap_trainer_step(lap_trainer_t *trainer, lap_trainer_log_t *log_p)
 {
     lap_trainer_log_t log = {0};
@@ -339,6 +359,7 @@ lap_status_t lap_trainer_step(lap_trainer_t *trainer, lap_trainer_log_t *log_p)
     if (trainer->dp)
         LAP_TRY(lap_group_mean(trainer->groups.replicas, &log.loss, 1));
     LAP_TRY(lap_optimizer_norm(trainer->optimizer, &log.grad_norm));
+    LAP_TRY(poll_save(trainer));
     trainer->step++;
     trainer->samples += (uint64_t)sharers * trainer->model.batch;
     if (!isfinite(log.loss) || !isfinite(log.grad_norm))
@@ -346,8 +367,7 @@ lap_status_t lap_trainer_step(lap_trainer_t *trainer, lap_trainer_log_t *log_p)
                          "step %" PRIu64 ": the loss is %g and the norm of the gradients %g, "
                          "expected finite numbers",
                          trainer->step, log.loss, log.grad_norm);
-    if (desc->save && desc->save_every > 0 && trainer->step % desc->save_every == 0)
-        LAP_TRY(save(trainer));
+    LAP_TRY(save_where_due(trainer));
     log.step = trainer->step;
     log.samples = trainer->samples;
     log.lr = lap_optimizer_rate(&trainer->rates, (size_t)trainer->step);

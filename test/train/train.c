@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A training as one object: losses and norms of a grid are those of one rank, to a checkpoint and on from it
- * to the last bit; calls back can end it; what makes no sense is refused.
+ * to the last bit; steps that the caller makes save what is due; calls back can end it; what makes no sense is refused.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tap.h"
 
@@ -262,6 +263,69 @@ static void try_place(lap_world_t *world, void *arg)
     lap_trainer_destroy(trainer);
 }
 
+static bool is_whole(const char *dir, unsigned step)
+{
+    char path[128];
+    snprintf(path, sizeof(path), "%s/step-%08u/manifest.json", dir, step);
+    return access(path, R_OK) == 0;
+}
+
+/* Steps that the caller makes one by one, without lap_trainer_run. */
+typedef struct steps {
+    const char *dir;
+    uint64_t steps, every, made;
+    unsigned whole; /* the checkpoint that has to be whole when the steps are made */
+} steps_t;
+
+static void try_steps(lap_world_t *world, void *arg)
+{
+    const steps_t *own = arg;
+    rank_t rank = {.run = &(run_t){.lr = 0}};
+    lap_trainer_desc_t desc = LAP_TRAINER_DESC_INIT;
+    lap_nn_desc_t model = LAP_NN_DESC_INIT;
+    lap_trainer_t *trainer = NULL;
+    lap_status_t status = LAP_OK;
+    (void)lap_model_preset("gpt", &model);
+    model.layers = 1;
+    model.hidden = model.ffn = 16;
+    model.heads = 4;
+    model.kv_heads = model.head_dim = model.max_positions = 0;
+    model.seq = SEQ;
+    model.vocab = VOCAB;
+    desc.model = &model;
+    desc.steps = own->steps;
+    desc.save = own->dir;
+    desc.save_every = own->every;
+    desc.data = give;
+    desc.context = &rank;
+    if (!tap_success(lap_trainer_create(world, &desc, &trainer), "a training that is stepped"))
+        return;
+    for (uint64_t i = 0; i < own->made && status == LAP_OK; i++) {
+        status = lap_trainer_step(trainer, NULL);
+        /* A thread writes before the last step; a later step finishes what it wrote. */
+        if (own->made < own->steps && i + 1 >= own->whole && !is_whole(own->dir, own->whole))
+            usleep(10000);
+    }
+    tap_success(status, "... %zu of %zu steps", (size_t)own->made, (size_t)own->steps);
+    tap_ok(is_whole(own->dir, own->whole),
+           "... the checkpoint of step %u is whole, saved every %zu", own->whole,
+           (size_t)own->every);
+    lap_trainer_destroy(trainer);
+    tap_ok(is_whole(own->dir, own->whole), "... and after lap_trainer_destroy");
+}
+
+static void test_steps(const char *dir)
+{
+    steps_t all[] = {{.steps = 4, .every = 2, .made = 4, .whole = 4},
+                     {.steps = 5, .every = 0, .made = 5, .whole = 5},
+                     {.steps = 7, .every = 4, .made = 7, .whole = 7},
+                     {.steps = 100, .every = 40, .made = 79, .whole = 40}};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        all[i].dir = dir;
+        tap_ranks(all[i].made < all[i].steps ? 1 : 2, NULL, try_steps, &all[i]);
+    }
+}
+
 static void test_refused(void)
 {
     lap_trainer_desc_t desc = LAP_TRAINER_DESC_INIT;
@@ -357,13 +421,14 @@ int main(void)
     memset(run.seen_losses, 0, sizeof(run.seen_losses));
     run.expected = LAP_ERR_INVALID;
     start(&run);
-    char again[] = "/tmp/lap-train-XXXXXX";
-    if (!mkdtemp(again))
+    char again[] = "/tmp/lap-train-XXXXXX", stepped[] = "/tmp/lap-train-XXXXXX";
+    if (!mkdtemp(again) || !mkdtemp(stepped))
         return 1;
     test_grids(again);
+    test_steps(stepped);
     test_refused();
     test_differences();
     tap_ranks(2, NULL, try_place, &run);
-    snprintf(command, sizeof(command), "rm -rf %s %s", dir, again);
+    snprintf(command, sizeof(command), "rm -rf %s %s %s", dir, again, stepped);
     return system(command) == 0 ? tap_done() : 1; /* NOLINT(cert-env33-c): its own folder */
 }

@@ -151,6 +151,9 @@ lap_status_t lap_output_open_as(const char *what, const char *name, const char *
     output->error = 0;
     output->what = what;
     output->path = name;
+    /* Else it is the folder that a file beside it, such as the new one, could be made in. */
+    if (!*path)
+        return lap_error(LAP_ERR_INVALID, "the path is empty: expected the file to write");
     if (strlen(path) >= sizeof(output->place))
         return refuse(output, ENAMETOOLONG);
     memcpy(output->place, path, strlen(path) + 1);

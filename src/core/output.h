@@ -25,7 +25,7 @@ typedef struct lap_output {
 /*
  * Opens a file for writing. `what` says what it is: "the timeline". What is there already must be a
  * regular file that this user may write; the new one gets its mode. `what` and `path` must live
- * until lap_output_close, and the output itself stay where it is.
+ * until lap_output_close, and the output itself stay where it is. LAP_ERR_INVALID: the path is empty.
  */
 lap_status_t lap_output_open(const char *what, const char *path, lap_output_t *output_p);
 

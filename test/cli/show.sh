@@ -112,6 +112,8 @@ lap show ag 8 8 8 --svg x --json
 has 'two forms at once' "$status $err" '2 ' '--svg and --json'
 lap show ag 8 8
 is 'an operand too few' "$status" 2
+lap show ag 8 8 8 --svg ''
+is 'an empty path' "$status $err" '2 lap show: the path is empty: expected the file to write'
 lap show ag 8 8 8 --svg /nowhere/x.svg
 has 'a picture that cannot be written' "$status $err" '1 ' /nowhere/x.svg
 

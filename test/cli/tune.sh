@@ -231,4 +231,7 @@ lap tune -o "$work/x" --tp 2 --rounds 2
 has 'two rounds are too few' "$status $err" '2 ' "--rounds is '2'" '3 to 1000'
 lap tune -o "$work/none/x.yaml" --tp 2
 has 'a folder that is not there' "$err" "cannot write the rules $work/none/x.yaml: No such file or directory"
+# shellcheck disable=SC2086
+lap tune -o '' $layer
+is 'an empty path, before anything is measured' "$status $err" '2 lap tune: the path is empty: expected the file to write'
 finish

@@ -67,6 +67,15 @@ static void test_whole(const char *path)
         fclose(file);
 }
 
+/* The new file would be in the folder of the program, and its renaming fail at the end. */
+static void test_empty(void)
+{
+    lap_output_t output;
+    tap_failure(lap_output_open("the list", "", &output), LAP_ERR_INVALID,
+                "the path is empty: expected the file to write", NULL);
+    tap_failure(lap_output_check("the list", ""), LAP_ERR_INVALID, "the path is empty", NULL);
+}
+
 int main(void)
 {
     char dir[] = "/tmp/lap-output-XXXXXX", path[64];
@@ -77,6 +86,7 @@ int main(void)
     test_late(path);
     test_end(path);
     test_whole(path);
+    test_empty();
     unlink(path);
     tap_ok(rmdir(dir) == 0, "nothing else is left in %s", dir);
     return tap_done();

@@ -36,8 +36,9 @@ typedef struct config {
         size_t line;
     } bias[2]; /* of all matrices, and of query, key and value */
     struct {
-        uint64_t tokens; /* 0: the file does not say */
+        uint64_t tokens; /* with the one that attends to them; 0: all, or the file does not say */
         size_t line;
+        char text[48]; /* as the file has it */
     } window;
     char unused[8192]; /* a whole file of NeMo has about 3000 letters of them */
     bool cut;          /* there are more of them */
@@ -143,16 +144,28 @@ static lap_status_t take_betas(config_t *config, const lap_yaml_entry_t *entry)
     return LAP_OK;
 }
 
-/* NeMo writes one number, or those before and after a token. See lap_config_fits. */
+/*
+ * NeMo writes those before and after a token, which counts besides; -1: all of them. One number counts the token itself.
+ * Later ones are masked anyway. See lap_config_fits.
+ */
 static lap_status_t take_window(config_t *config, const lap_yaml_entry_t *entry)
 {
+    const bool pair = entry->kind == LAP_YAML_LIST;
     char first[LAP_YAML_VALUE];
     snprintf(first, sizeof(first), "%s", entry->value);
-    first[strcspn(first, ",")] = '\0';
-    if (entry->kind == LAP_YAML_OTHER || !is_number(first, 1, 1e15, true))
-        return refuse(config, entry, "null, or a number of tokens");
-    config->window.tokens = strtoull(first, NULL, 10);
+    char *after = strchr(first, ',');
+    if (after)
+        *after++ = '\0';
+    const bool all = strcmp(first, "-1") == 0;
+    if (entry->kind == LAP_YAML_OTHER || pair != (after != NULL) ||
+        (!all && !is_number(first, pair ? 0 : 1, 1e15, true)) ||
+        (pair && strcmp(after, "-1") != 0 && !is_number(after, 0, 1e15, true)))
+        return refuse(config, entry,
+                      "null, a number of tokens, or two: of those before a token and after it");
+    config->window.tokens = all ? 0 : strtoull(first, NULL, 10) + pair;
     config->window.line = entry->line;
+    snprintf(config->window.text, sizeof(config->window.text), pair ? "[%.40s]" : "%.40s",
+             entry->value);
     return LAP_OK;
 }
 
@@ -252,10 +265,20 @@ static bool follow(config_t *config, const lap_yaml_entry_t *entry, const row_t 
            strcmp(other->option, row->option) == 0;
 }
 
+/* As if it were not there, unless the row says what it is. */
+static lap_status_t take_null(config_t *config, const row_t *row)
+{
+    char ours[32];
+    bool given = false;
+    if (row->words && find_word(row->words, "null", ours, &given) && given)
+        give(config, row->option, ours);
+    return LAP_OK;
+}
+
 static lap_status_t take_value(config_t *config, const lap_yaml_entry_t *entry, const row_t *row)
 {
     if (entry->kind == LAP_YAML_NULL)
-        return LAP_OK; /* as if it were not there */
+        return take_null(config, row);
     if (row->kind == BETAS)
         return take_betas(config, entry);
     if (row->kind == WINDOW)
@@ -337,26 +360,40 @@ static bool is_again(const config_t *config, const row_t *row, size_t first, con
     return had == config->count - first && same == had;
 }
 
+static bool is_of_samples(const row_t *row)
+{
+    return strncmp(row->key, "data.", strlen("data.")) == 0;
+}
+
 /*
- * Keys that say the same of the activation must not contradict one another: gelu with a gate is none that layers have.
- * Of other options one key may refine or replace another.
+ * Keys that are names of the same must not contradict one another, such as gelu with a gate, which layers do not have.
+ * Of other options one key may refine or replace another. A key whose value gives no option, as bf16: false, says nothing.
  */
 static lap_status_t check_others(const config_t *config, const lap_yaml_entry_t *entry,
                                  const row_t *row, size_t first)
 {
-    static const char option[] = "activation";
-    if (first == config->count || !row->option || strcmp(row->option, option) != 0)
+    static const struct {
+        const char *option, *expected;
+    } alike[] = {
+        {"activation", "one activation: gelu without a gate, or swiglu"},
+        {"dtype", "one type of numbers"},
+        {"tied", "embeddings and output weights that are the same, or are not"},
+        {"seq", "one length of sequences"},
+    };
+    size_t a = 0;
+    if (first == config->count || !row->option)
         return LAP_OK;
-    for (size_t i = 0; i < first; i++) {
+    while (a < sizeof(alike) / sizeof(alike[0]) && strcmp(row->option, alike[a].option) != 0)
+        a++;
+    for (size_t i = 0; i < first && a < sizeof(alike) / sizeof(alike[0]); i++) {
         const row_t *other = config->from[i];
-        if (other != row && other->option && strcmp(other->option, option) == 0 &&
+        if (other != row && !is_of_samples(row) && !is_of_samples(other) && other->option &&
+            strcmp(other->option, row->option) == 0 &&
             strcmp(config->arguments[i], config->arguments[first]) != 0)
             return lap_error(
-                LAP_ERR_INVALID,
-                "%s:%zu: %s is '%s', and %s in line %zu is '%s', expected one activation: "
-                "gelu without a gate, or swiglu",
+                LAP_ERR_INVALID, "%s:%zu: %s is '%s', and %s in line %zu is '%s', expected %s",
                 config->path, entry->line, entry->key, entry->value, other->key,
-                config->lines[other - rows], config->values[other - rows]);
+                config->lines[other - rows], config->values[other - rows], alike[a].expected);
     }
     return LAP_OK;
 }
@@ -436,6 +473,13 @@ static void settle(config_t *config)
 {
     const char *seq = find_given(config, "seq"), *iters = find_given(config, "iters");
     const char *style = find_given(config, "lr-decay-style");
+    const size_t before = config->count;
+    char text[32];
+    for (size_t i = 0; i < before; i++)
+        if (is_of_samples(config->from[i])) { /* counts more, wherever it stands */
+            snprintf(text, sizeof(text), "%s", config->values[config->from[i] - rows]);
+            give_later(config, config->from[i]->key, text);
+        }
     if (config->positions_of_seq && seq)
         give_later(config, "max_position_embeddings", seq);
     if (!config->model && find_given(config, "max-positions"))
@@ -451,7 +495,6 @@ static void settle(config_t *config)
     const uint64_t steps = strtoull(iters, NULL, 10);
     const uint64_t least = (warmup ? strtoull(warmup, NULL, 10) : 0) + 1;
     uint64_t end = steps > config->constant_steps ? steps - config->constant_steps : 0;
-    char text[32];
     end = end < least ? least : end;
     snprintf(text, sizeof(text), "%" PRIu64, end);
     give_later(config, "sched.constant_steps", text);
@@ -523,8 +566,7 @@ bool lap_config_fits(const lap_command_t *command, const lap_nn_desc_t *model)
     if (config->window.tokens == 0 || config->window.tokens >= model->seq)
         return true;
     return lap_args_wrong(command,
-                          "%s:%zu: window_size is %" PRIu64
-                          ", expected null or at least the %zu tokens of a sequence: attention to "
-                          "fewer is not there yet",
-                          config->path, config->window.line, config->window.tokens, model->seq);
+                          "%s:%zu: window_size is %s, expected null, or one of at least the %zu "
+                          "tokens of a sequence: attention to fewer is not there yet",
+                          config->path, config->window.line, config->window.text, model->seq);
 }

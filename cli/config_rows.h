@@ -25,7 +25,8 @@ typedef struct row {
     const char *key; /* the last name of its path, or more of them: "sched.name" */
     kind_t kind;
     const char *option;
-    const char *words; /* "theirs=ours ..."; without ours: the option is not given */
+    /* "theirs=ours ..."; without ours: the option is not given. "null=ours" says what null is. */
+    const char *words;
 } row_t;
 
 static const row_t rows[] = {
@@ -50,6 +51,8 @@ static const row_t rows[] = {
     {"num_query_groups", COUNT, "kv-heads", NULL},
     {"kv_channels", COUNT, "head-dim", NULL},
     {"encoder_seq_length", COUNT, "seq", NULL},
+    /* Those of the samples, which NeMo trains on; encoder_seq_length may allow for more. */
+    {"data.seq_length", COUNT, "seq", NULL},
     {"seq_length", COUNT, "seq", NULL},
     {"global_batch_size", COUNT, "batch", NULL},
     /*
@@ -122,7 +125,7 @@ static const row_t rows[] = {
     {"lr", NUMBER, "lr", NULL},
     {"min_lr", NUMBER, "min-lr", NULL},
     {"weight_decay", NUMBER, "weight-decay", NULL},
-    {"gradient_clip_val", NUMBER, "clip-grad", NULL},
+    {"gradient_clip_val", NUMBER, "clip-grad", "null=0"}, /* as Lightning has it: no clipping */
     {"clip_grad", NUMBER, "clip-grad", NULL},
     {"loss_scale", NUMBER, "loss-scale", NULL},
     {"initial_loss_scale", NUMBER, "initial-loss-scale", NULL},

@@ -81,6 +81,11 @@ lap train --config megatron.yaml --json
 is '... and of the names of Megatron' "$status $(losses)" "0 $config"
 lap train --config model.yaml --lr 0.5 --json
 ok '... options count more' test "$status $(losses)" != "0 $config"
+for clip in null 0 '~'; do
+    sed "s/gradient_clip_val: .*/gradient_clip_val: $clip/" model.yaml >clip.yaml
+    lap train --config clip.yaml --json
+    has "gradient_clip_val: $clip is no clipping" "$status $out" '0 ' '"grad_norm":null'
+done
 lap train --config model.yaml --iters 2 --json
 is '... and they are fewer then' "$status $(losses | wc -l)" '0 2'
 lap train --config model.yaml
@@ -130,7 +135,23 @@ printf '%s\n' 'window_size: [8, 0]' >>llama.yaml
 lap check train --config llama.yaml --tp 1
 is 'a window of attention as long as sequences' "$status $err" '0 '
 lap check train --config llama.yaml --tp 1 --seq 16
-has '... and a shorter one' "$status $err" '2 ' 'window_size is 8, expected null or at least the 16 tokens of a sequence'
+has '... and a shorter one' "$status $err" '2 ' 'window_size is [8,0], expected null, or one of at least the 16 tokens of a sequence'
+# The pair does not count the token itself, and -1 is no limit; a number alone counts it.
+while read -r tokens ends window; do
+    printf '%s\n' 'vocab_size: 32' 'num_attention_heads: 2' 'hidden_size: 16' "window_size: $window" >window.yaml
+    lap check train --config window.yaml --tp 1 --seq "$tokens"
+    is "a window of $window and $tokens tokens" "$status" "$ends"
+done <<'WINDOWS'
+16 0 [15, 0]
+17 2 [15, 0]
+9 0 [-1, 0]
+9 0 [-1, -1]
+1 0 [0, 0]
+2 2 [0, 0]
+9 0 -1
+8 0 8
+9 2 8
+WINDOWS
 # Two names for the same: that of the command line counts more.
 lap train --config gpt.yaml --tp 1 --iters 1 --json --micro-batches 4
 has '--micro-batches counts more than micro_batch_size' "$status $out" '0 ' '"micro_batches":4'
@@ -275,7 +296,9 @@ num_moe_experts 8 one of null, 0, 1: anything else is not there yet
 rotary_percentage 0.5 one of 1.0, 1: anything else is not there yet
 transformer_block_type post_ln pre_ln: anything else is not there yet
 qk_layernorm true false: anything else is not there yet
-window_size wide null, or a number of tokens
+window_size wide null, a number of tokens, or two
+window_size [15] null, a number of tokens, or two
+window_size [15,0,0] null, a number of tokens, or two
 KEYS
 for keys in 'vocab_size: 64' 'position_embedding_type: learned_absolute'; do
     yaml "$keys" 'bias: False'
@@ -284,6 +307,28 @@ done
 yaml 'activation_func: gelu' 'gated_linear_unit: true'
 has 'a gate before another activation than that of swiglu is refused' "$status $err" '2 ' \
     "bad.yaml:2: gated_linear_unit is 'true', and activation_func in line 1 is 'gelu', expected one activation"
+while IFS='|' read -r first second sentence; do
+    yaml "$first" 'model:' "  $second"
+    has "$first and $second contradict one another" "$status $err" '2 ' "bad.yaml:3: ${second%%:*} is '${second#* }', and ${first%%:*} in line 1 is '${first#* }', expected $sentence"
+done <<'KEYS'
+precision: 32|bf16: true|one type of numbers
+bf16: True|precision: 16-mixed|one type of numbers
+fp16: true|bf16: true|one type of numbers
+share_embeddings_and_output_weights: true|untie_embeddings_and_output_weights: true|embeddings and output weights that are the same, or are not
+untie_embeddings_and_output_weights: false|share_embeddings_and_output_weights: false|embeddings and output weights that are the same, or are not
+encoder_seq_length: 16|seq_length: 8|one length of sequences
+KEYS
+# What says nothing, or the same, is no contradiction.
+printf '%s\n' 'precision: bf16' 'bf16: false' 'fp16: False' 'share_embeddings_and_output_weights: false' 'untie_embeddings_and_output_weights: true' \
+    'encoder_seq_length: 8' 'seq_length: 8' 'hidden_size: 16' 'num_attention_heads: 2' >alike.yaml
+lap check train --config alike.yaml --tp 1
+is 'keys that say the same, and those that say nothing' "$status $err" '0 '
+# NeMo trains on samples of data.seq_length, of which encoder_seq_length may be more.
+for order in cat tac; do
+    printf '%s\n' 'encoder_seq_length: 16' 'data: {seq_length: 8}' | $order >samples.yaml
+    lap train --config samples.yaml --tp 1 --hidden 16 --heads 2 --iters 1 --json
+    has "the length of samples counts more, by $order" "$status $out" '0 ' '"seq":8'
+done
 yaml 'bias: True' 'add_bias_linear: false'
 has 'biases that one key has, and another has not' "$status $err" '2 ' \
     'bad.yaml:2: add_bias_linear is false, and bias in line 1 is true, expected both alike'

@@ -91,6 +91,7 @@ LAP_API lap_status_t lap_dp_measure(lap_dp_t *dp, int on);
 /*
  * The cost of the latest step: for how long this rank's gradients were in flight, 0 when they were
  * not timed; and how long lap_dp_wait waited for them after all passes had ended. Local.
+ * Both are 0 where dp is NULL, and either pointer may be NULL.
  */
 LAP_API void lap_dp_cost(const lap_dp_t *dp, double *total_s_p, double *exposed_s_p);
 

@@ -245,7 +245,7 @@ typedef struct lap_nn_part {
 
 /*
  * This rank's part of x, and of y, for `seq` active tokens of each sequence (0: the capacity). Of a
- * model: the tokens, and the logits. Local.
+ * model: the tokens, and the logits. Local. Of NULL: nothing, all zeros.
  */
 LAP_API lap_nn_part_t lap_nn_input(const lap_nn_t *nn, size_t seq);
 LAP_API lap_nn_part_t lap_nn_output(const lap_nn_t *nn, size_t seq);
@@ -367,13 +367,14 @@ LAP_API const lap_nn_param_t *lap_nn_param(const lap_nn_t *nn, size_t index);
  * between. Those whose gradients are complete only when backward ends (of norms, embeddings, positions) come
  * first, the others in order. Local. The memory is the device's. Where ranks share masters (shards), those that GEMMs do
  * not read lie before the others, and the masters are this rank's part only, bucket after bucket.
+ * `count_p` may be NULL. NULL of NULL, without a count.
  */
 LAP_API float *lap_nn_masters(lap_nn_t *nn, size_t *count_p);
 LAP_API float *lap_nn_gradients(lap_nn_t *nn, size_t *count_p);
 
 /*
  * The next backward starts new gradients: it is the first of a step. Accumulated gradients are
- * dropped. Local, touches no memory.
+ * dropped. Local, touches no memory, NULL is fine.
  */
 LAP_API void lap_nn_zero_gradients(lap_nn_t *nn);
 
@@ -398,7 +399,7 @@ LAP_API void lap_nn_zero_gradients(lap_nn_t *nn);
  * Calls that would give other sums return LAP_ERR_INVALID: lap_dp_wait or lap_optimizer_step after
  * a backward that is not the last. With lap_dp also a step before lap_dp_wait, and a backward
  * between the last one and lap_dp_wait, or between lap_dp_wait and lap_nn_zero_gradients.
- * Local, touches no memory. Every rank passes the same value.
+ * Local, touches no memory, NULL is fine. Every rank passes the same value.
  */
 LAP_API void lap_nn_accumulate(lap_nn_t *nn, int more);
 
@@ -408,6 +409,7 @@ LAP_API void lap_nn_accumulate(lap_nn_t *nn, int more);
  * them, sees the gradient. Parameters come in reverse order; those whose gradients the ranks must
  * add up come at the end. With replicas it may be on its way to them by then. A failure ends backward,
  * and backward returns it. Set it when no backward is deferred (lap_nn_defer): lap_nn_wait before.
+ * NULL layers are fine.
  */
 typedef lap_status_t (*lap_nn_ready_t)(void *context, size_t index);
 LAP_API void lap_nn_on_gradient(lap_nn_t *nn, lap_nn_ready_t ready, void *context);

@@ -74,7 +74,7 @@ typedef struct lap_optimizer_desc {
  */
 LAP_API lap_status_t lap_optimizer_validate(const lap_optimizer_desc_t *desc);
 
-/* The learning rate of a step, counted from 1. Local; the description makes sense. */
+/* The learning rate of a step, counted from 1. Local; the description makes sense, or is NULL: 0. */
 LAP_API double lap_optimizer_rate(const lap_optimizer_desc_t *desc, size_t step);
 
 /*
@@ -118,8 +118,9 @@ LAP_API lap_status_t lap_optimizer_norm(lap_optimizer_t *optimizer, double *norm
  * The state of an optimizer, for checkpoints: moment `which` (0, and with LAP_ADAMW 1) of all masters, and the
  * steps made so far. Moments lie as in lap_nn_masters, in the memory of the device. Where ranks share the
  * optimizer they are this rank's part, bucket after bucket.
- * Local. NULL past the last moment. The caller waits for the latest step (lap_nn_wait) before it reads any
- * of them, and sets all of them before it goes on with those of another.
+ * Local. NULL past the last moment, and of NULL, without a count; `count_p` may be NULL. The caller waits for
+ * the latest step (lap_nn_wait) before it reads any of them, and sets all of them before it goes on with those
+ * of another.
  */
 LAP_API float *lap_optimizer_moments(lap_optimizer_t *optimizer, size_t which, size_t *count_p);
 LAP_API size_t lap_optimizer_steps(const lap_optimizer_t *optimizer);

@@ -56,6 +56,8 @@ lap_status_t lap_optimizer_validate(const lap_optimizer_desc_t *desc)
 
 double lap_optimizer_rate(const lap_optimizer_desc_t *desc, size_t step)
 {
+    if (!desc)
+        return 0;
     const double pi = 3.14159265358979323846, lr = desc->lr, least = desc->min_lr;
     const double warmup = (double)desc->warmup, steps = (double)desc->lr_decay_steps;
     if (step < desc->warmup)
@@ -205,7 +207,8 @@ float *lap_optimizer_moments(lap_optimizer_t *optimizer, size_t which, size_t *c
     if (!optimizer || which >= (optimizer->desc.kind == LAP_ADAMW ? 2u : 1u))
         return NULL;
     const lap_tensor_t moments = lap_nn_tensor(optimizer->nn, optimizer->nn->list.moments[which]);
-    *count_p = moments.cols;
+    if (count_p)
+        *count_p = moments.cols;
     return moments.data;
 }
 

@@ -529,20 +529,28 @@ const lap_nn_param_t *lap_nn_param(const lap_nn_t *nn, size_t index)
     return nn && index < nn->list.nweights ? &nn->list.weights[index].param : NULL;
 }
 
+/* An array of all parameters. A caller that knows its length may pass no count_p. */
+static float *whole_array(lap_nn_t *nn, uint32_t region, size_t *count_p)
+{
+    if (count_p)
+        *count_p = nn->list.regions[region].cols;
+    return lap_nn_tensor(nn, region).data;
+}
+
 float *lap_nn_masters(lap_nn_t *nn, size_t *count_p)
 {
-    *count_p = nn->list.regions[nn->list.masters].cols;
-    return lap_nn_tensor(nn, nn->list.masters).data;
+    return nn ? whole_array(nn, nn->list.masters, count_p) : NULL;
 }
 
 float *lap_nn_gradients(lap_nn_t *nn, size_t *count_p)
 {
-    *count_p = nn->list.regions[nn->list.grads].cols;
-    return lap_nn_tensor(nn, nn->list.grads).data;
+    return nn ? whole_array(nn, nn->list.grads, count_p) : NULL;
 }
 
 void lap_nn_on_gradient(lap_nn_t *nn, lap_nn_ready_t ready, void *context)
 {
+    if (!nn)
+        return;
     nn->ready = ready;
     nn->ready_context = context;
 }

@@ -205,11 +205,14 @@ lap_status_t lap_nn_defer(lap_nn_t *nn, int on)
 
 void lap_nn_accumulate(lap_nn_t *nn, int more)
 {
-    nn->accumulates = more != 0;
+    if (nn)
+        nn->accumulates = more != 0;
 }
 
 void lap_nn_zero_gradients(lap_nn_t *nn)
 {
+    if (!nn)
+        return;
     nn->fresh = true;
     nn->begun = false;
     nn->held = 0;

@@ -20,6 +20,8 @@ static lap_nn_part_t part_of(const lap_nn_t *nn, size_t seq, bool own_rows, size
 
 lap_nn_part_t lap_nn_input(const lap_nn_t *nn, size_t seq)
 {
+    if (!nn)
+        return (lap_nn_part_t){.rows = 0};
     const lap_nn_shape_t *shape = &nn->list.blocks[0].shape;
     if (lap_nn_list_is_model(&nn->list))
         return part_of(nn, seq, false, 1, false);
@@ -28,6 +30,8 @@ lap_nn_part_t lap_nn_input(const lap_nn_t *nn, size_t seq)
 
 lap_nn_part_t lap_nn_output(const lap_nn_t *nn, size_t seq)
 {
+    if (!nn)
+        return (lap_nn_part_t){.rows = 0};
     const lap_nn_shape_t *shape = &nn->list.blocks[nn->list.plan.nblocks - 1].shape;
     if (shape->head) {
         lap_nn_part_t logits = part_of(nn, seq, false, nn->list.plan.desc.vocab, false);

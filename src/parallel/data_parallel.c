@@ -527,8 +527,10 @@ lap_status_t lap_dp_measure(lap_dp_t *dp, int on)
 
 void lap_dp_cost(const lap_dp_t *dp, double *total_s_p, double *exposed_s_p)
 {
-    *total_s_p = dp->measures ? dp->total_s : 0;
-    *exposed_s_p = dp->exposed_s;
+    if (total_s_p)
+        *total_s_p = dp && dp->measures ? dp->total_s : 0;
+    if (exposed_s_p)
+        *exposed_s_p = dp ? dp->exposed_s : 0;
 }
 
 size_t lap_dp_buckets(const lap_dp_t *dp)

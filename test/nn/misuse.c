@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Descriptions and passes that make no sense: each is refused with a sentence that says why. */
+#include <lap/data_parallel.h>
 #include <lap/model.h>
+#include <lap/optimizer.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -108,6 +110,48 @@ static void check_passes(lap_world_t *world, void *arg)
     free(memory);
 }
 
+/* Layers, replicas and optimizers that are NULL have nothing, and counts need not be asked for. */
+static void check_nothing(void)
+{
+    size_t count = 1;
+    double total = 1, exposed = 1;
+    const lap_nn_part_t in = lap_nn_input(NULL, 3), out = lap_nn_output(NULL, 0);
+    tap_ok(in.rows + in.cols + in.all_rows + out.rows + out.cols + out.all_cols == 0,
+           "NULL has no input and no output");
+    tap_ok(!lap_nn_masters(NULL, &count) && !lap_nn_gradients(NULL, NULL) &&
+               !lap_optimizer_moments(NULL, 0, NULL),
+           "... no masters, gradients and moments");
+    lap_nn_zero_gradients(NULL);
+    lap_nn_accumulate(NULL, 1);
+    lap_nn_on_gradient(NULL, NULL, NULL);
+    lap_dp_cost(NULL, &total, NULL);
+    lap_dp_cost(NULL, NULL, &exposed);
+    tap_ok(total == 0 && exposed == 0, "... and its replicas cost nothing");
+    tap_ok(lap_optimizer_rate(NULL, 3) == 0, "... nor has it a rate");
+}
+
+static void check_counts(lap_world_t *world, void *arg)
+{
+    const lap_nn_desc_t desc = good();
+    const lap_optimizer_desc_t how = LAP_OPTIMIZER_DESC_INIT;
+    lap_nn_t *nn;
+    lap_optimizer_t *optimizer;
+    size_t count = 0;
+    (void)arg;
+    if (!tap_success(lap_nn_create(lap_world_group(world), &desc, &nn), "layers"))
+        return;
+    if (tap_success(lap_optimizer_create(nn, lap_world_group(world), &how, &optimizer),
+                    "their optimizer")) {
+        tap_ok(lap_nn_masters(nn, NULL) == lap_nn_masters(nn, &count) && count > 0 &&
+                   lap_nn_gradients(nn, NULL) == lap_nn_gradients(nn, &count) &&
+                   lap_optimizer_moments(optimizer, 1, NULL) ==
+                       lap_optimizer_moments(optimizer, 1, &count),
+               "arrays without their counts");
+        lap_optimizer_destroy(optimizer);
+    }
+    lap_nn_destroy(nn);
+}
+
 static void check_presets(void)
 {
     lap_nn_desc_t desc = LAP_NN_DESC_INIT;
@@ -213,6 +257,8 @@ int main(void)
 {
     check_descriptions();
     check_presets();
+    check_nothing();
+    tap_ranks(2, NULL, check_counts, NULL);
     tap_ranks(1, NULL, check_models, NULL);
     tap_ranks(2, NULL, check_models, NULL);
     tap_ranks(1, NULL, check_other_layers, NULL);

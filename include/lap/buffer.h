@@ -83,7 +83,8 @@ LAP_API void *lap_buffer_data(lap_buffer_t *buffer, int rank);
  * word `signal`.
  * Local; blocks only while it copies, or over MPI or TCP until most of it is in flight. `source`
  * may be reused on return. Puts and raises of one rank to another arrive in the order of the calls.
- * Returns LAP_ERR_INVALID when the range or the signal is outside the buffer; over MPI or TCP also
+ * Returns LAP_ERR_INVALID when the range or the signal is outside the buffer, or its group or world was destroyed, as
+ * _raise and _wait do; over MPI or TCP also
  * LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT and LAP_ERR_NO_MEMORY, over an emulated link the last of them.
  */
 LAP_API lap_status_t lap_buffer_put(lap_buffer_t *buffer, int rank, size_t offset,

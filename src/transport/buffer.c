@@ -4,6 +4,7 @@
  * and handed to the transport. What waits have in common, whatever the transport, is in wait.c.
  */
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "core/options.h"
@@ -178,11 +179,15 @@ void *lap_buffer_data(lap_buffer_t *buffer, int rank)
     return buffer->data[rank];
 }
 
-static lap_status_t check_signal(const lap_buffer_t *buffer, const char *name, int rank,
-                                 size_t signal)
+/* What calls between ranks have in common: there is such a rank and such a word, and the world goes on. */
+static lap_status_t check_call(const lap_buffer_t *buffer, const char *name, int rank,
+                               size_t signal)
 {
     if (!buffer)
         return lap_error(LAP_ERR_INVALID, "buffer is NULL");
+    /* A wait would find out by itself, but only where it has to wait. */
+    if (atomic_load(&buffer->group->ended))
+        return lap_group_broken(buffer->group);
     if (rank < 0 || rank >= buffer->group->size)
         return lap_error(LAP_ERR_INVALID, "%s = %d: expected a rank of the group, 0 to %d", name,
                          rank, buffer->group->size - 1);
@@ -200,7 +205,7 @@ static lap_status_t check_signal(const lap_buffer_t *buffer, const char *name, i
 lap_status_t lap_buffer_put(lap_buffer_t *buffer, int rank, size_t offset, const void *source,
                             size_t bytes, size_t signal)
 {
-    LAP_TRY(check_signal(buffer, "rank", rank, signal));
+    LAP_TRY(check_call(buffer, "rank", rank, signal));
     if (!source && bytes > 0)
         return lap_error(LAP_ERR_INVALID, "source is NULL: expected %zu bytes", bytes);
     if (offset > buffer->bytes || bytes > buffer->bytes - offset)
@@ -222,14 +227,14 @@ lap_status_t lap_buffer_put(lap_buffer_t *buffer, int rank, size_t offset, const
 
 lap_status_t lap_buffer_raise(lap_buffer_t *buffer, int rank, size_t signal)
 {
-    LAP_TRY(check_signal(buffer, "rank", rank, signal));
+    LAP_TRY(check_call(buffer, "rank", rank, signal));
     const lap_raise_t raise = {.peer = rank, .signal = (uint32_t)signal};
     return buffer->ops->raise_now(buffer, &raise);
 }
 
 lap_status_t lap_buffer_wait(lap_buffer_t *buffer, int from, size_t signal, uint32_t count)
 {
-    LAP_TRY(check_signal(buffer, "from", from, signal));
+    LAP_TRY(check_call(buffer, "from", from, signal));
     if (count > INT32_MAX)
         return lap_error(LAP_ERR_INVALID, "count = %u: expected at most %d", count, INT32_MAX);
     const lap_wait_t wait = {

@@ -78,7 +78,16 @@ static void world_first(void)
     lap_group_t *group = NULL;
     tap_success(lap_group_split(lap_world_group(world), 0, 0, &group), "a group");
     lap_op_t *op = make_op(lap_world_group(world), NULL), *other = make_op(group, NULL);
+    lap_buffer_t *buffer = NULL;
+    tap_success(lap_buffer_create(group, sizeof(rank), 1, NULL, &buffer), "a buffer");
+    const int peer = lap_group_rank(group);
+    tap_success(lap_buffer_put(buffer, peer, 0, &rank, sizeof(rank), 0), "a put into it");
     lap_world_destroy(world);
+    tap_failure(lap_buffer_put(buffer, peer, 0, &rank, sizeof(rank), 0), LAP_ERR_INVALID,
+                "has destroyed", "world", NULL);
+    tap_failure(lap_buffer_raise(buffer, peer, 0), LAP_ERR_INVALID, "has destroyed", NULL);
+    tap_failure(lap_buffer_wait(buffer, peer, 0, 1), LAP_ERR_INVALID, "has destroyed", NULL);
+    lap_buffer_destroy(buffer);
     tap_failure(call(op, rank, size), LAP_ERR_INVALID, "has destroyed", "world", NULL);
     tap_failure(call(other, rank, size), LAP_ERR_INVALID, "has destroyed", "world", NULL);
     tap_failure(lap_group_barrier(group), LAP_ERR_INVALID, "has destroyed", NULL);

@@ -106,6 +106,22 @@ static bool parse_costs(request_t *request, const char *text)
     return true;
 }
 
+/* No file is written over another one, nor over the table that it is made from. */
+static bool check_files(const request_t *request)
+{
+    const char *const table = is_file(request->schedule) ? request->schedule : NULL;
+    const struct {
+        const char *name, *path;
+    } files[] = {{"schedule", table}, {"csv", request->csv}, {"svg", request->svg}};
+    for (size_t i = 0; i < 3; i++)
+        for (size_t j = i + 1; j < 3; j++)
+            if (files[i].path && files[j].path && lap_output_same(files[i].path, files[j].path))
+                return lap_args_wrong(request->command,
+                                      "--%s and --%s are both %s; expected two files",
+                                      files[i].name, files[j].name, files[j].path);
+    return true;
+}
+
 static bool parse(const lap_args_t *args, request_t *request)
 {
     const lap_command_t *command = request->command;
@@ -123,7 +139,7 @@ static bool parse(const lap_args_t *args, request_t *request)
                                       options[sizes[i]].name);
     }
     if (!lap_arg_int(command, "--pp", args->values[PP], 1, most, &request->ranks) ||
-        !parse_costs(request, args->values[COSTS]))
+        !parse_costs(request, args->values[COSTS]) || !check_files(request))
         return false;
     const bool interleaved = strcmp(request->schedule, "interleaved") == 0;
     request->chunks = interleaved ? 2 : 1;

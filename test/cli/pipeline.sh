@@ -75,5 +75,20 @@ lap show pipeline --costs 1,1
 has 'too few costs' "$status $err" '2 ' "--costs is '1,1', expected three numbers"
 lap show pipeline --svg "$work/none/x.svg"
 has 'a picture that cannot be written' "$status $err" '1 ' 'none/x.svg'
+cd "$work" || exit 1
+lap show pipeline --csv one.csv --svg ./one.csv
+is 'the table and the picture in one file' "$status $err" \
+    '2 lap show pipeline: --csv and --svg are both ./one.csv; expected two files'
+ok '... which is not written' test ! -e one.csv
+cp zb-v.csv given.csv
+for option in csv svg; do
+    lap check pipeline --schedule given.csv --$option "$work/given.csv"
+    has "--$option over the table that is read" "$status $err" '2 ' "--schedule and --$option are both $work/given.csv; expected two files"
+    ok '... which is as it was' cmp zb-v.csv given.csv
+done
+lap show pipeline --schedule 1f1b --svg 1f1b
+is 'a schedule is no file' "$status $err" '0 '
+lap show pipeline --csv ''
+has 'an empty path' "$status $err" '2 ' 'the path is empty: expected the file to write'
 
 finish

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -163,25 +164,26 @@ static lap_status_t count_tokens(const lap_tokens_t *file, survey_t *survey)
     return LAP_OK;
 }
 
-static void print_file(const lap_tokens_t *file, const survey_t *survey, bool json, bool first)
+static void print_file(FILE *out, const lap_tokens_t *file, const survey_t *survey, bool json)
 {
     if (json) {
-        printf("%s{\"file\":", first ? "" : ",");
-        lap_json_string(stdout, file->path);
-        printf(",\"magic\":%" PRIu32 ",\"version\":%" PRIu32 ",\"bytes_per_token\":%" PRIu32
-               ",\"tokens\":%" PRIu64,
-               file->kind->magic, file->kind->version, file->kind->bytes, file->count);
+        fprintf(out, "%s{\"file\":", ftell(out) == 0 ? "" : ",");
+        lap_json_string(out, file->path);
+        fprintf(out,
+                ",\"magic\":%" PRIu32 ",\"version\":%" PRIu32 ",\"bytes_per_token\":%" PRIu32
+                ",\"tokens\":%" PRIu64,
+                file->kind->magic, file->kind->version, file->kind->bytes, file->count);
         if (file->count > 0)
-            printf(",\"largest\":%" PRIu32 "}", survey->largest);
+            fprintf(out, ",\"largest\":%" PRIu32 "}", survey->largest);
         else
-            printf(",\"largest\":null}");
+            fprintf(out, ",\"largest\":null}");
         return;
     }
-    printf("%s: magic %" PRIu32 ", version %" PRIu32 ", uint%" PRIu32 ", %" PRIu64 " tokens",
-           file->path, file->kind->magic, file->kind->version, 8 * file->kind->bytes, file->count);
+    fprintf(out, "%s: magic %" PRIu32 ", version %" PRIu32 ", uint%" PRIu32 ", %" PRIu64 " tokens",
+            file->path, file->kind->magic, file->kind->version, 8 * file->kind->bytes, file->count);
     if (file->count > 0)
-        printf(", the largest %" PRIu32, survey->largest);
-    printf("\n");
+        fprintf(out, ", the largest %" PRIu32, survey->largest);
+    fprintf(out, "\n");
 }
 
 /* -sum p log p, in nats. */
@@ -217,23 +219,35 @@ static void print_sum(const survey_t *survey, bool json)
     }
 }
 
-static lap_status_t inform(char *const *paths, bool json, survey_t *survey)
+/* Reads files, and prints a line of each, or an object. */
+static lap_status_t inform(FILE *out, char *const *paths, bool json, survey_t *survey)
 {
-    bool first = true;
-    if (json)
-        printf("{\"files\":[");
-    for (; *paths; paths++, first = false) {
+    for (; *paths; paths++) {
         lap_tokens_t file;
         lap_status_t status = lap_tokens_open(*paths, &file);
         if (status == LAP_OK)
             status = count_tokens(&file, survey);
         if (status == LAP_OK)
-            print_file(&file, survey, json, first);
+            print_file(out, &file, survey, json);
         lap_tokens_close(&file);
         LAP_TRY(status);
     }
-    print_sum(survey, json);
     return LAP_OK;
+}
+
+/* The same as one object, which is printed when it is known whole: a file that cannot be read would leave half of it. */
+static lap_status_t inform_json(char *const *paths, survey_t *survey)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    lap_status_t status = out ? inform(out, paths, true, survey) : LAP_OK;
+    if (!out || (fclose(out) != 0 && status == LAP_OK))
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for what is in the files");
+    if (status == LAP_OK)
+        printf("{\"files\":[%s", text);
+    free(text);
+    return status;
 }
 
 static int run_info(const lap_args_t *args)
@@ -246,8 +260,12 @@ static int run_info(const lap_args_t *args)
     lap_status_t status = survey.counts
                               ? LAP_OK
                               : lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu counters", COUNTED);
+    if (status == LAP_OK && args->given[JSON])
+        status = inform_json(args->positionals + 1, &survey);
+    else if (status == LAP_OK)
+        status = inform(stdout, args->positionals + 1, false, &survey);
     if (status == LAP_OK)
-        status = inform(args->positionals + 1, args->given[JSON], &survey);
+        print_sum(&survey, args->given[JSON]);
     lap_free(survey.counts);
     return status == LAP_OK ? LAP_CLI_OK : lap_args_refused(&command, status, "");
 }

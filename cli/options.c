@@ -422,17 +422,40 @@ bool lap_arg_link(const lap_command_t *command, const char *what, const char *te
     return true;
 }
 
+/* The bytes of the character that a text begins with, in UTF-8; 0: it begins with none. */
+static size_t utf8_bytes(const char *text)
+{
+    const unsigned char first = (unsigned char)text[0], second = first ? (unsigned char)text[1] : 0;
+    const size_t bytes = first < 0x80                    ? 1
+                         : first >= 0xc2 && first < 0xe0 ? 2
+                         : first >= 0xe0 && first < 0xf0 ? 3
+                         : first >= 0xf0 && first < 0xf5 ? 4
+                                                         : 0;
+    /* Those that are written too long, halves of pairs of UTF-16, and those behind the last. */
+    if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second >= 0xa0) ||
+        (first == 0xf0 && second < 0x90) || (first == 0xf4 && second >= 0x90))
+        return 0;
+    for (size_t i = 1; i < bytes; i++)
+        if (((unsigned char)text[i] & 0xc0) != 0x80)
+            return 0;
+    return bytes;
+}
+
 void lap_json_string(FILE *file, const char *text)
 {
     fputc('"', file);
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
+    while (*text) {
+        const unsigned char c = (unsigned char)*text;
+        const size_t bytes = utf8_bytes(text);
         if (c == '"' || c == '\\')
             fprintf(file, "\\%c", c);
         else if (c < 0x20)
             fprintf(file, "\\u%04x", c);
+        else if (bytes == 0) /* names of files need not be UTF-8, and JSON has to be */
+            fputs("\\ufffd", file);
         else
-            fputc(c, file);
+            fwrite(text, 1, bytes, file);
+        text += bytes ? bytes : 1;
     }
     fputc('"', file);
 }

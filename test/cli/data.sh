@@ -43,6 +43,17 @@ has 'a token that no vocabulary has' "$status $out" '0 ' 'the largest 4294967295
 lap data info empty.bin --json
 is 'a file without tokens' "$status $out" \
     '0 {"files":[{"file":"empty.bin","magic":20240801,"version":7,"bytes_per_token":4,"tokens":0,"largest":null}],"tokens":0,"distinct":null,"entropy":null}'
+lap data info corpus.bin missing.bin --json
+is 'JSON is printed when all files are read: one that is missing leaves none' "$status$out" '1'
+has '... and is named' "$err" "cannot open 'missing.bin'"
+cp corpus.bin $'\xe9t\xe9.bin'
+lap data info $'\xe9t\xe9.bin' --json
+ok 'JSON is UTF-8, also where a name is not' python3 - "$work/out" <<'PY'
+import json, sys
+assert json.load(open(sys.argv[1], encoding="utf-8"))["files"][0]["file"] == "\ufffdt\ufffd.bin"
+PY
+lap data tokenize --bytes -o '' two.txt
+is 'an empty path' "$status $err" '2 lap data: the path is empty: expected the file to write'
 
 # What is there stays.
 lap data tokenize --bytes two.txt -o corpus.bin

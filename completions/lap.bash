@@ -17,8 +17,8 @@ _lap()
                     ${COMP_WORDS[i]} != = ]] && return
             done
         fi
-        # `lap show train` and `lap check train` have the options of `lap train`, too.
-        [[ $command =~ ^(show|check)$ && ${COMP_WORDS[2]} = train ]] && form=train
+        # `lap show train` and `lap check train` have the options of `lap train`, too, and those of a pipeline are its own.
+        [[ $command =~ ^(show|check)$ && ${COMP_WORDS[2]} =~ ^(train|pipeline)$ ]] && form=${COMP_WORDS[2]}
         # shellcheck disable=SC2086
         words=$("$lap" "$command" ${form:-} --help=words 2>/dev/null)
     elif [ "$COMP_CWORD" = 2 ] || { [ "$COMP_CWORD" = 3 ] && [ "${COMP_WORDS[2]}" = sweep ]; }; then

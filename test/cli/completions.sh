@@ -35,6 +35,13 @@ is 'bash: options of lap run' "$(in_bash run -n 2 --gr)" --grace
 is 'bash: a program of lap run has options of its own' "$(in_bash run -n 2 program --gr)" ''
 has 'bash: lap show train has the options of both' "$(in_bash show train --)" --tp --all-steps --svg
 is 'bash: options of lap check train' "$(in_bash check train --targ)" --target
+for command in show check; do
+    pipeline=$("$LAP" $command pipeline --help | grep -oE '^ +(-[a-z], )?--[a-z0-9-]+' | grep -oE -- '--.*' | sort | tr '\n' ' ')
+    for shell in bash zsh; do
+        is "$shell: lap $command pipeline has its own options, and no other" \
+            "$("in_$shell" $command pipeline -- | tr ' ' '\n' | grep -v '^-.$' | sort | tr '\n' ' ')" "$pipeline"
+    done
+done
 has 'zsh: lap show train has the options of both' "$(in_zsh show train --)" --tp --all-steps --svg
 has 'zsh: commands' "$(in_zsh '')" run bench train check show info help --version
 has 'zsh: operators' "$(in_zsh bench '')" ag rs ar bulk-ag sweep latency demo

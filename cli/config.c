@@ -17,7 +17,7 @@
 #include "core/status.h"
 #include "core/yaml.h"
 
-enum { ROWS = sizeof(rows) / sizeof(rows[0]), ARGUMENTS = 2 * ROWS, ARGUMENT = 320 };
+enum { ROWS = sizeof(rows) / sizeof(rows[0]), ARGUMENTS = 2 * ROWS, ARGUMENT = 320, ASSUMED = 160 };
 
 typedef struct config {
     const char *path;
@@ -340,7 +340,7 @@ static void add_unused(config_t *config, const char *path)
     const size_t used = strlen(config->unused);
     if (config->cut)
         return;
-    config->cut = used + strlen(path) + 2 + sizeof(more) > sizeof(config->unused);
+    config->cut = used + strlen(path) + 2 + sizeof(more) + ASSUMED > sizeof(config->unused);
     snprintf(config->unused + used, sizeof(config->unused) - used, "%s%s",
              used && !config->cut ? ", " : "", config->cut ? more : path);
 }
@@ -500,6 +500,39 @@ static void settle(config_t *config)
     give_later(config, "sched.constant_steps", text);
 }
 
+static bool is_on_line(int argc, char **argv, const char *option)
+{
+    const size_t length = strlen(option);
+    for (int i = 1; i < argc; i++)
+        if (strncmp(argv[i], "--", 2) == 0 && strncmp(argv[i] + 2, option, length) == 0 &&
+            strchr("=", argv[i][2 + length]))
+            return true;
+    return false;
+}
+
+/*
+ * Rotary positions make it a Llama, but Megatron has LayerNorm and GELU with any positions: who meant those should read what
+ * was taken. It stands behind the keys without effect.
+ */
+static void tell_assumed(config_t *config, int argc, char **argv)
+{
+    static const struct {
+        const char *option, *value;
+    } assumed[] = {{"norm", "rmsnorm"}, {"activation", "swiglu"}};
+    char text[ASSUMED / 2] = "";
+    if (!config->model || strcmp(config->model, "llama") != 0 || is_on_line(argc, argv, "model"))
+        return;
+    for (size_t i = 0; i < sizeof(assumed) / sizeof(assumed[0]); i++)
+        if (!find_given(config, assumed[i].option) && !is_on_line(argc, argv, assumed[i].option))
+            snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%s %s",
+                     *text ? " and " : "", assumed[i].option, assumed[i].value);
+    const size_t used = strlen(config->unused);
+    if (*text)
+        snprintf(config->unused + used, sizeof(config->unused) - used,
+                 "%s; as of Llama, since it has rotary positions and says nothing else: %s",
+                 used ? "" : "none", text);
+}
+
 /* Switches of overlap say nothing where there is none, and are left out. */
 static bool is_idle(const config_t *config, const char *argument)
 {
@@ -518,6 +551,7 @@ int lap_config_read(const lap_command_t *command, const char *path, int argc, ch
     if (status != LAP_OK)
         return lap_args_refused(command, status, "--config");
     settle(config);
+    tell_assumed(config, argc, argv);
     if (argc > 512)
         return lap_args_fail(command, "there are %d arguments; expected at most 512 with --config",
                              argc);

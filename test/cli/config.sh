@@ -133,7 +133,18 @@ is '... or does, as Llama 3.1 has them' "$status $(model_loss)" "$stretched"
 # A window that a sequence fits into is none.
 printf '%s\n' 'window_size: [8, 0]' >>llama.yaml
 lap check train --config llama.yaml --tp 1
-is 'a window of attention as long as sequences' "$status $err" '0 '
+as='as of Llama, since it has rotary positions and says nothing else:'
+is 'a window of attention as long as sequences; and what the file does not say is told' "$status $err" \
+    "0 lap check train: llama.yaml: without effect: none; $as norm rmsnorm and activation swiglu"
+lap check train --config llama.yaml --tp 1 --activation gelu
+has '... but for what the command line says' "$status $err" '0 ' "$as norm rmsnorm"
+ok '... which is not told' test "${err%swiglu}" = "$err"
+{ echo 'exp_manager: {name: it}'; echo 'normalization: rmsnorm'; cat llama.yaml; } >said.yaml
+lap train --config said.yaml --tp 1 --iters 1
+has '... and behind keys without effect' "$status $out" '0 ' "|-- said.yaml: without effect: exp_manager.name; $as activation swiglu"
+echo 'swiglu: true' >>said.yaml
+lap check train --config said.yaml --tp 1
+is '... while a whole file has nothing to be told' "$status $err" '0 lap check train: said.yaml: without effect: exp_manager.name'
 lap check train --config llama.yaml --tp 1 --seq 16
 has '... and a shorter one' "$status $err" '2 ' 'window_size is [8,0], expected null, or one of at least the 16 tokens of a sequence'
 # The pair does not count the token itself, and -1 is no limit; a number alone counts it.

@@ -60,21 +60,44 @@ static bool is_same(const lap_nn_entry_t *a, const lap_nn_entry_t *b)
 /*
  * Lifetimes are counted in entries of the backward that adds to gradients (lap_nn_find_lifetimes). It has
  * those of the other one in their order, with more between them; the last ones of the other, which renew
- * scales, come after all of its own.
+ * scales, come after all of its own. `before` is what the entry before this one counts as.
  */
+static uint32_t counted_after(const lap_nn_list_t *list, uint32_t entry, uint32_t before)
+{
+    const uint32_t end = list->parts[LAP_NN_BACKWARD_MORE + 1];
+    uint32_t at = before + 1;
+    if (at >= end)
+        return before;
+    while (at < end && !is_same(&list->entries[entry], &list->entries[at]))
+        at++;
+    return at;
+}
+
+static bool is_counted_elsewhere(const lap_nn_list_t *list, uint32_t entry)
+{
+    return !lap_nn_list_is_stage(list) && entry >= list->parts[LAP_NN_BACKWARD] &&
+           entry < list->parts[LAP_NN_BACKWARD_MORE];
+}
+
 static uint32_t counted_entry(const lap_nn_list_t *list, uint32_t entry)
 {
-    const uint32_t fresh = list->parts[LAP_NN_BACKWARD], more = list->parts[LAP_NN_BACKWARD_MORE],
-                   end = list->parts[LAP_NN_BACKWARD_MORE + 1];
-    uint32_t next = more, at = more;
-    if (lap_nn_list_is_stage(list) || entry < fresh || entry >= more)
+    uint32_t at = list->parts[LAP_NN_BACKWARD_MORE] - 1;
+    if (!is_counted_elsewhere(list, entry))
         return entry;
-    for (uint32_t i = fresh; i <= entry && next < end; i++) {
-        for (at = next; at < end && !is_same(&list->entries[i], &list->entries[at]);)
-            at++;
-        next = at + 1;
-    }
+    for (uint32_t i = list->parts[LAP_NN_BACKWARD]; i <= entry; i++)
+        at = counted_after(list, i, at);
     return at;
+}
+
+static bool is_activation(const lap_nn_region_t *region)
+{
+    return region->memory == LAP_NN_PRIVATE && region->part_of == LAP_NN_NONE &&
+           region->first != LAP_NN_NONE;
+}
+
+static uint64_t bytes_of(const lap_nn_region_t *region)
+{
+    return region->rows * region->cols * lap_dtype_size(region->dtype);
 }
 
 uint64_t lap_nn_live_bytes(const lap_nn_list_t *list, uint32_t origin)
@@ -83,11 +106,35 @@ uint64_t lap_nn_live_bytes(const lap_nn_list_t *list, uint32_t origin)
     const uint32_t entry = counted_entry(list, origin);
     for (uint32_t i = 0; i < list->nregions; i++) {
         const lap_nn_region_t *region = &list->regions[i];
-        if (region->memory == LAP_NN_PRIVATE && region->part_of == LAP_NN_NONE &&
-            region->first <= entry && entry <= region->last)
-            bytes += region->rows * region->cols * lap_dtype_size(region->dtype);
+        if (is_activation(region) && region->first <= entry && entry <= region->last)
+            bytes += bytes_of(region);
     }
     return bytes;
+}
+
+/*
+ * The same of the first `count` entries, without going through all regions for each: with hundreds of layers that took
+ * longer than all the rest of a set-up. `live` has room for nentries + 2.
+ */
+static void fill_live(const lap_nn_list_t *list, uint32_t count, uint64_t *live, uint64_t *live_p)
+{
+    uint32_t at = list->parts[LAP_NN_BACKWARD_MORE] - 1;
+    /* What begins to live with an entry, less what no longer does: modulo 2^64, as it may be less than nothing. */
+    for (uint32_t i = 0; i < list->nregions; i++) {
+        const lap_nn_region_t *region = &list->regions[i];
+        if (!is_activation(region))
+            continue;
+        live[region->first] += bytes_of(region);
+        live[(region->last < list->nentries ? region->last : list->nentries) + 1] -=
+            bytes_of(region);
+    }
+    for (uint32_t i = 1; i <= list->nentries; i++)
+        live[i] += live[i - 1];
+    for (uint32_t i = 0; i < count; i++) {
+        if (is_counted_elsewhere(list, i))
+            at = counted_after(list, i, at);
+        live_p[i] = live[is_counted_elsewhere(list, i) ? at : i];
+    }
 }
 
 lap_status_t lap_nn_set_timeline(lap_nn_t *nn, lap_trace_t *timeline)
@@ -95,12 +142,14 @@ lap_status_t lap_nn_set_timeline(lap_nn_t *nn, lap_trace_t *timeline)
     const lap_nn_list_t *list = &nn->list;
     const uint32_t count = list->parts[LAP_NN_STEP]; /* the step has no activations */
     if (timeline && !nn->live_bytes) {
-        nn->live_bytes = lap_alloc(count, sizeof(*nn->live_bytes));
+        uint64_t *live = lap_alloc((size_t)list->nentries + 2, sizeof(*live));
+        nn->live_bytes = live ? lap_alloc(count, sizeof(*nn->live_bytes)) : NULL;
+        if (nn->live_bytes)
+            fill_live(list, count, live, nn->live_bytes);
+        lap_free(live);
         if (!nn->live_bytes)
             return lap_error(LAP_ERR_NO_MEMORY, "no memory for a timeline of %u entries",
                              (unsigned)count);
-        for (uint32_t i = 0; i < count; i++)
-            nn->live_bytes[i] = lap_nn_live_bytes(list, i);
     }
     nn->timeline = timeline;
     return LAP_OK;

@@ -163,9 +163,10 @@ int lap_cli_calibrate(int argc, char **argv)
     int result = lap_args_parse(&command, argc, argv, &args);
     if (result == LAP_CLI_GO && !parse(&args, &request))
         result = LAP_CLI_USAGE;
-    if (result == LAP_CLI_GO && request.output &&
-        lap_output_check("the machine description", request.output) != LAP_OK)
-        result = lap_args_refused(&command, LAP_ERR_SYSTEM, "");
+    if (result == LAP_CLI_GO && request.output) {
+        const lap_status_t status = lap_output_check("the machine description", request.output);
+        result = status == LAP_OK ? LAP_CLI_GO : lap_args_refused(&command, status, "");
+    }
     if (result == LAP_CLI_GO) {
         const lap_ranks_t job = {.name = command.name,
                                  .nranks = request.ranks,

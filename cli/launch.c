@@ -248,7 +248,7 @@ static void escalate(job_t *job)
 /* The first rank to fail ended so that it, or another for all, has printed why. */
 static bool is_reported(const job_t *job)
 {
-    return job->result < 32 && job->launch->reported >> job->result & 1;
+    return job->result >= 0 && job->result < 32 && job->launch->reported >> job->result & 1;
 }
 
 /* A rank's failure is reported when it is the first; `info` is what waitid returned. */

@@ -59,7 +59,7 @@ lap calibrate -o "$work/nowhere/this.yaml"
 is 'a folder that is not there: status 1' "$status" 1
 has '... is named' "$err" nowhere
 lap calibrate -o ''
-is 'an empty path' "$status $err" '1 lap calibrate: the path is empty: expected the file to write'
+is 'an empty path' "$status $err" '2 lap calibrate: the path is empty: expected the file to write'
 lap calibrate --name "it's"
 is 'a name with a quote: status 2' "$status" 2
 has '... is named' "$err" "--name is 'it's', expected"

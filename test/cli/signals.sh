@@ -15,7 +15,7 @@ start() {
     launcher=$!
 }
 
-# Waits for the launcher to end, and gives up on it after 60 s.
+# Waits for the launcher to end, and gives up on it after 180 s.
 collect() {
     if ! until_true ended "$launcher"; then
         kill -9 "$launcher"

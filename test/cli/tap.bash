@@ -87,12 +87,12 @@ has() {
     ok "$name" true
 }
 
-# until_true COMMAND...: repeats a command until it succeeds; gives up after 60 s, which is against a hang, not for a busy machine.
+# until_true COMMAND...: repeats a command until it succeeds; gives up after 180 s, which is against a hang, not for a busy machine.
 until_true() {
-    local end=$((SECONDS + 60))
+    local end=$((SECONDS + 180))
     until "$@"; do
         if [ $SECONDS -ge $end ]; then
-            echo "# not true in 60 s: $*" >&2
+            echo "# not true in 180 s: $*" >&2
             return 1
         fi
         sleep 0.02
@@ -142,7 +142,7 @@ ended() { ! kill -0 "$launcher" 2>/dev/null; }
 
 # The end of $launcher, whose standard error goes to $work/err: $status and $err.
 collect() {
-    until_true ended || { echo "# the launcher has not ended in 60 s, and is killed" && kill -9 "$launcher"; }
+    until_true ended || { echo "# the launcher has not ended in 180 s, and is killed" && kill -9 "$launcher"; }
     wait "$launcher" 2>/dev/null
     status=$?
     err=$(cat "$work/err")

@@ -332,9 +332,12 @@ def misuse(rank, ranks):
     fails(invalid, "method is 'ring:splits=2'", ag, A, [B], 0, method="ring:splits=2")
     fails(invalid, "method is 'ring:num_splits=18446744073709551616'", ag, A, [B], 0,
          method="ring:num_splits=18446744073709551616")
-    fails(invalid, "B is None, expected a tensor", ag, A, [None], 0)
-    fails(invalid, "A is None, expected a tensor", rs, None, B, "sum", 0)
-    fails(invalid, "B is None, expected a tensor", lap.matmul_all_reduce, A, None)
+    for mode in (contextlib.nullcontext(), torch.device(DEVICE)):  # called at once, and through PyTorch's dispatcher
+        with mode:
+            fails(invalid, "B is None, expected a tensor", ag, A, [None], 0)
+            fails(invalid, "A is None, expected a tensor", rs, None, B, "sum", 0)
+            fails(invalid, "B is None, expected a tensor", lap.matmul_all_reduce, A, None)
+    fails(invalid, "B is None, expected a tensor", ops.gather_matmul, A, None, None, 0, "0", False, "ring", "", "")
     fails(invalid, f"B is on meta, expected {DEVICE}", ag, A, [torch.zeros(4, 3, device="meta")], 0)
     fails(invalid, "X is [3, 1], expected the rows of the product", ops.matmul_with_all_gather, A, B, torch.zeros(3, 1),
          "0")

@@ -27,6 +27,7 @@ class Tracker:
     def _here():
         if DEVICE == "cpu":
             return torch.default_generator
+        torch.cuda.init()
         return torch.cuda.default_generators[torch.cuda.current_device()]
 
     @classmethod

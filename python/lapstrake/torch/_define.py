@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import product
-from typing import Any, Callable
+from typing import Any, Callable, Tuple
 
 import torch
 from torch import Tensor
@@ -103,6 +103,13 @@ def differentiate(name: str, kernel: Any, backward: Any, setup: Any = _save_noth
     # Those of each number of arguments that a call may give.
     least = sum(not argument.has_default_value() for argument in arguments)
     plain_types = {given for count in range(least, len(types) + 1) for given in product(*types[:count])}
+    required = [(place, argument.name) for place, argument in enumerate(arguments) if types[place] is _PLAIN]
+
+    def refuse_none(inputs: Tuple[Any, ...]) -> None:
+        """For PyTorch None is a tensor that is not defined, and kernels are called with it."""
+        for place, argument in required:
+            if inputs[place] is None:
+                raise InvalidArgument(f"{argument} is None, expected a tensor")
 
     def below(*inputs: Any) -> Any:
         if _MEMORY and _modes() == 0 and all(tensor is None or type(tensor) in _PLAIN and _keys(tensor).raw_repr() in _MEMORY
@@ -129,18 +136,15 @@ def differentiate(name: str, kernel: Any, backward: Any, setup: Any = _save_noth
     apply = super(torch.autograd.Function, function(kernel)).apply  # type: ignore[misc]
 
     def dispatched(*inputs: Any) -> Any:
+        refuse_none(inputs)
         needed = any(tensor is not None and tensor.requires_grad for tensor in inputs[:tensors])
         if needed and torch.is_grad_enabled() or _is_forward():
             return apply_below(*inputs[:tensors], (*inputs[tensors:], *defaults[len(inputs):]))
         return below(*inputs)
 
     def call(*inputs: Any) -> Any:
-        if not _alone():
-            return op(*inputs)
-        if tuple(map(type, inputs)) not in plain_types:
-            for argument, given in zip(arguments, inputs):
-                if given is None and str(argument.real_type) == "Tensor":  # for PyTorch a tensor that is not defined
-                    raise InvalidArgument(f"{argument.name} is None, expected a tensor")
+        if not _alone() or tuple(map(type, inputs)) not in plain_types:
+            refuse_none(inputs)
             return op(*inputs)
         needed = False
         for tensor in inputs[:tensors]:

@@ -332,7 +332,8 @@ def misuse(rank, ranks):
     fails(invalid, "method is 'ring:splits=2'", ag, A, [B], 0, method="ring:splits=2")
     fails(invalid, "method is 'ring:num_splits=18446744073709551616'", ag, A, [B], 0,
          method="ring:num_splits=18446744073709551616")
-    for mode in (contextlib.nullcontext(), torch.device(DEVICE), torch.inference_mode()):  # called at once, dispatched, without autograd
+    # Called at once, dispatched, and dispatched without autograd.
+    for mode in (contextlib.nullcontext(), torch.device(DEVICE), torch.inference_mode()):
         with mode:
             fails(invalid, "B is None, expected a tensor", ag, A, [None], 0)
             fails(invalid, "A is None, expected a tensor", rs, None, B, "sum", 0)

@@ -220,28 +220,25 @@ static bool is_listed(const size_t *list, size_t count, size_t i)
     return count > 0;
 }
 
-/* The fastest that is not in the list yet; field->count: there is none. */
-static size_t find_next(const field_t *field, const size_t *list, size_t count)
-{
-    size_t next = field->count;
-    for (size_t i = 0; i < field->count; i++)
-        if (field->ops[i] && !is_listed(list, count, i) &&
-            (next == field->count || seconds_of(field, i) < seconds_of(field, next)))
-            next = i;
-    return next;
-}
-
 /* The fastest, the very fastest first, as far as they are close to it; returns how many. */
 static size_t list_finalists(const field_t *field, size_t *finalists)
 {
     size_t count = 0;
-    for (; count < FINALISTS; count++) {
-        const size_t next = find_next(field, finalists, count);
-        if (next == field->count ||
-            (count > 0 && seconds_of(field, next) > CLOSE * seconds_of(field, finalists[0])))
-            break;
-        finalists[count] = next;
+    for (size_t i = 0; i < field->count; i++) {
+        size_t place = count;
+        if (!field->ops[i])
+            continue;
+        for (; place > 0 && seconds_of(field, i) < seconds_of(field, finalists[place - 1]); place--)
+            if (place < FINALISTS)
+                finalists[place] = finalists[place - 1];
+        if (place < FINALISTS)
+            finalists[place] = i;
+        if (count < FINALISTS)
+            count++;
     }
+    while (count > 1 &&
+           seconds_of(field, finalists[count - 1]) > CLOSE * seconds_of(field, finalists[0]))
+        count--;
     return count;
 }
 

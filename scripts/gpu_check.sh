@@ -84,7 +84,10 @@ if [ "${BENCH:-0}" = 1 ]; then
 fi
 
 # What ranks and daemons of ours have left: nothing, or somebody else is here.
-left=$(pgrep -l 'nvidia-cuda-mps|lap-mps-guard|lap-place-guard' 2>/dev/null)
+for _ in {1..10}; do # an MPS daemon that was told to end takes a moment
+    left=$(pgrep -l 'nvidia-cuda-mps|lap-mps-guard|lap-place-guard' 2>/dev/null) || break
+    sleep 0.5
+done
 [ -n "$left" ] && row "left: ${left//$'\n'/, }" LEFT - - -
 table+="$failed failed, $SECONDS s; $(nvidia-smi --query-gpu=name,memory.used,memory.total --format=csv,noheader 2>/dev/null)"
 echo

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import lapstrake
 import lapstrake.torch as lap
 from lapstrake.torch import _rules
-from torch_ranks import DEVICE, Case, fails, import_compiler
+from torch_ranks import COMPILED, DEVICE, Case, fails, import_compiler
 
 OVERLAP = dict(ub_overlap_ag=True, ub_overlap_rs=True, ub_bulk_dgrad=True, ub_bulk_wgrad=True)
 
@@ -62,7 +62,7 @@ def close(name, ours, theirs, tolerance=2e-5):
         raise AssertionError(f"{name}: {ours} is not {theirs}, by {(ours - theirs).abs().max()}")
 
 
-def mlp(rank, ranks, sequence_parallel, activation, normalization, options, compiled=False):
+def mlp(rank, ranks, sequence_parallel, activation, normalization, options, compiled=None):
     """Three steps of AdamW: losses, gradients and weights are those of the whole in plain torch."""
     hidden, ffn, rows, gated = 6, 4 * ranks, 2 * ranks, activation == "swiglu"
     whole = Plain(hidden, ffn, activation, normalization)
@@ -71,7 +71,7 @@ def mlp(rank, ranks, sequence_parallel, activation, normalization, options, comp
                               **options)
     state = {name: share(name, value, rank, ranks, gated) for name, value in whole.state_dict().items()}
     module.load_state_dict(state)
-    run = torch.compile(module, fullgraph=True, backend="aot_eager") if compiled else module
+    run = module if compiled is None else torch.compile(module, fullgraph=True, **compiled)
     ours, theirs = (torch.optim.AdamW(part.parameters(), lr=0.05) for part in (module, whole))
     split = sequence_parallel and ranks > 1
     for step in range(3):
@@ -129,8 +129,8 @@ def ruled(rank, ranks):
     lap.destroy_ub()
 
 
-def compiled(rank, ranks):
-    mlp(rank, ranks, True, "gelu", "LayerNorm", OVERLAP, compiled=True)
+def compiled(rank, ranks, options):
+    mlp(rank, ranks, True, "gelu", "LayerNorm", OVERLAP, compiled=options)
 
 
 def linears(rank, ranks):
@@ -305,7 +305,9 @@ class Modules(Case):
 
     def test_compiled(self):
         import_compiler()
-        self.on((2,), compiled)
+        for options in COMPILED:
+            with self.subTest(**options):
+                self.on((2,), compiled, options)
 
     def test_linears(self):
         self.on((1, 2, 4), linears)

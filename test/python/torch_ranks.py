@@ -23,6 +23,11 @@ if DEVICE == "cuda" and not torch.version.cuda:
     sys.exit(77)
 
 
+# Options of torch.compile. PyTorch's own code generator takes a minute on a CPU, where ops.py has it for one operator; the
+# last makes CUDA graphs of forward and of backward.
+COMPILED = ({"backend": "aot_eager"}, *(({}, {"mode": "reduce-overhead"}) if DEVICE == "cuda" else ()))
+
+
 def _control(folder, flag, text=""):
     environment = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=folder, CUDA_MPS_LOG_DIRECTORY=folder)
     subprocess.run(["nvidia-cuda-mps-control", *flag], input=text, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT,
@@ -53,6 +58,7 @@ def _quiet():
 def _body(rank, ranks, body, folder, arguments):
     _quiet()
     torch.set_num_threads(1)
+    os.environ.update(TORCHINDUCTOR_CACHE_DIR=f"{folder}/{rank}", TORCHINDUCTOR_COMPILE_THREADS="1")
     if DEVICE == "cuda" and ranks > 1:
         os.environ.update(CUDA_MPS_PIPE_DIRECTORY=folder, CUDA_MPS_LOG_DIRECTORY=folder, LAP_GPU_PART=f"{rank}/{ranks}")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import lapstrake
 import lapstrake.torch as lap
-from torch_ranks import DEVICE, Case, import_compiler
+from torch_ranks import COMPILED, DEVICE, Case, import_compiler
 
 HIDDEN, FFN, HEADS, DIM, ROWS, BATCH = 12, 16, 4, 3, 8, 2
 
@@ -59,7 +59,7 @@ def close(name, ours, theirs):
         raise AssertionError(f"{name}: {ours} is not {theirs}, by {(ours - theirs).abs().max()}")
 
 
-def layer(rank, ranks, sequence_parallel, overlap, groups, masked=False, rotary=False, compiled=False):
+def layer(rank, ranks, sequence_parallel, overlap, groups, masked=False, rotary=False, compiled=None):
     """Forward and backward against the whole in plain torch."""
     whole = lap.TransformerLayer(HIDDEN, FFN, HEADS, num_gqa_groups=groups, kv_channels=DIM, device=DEVICE)
     p = {name: torch.randn(value.shape).mul_(0.4).requires_grad_() for name, value in whole.named_parameters()}
@@ -73,7 +73,7 @@ def layer(rank, ranks, sequence_parallel, overlap, groups, masked=False, rotary=
     split = sequence_parallel and ranks > 1
     mine = (x.chunk(ranks)[rank] if split else x).clone().requires_grad_()
     x.requires_grad_()
-    run = torch.compile(module, fullgraph=True, backend="aot_eager") if compiled else module
+    run = module if compiled is None else torch.compile(module, fullgraph=True, **compiled)
     y = run(mine, mask, "arbitrary" if masked else None, rotary_pos_emb=angles)
     truth = plain(p, x, groups, True, mask, angles)
     close("result", y.detach(), truth.detach().chunk(ranks)[rank] if split else truth.detach())
@@ -95,8 +95,8 @@ def layers(rank, ranks):
         layer(rank, ranks, True, overlap, 2, rotary=True)
 
 
-def compiled(rank, ranks):
-    layer(rank, ranks, True, True, HEADS, compiled=True)
+def compiled(rank, ranks, options):
+    layer(rank, ranks, True, True, HEADS, compiled=options)
 
 
 class Transformer(Case):
@@ -105,7 +105,9 @@ class Transformer(Case):
 
     def test_compiled(self):
         import_compiler()
-        self.on((2,), compiled)
+        for options in COMPILED:
+            with self.subTest(**options):
+                self.on((2,), compiled, options)
 
     def test_batch_first_and_not_interleaved(self):
         torch.manual_seed(1)

@@ -4,17 +4,15 @@
  * addresses of peers' memory, and where it does not (far), which it may say only when it is asked. Two ranks, started by `lap run` with
  * LAP_DEVICE=cuda and LAP_TRANSPORT=nccl.
  */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <lap/lap_cuda.h>
 
+#include "caller_comm.h"
 #include "data.h"
 #include "overlap/op.h"
 #include "tap.h"
-#include "transport/nccl/nccl_load.h"
-#include "util/alloc.h"
 
 enum { M = 12, N = 8, K = 16 };
 
@@ -162,61 +160,17 @@ static void test_mismatch(lap_group_t *all, bool operators)
     lap_group_destroy(group);
 }
 
-typedef struct nccl {
-    ncclResult_t (*get_id)(ncclUniqueId *id);
-    ncclResult_t (*init)(ncclComm_t *comm, int size, ncclUniqueId id, int rank,
-                         ncclConfig_t *config);
-    ncclResult_t (*state)(ncclComm_t comm, ncclResult_t *state);
-    ncclResult_t (*abort)(ncclComm_t comm);
-} nccl_t;
-
-static bool find_nccl(nccl_t *nccl)
-{
-    void *library = dlopen("libnccl.so.2", RTLD_NOW);
-    const struct {
-        const char *name;
-        void *field;
-    } calls[] = {{"ncclGetUniqueId", &nccl->get_id},
-                 {"ncclCommInitRankConfig", &nccl->init},
-                 {"ncclCommGetAsyncError", &nccl->state},
-                 {"ncclCommAbort", &nccl->abort}};
-    for (size_t i = 0; library && i < sizeof(calls) / sizeof(calls[0]); i++) {
-        void *symbol = dlsym(library, calls[i].name);
-        memcpy(calls[i].field, &symbol, sizeof(symbol));
-    }
-    return tap_ok(library != NULL, "NCCL, as a program loads it");
-}
-
-/* A communicator of `size` ranks, the first of which makes its id. */
-static ncclComm_t make_comm(const nccl_t *nccl, lap_group_t *group, int size)
-{
-    ncclUniqueId id = {{0}};
-    ncclConfig_t config = LAP_NCCL_CONFIG;
-    ncclComm_t comm = NULL;
-    ncclResult_t state = ncclInProgress;
-    void *ids;
-    const int rank = size == 1 ? 0 : lap_group_rank(group);
-    if (rank == 0)
-        (void)nccl->get_id(&id);
-    tap_success(lap_group_collect(group, &id, sizeof(id), &ids), "ids");
-    (void)nccl->init(&comm, size, size == 1 ? id : *(const ncclUniqueId *)ids, rank, &config);
-    while (state == ncclInProgress)
-        (void)nccl->state(comm, &state);
-    lap_free(ids);
-    return comm;
-}
-
 /* A communicator of the caller's serves, and stays the caller's. */
 static void test_given(lap_group_t *all)
 {
-    nccl_t nccl;
+    lap_nccl_api_t nccl;
     lap_group_t *group = NULL;
     lap_op_t *op = NULL;
     const lap_op_desc_t desc = describe(LAP_AG_GEMM, "ring");
-    if (!find_nccl(&nccl))
+    if (!tap_success(lap_nccl_load(&nccl), "NCCL for the caller"))
         return;
     tap_success(lap_group_split(all, 0, lap_group_rank(all), &group), "a group of its own");
-    ncclComm_t comm = make_comm(&nccl, group, 2), alone = make_comm(&nccl, group, 1);
+    ncclComm_t comm = caller_comm(&nccl, group, 2), alone = caller_comm(&nccl, group, 1);
     tap_failure(lap_group_set_nccl(NULL, comm), LAP_ERR_INVALID, "group is NULL", NULL);
     tap_failure(lap_group_set_nccl(group, NULL), LAP_ERR_INVALID, "comm is NULL", NULL);
     tap_failure(lap_group_set_nccl(group, alone), LAP_ERR_INVALID, "1 ranks", "2 ranks", NULL);
@@ -229,10 +183,10 @@ static void test_given(lap_group_t *all)
     lap_op_destroy(op);
     lap_group_destroy(group);
     ncclResult_t state = ncclInProgress;
-    tap_ok(nccl.state(comm, &state) == ncclSuccess && state == ncclSuccess,
+    tap_ok(nccl.ncclCommGetAsyncError(comm, &state) == ncclSuccess && state == ncclSuccess,
            "it is still there when the group has ended");
-    (void)nccl.abort(comm);
-    (void)nccl.abort(alone);
+    (void)nccl.ncclCommAbort(comm);
+    (void)nccl.ncclCommAbort(alone);
 }
 
 /* nccl [far] */

@@ -4,7 +4,6 @@
  * the fakes of test/fake, which fail where FAKE_FAILS and FAKE_LATE say so. Two ranks or three,
  * started by `lap run` with LAP_DEVICE=cuda and LAP_TRANSPORT=nccl.
  */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +11,10 @@
 
 #include <lap/lap_cuda.h>
 
+#include "caller_comm.h"
 #include "data.h"
 #include "overlap/op.h"
 #include "tap.h"
-#include "transport/nccl/nccl_load.h"
-#include "util/alloc.h"
 #include "util/clock.h"
 
 #define SOON_S 5.0 /* far less than the timeout of those tests, which is 12 s */
@@ -122,64 +120,31 @@ static void test_later(lap_group_t *all)
 
 /* ---- communicators of the caller's ---- */
 
-typedef struct nccl {
-    ncclResult_t (*get_id)(ncclUniqueId *id);
-    ncclResult_t (*init)(ncclComm_t *comm, int size, ncclUniqueId id, int rank,
-                         ncclConfig_t *config);
-    ncclResult_t (*state)(ncclComm_t comm, ncclResult_t *state);
-    ncclResult_t (*abort)(ncclComm_t comm);
-} nccl_t;
-
-static ncclComm_t make_comm(nccl_t *nccl, lap_group_t *group)
-{
-    void *library = dlopen("libnccl.so.2", RTLD_NOW), *ids;
-    const struct {
-        const char *name;
-        void *field;
-    } calls[] = {{"ncclGetUniqueId", &nccl->get_id},
-                 {"ncclCommInitRankConfig", &nccl->init},
-                 {"ncclCommGetAsyncError", &nccl->state},
-                 {"ncclCommAbort", &nccl->abort}};
-    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
-        void *symbol = dlsym(library, calls[i].name);
-        memcpy(calls[i].field, &symbol, sizeof(symbol));
-    }
-    ncclUniqueId id = {{0}};
-    ncclConfig_t config = LAP_NCCL_CONFIG;
-    ncclComm_t comm = NULL;
-    ncclResult_t state = ncclInProgress;
-    if (lap_group_rank(group) == 0)
-        (void)nccl->get_id(&id);
-    tap_success(lap_group_collect(group, &id, sizeof(id), &ids), "ids");
-    (void)nccl->init(&comm, lap_group_size(group), *(const ncclUniqueId *)ids,
-                     lap_group_rank(group), &config);
-    lap_free(ids);
-    while (state == ncclInProgress)
-        (void)nccl->state(comm, &state);
-    return comm;
-}
-
 /* NCCL writes what it was asked for when the caller ends the communicator, after the group. */
 static void test_given(lap_group_t *all)
 {
-    nccl_t nccl;
+    lap_nccl_api_t nccl;
     lap_group_t *group = NULL;
+    if (!tap_success(lap_nccl_load(&nccl), "NCCL for the caller"))
+        return;
     tap_success(lap_group_split(all, 0, lap_group_rank(all), &group), "a group");
-    ncclComm_t comm = make_comm(&nccl, group);
+    ncclComm_t comm = caller_comm(&nccl, group, lap_group_size(group));
     fail(group, "ncclCommWindowRegister");
     expect(group, lap_group_set_nccl(group, comm), LAP_ERR_SYSTEM, "ncclCommWindowRegister");
     unsetenv("FAKE_FAILS");
     lap_group_destroy(group);
-    tap_ok(nccl.abort(comm) == ncclSuccess, "the caller ends the communicator");
+    tap_ok(nccl.ncclCommAbort(comm) == ncclSuccess, "the caller ends the communicator");
 }
 
 /* Two GPUs, of which rank 1 has the second: the program had the first when it made its own. */
 static void test_gpus(lap_group_t *all)
 {
-    nccl_t nccl;
-    ncclComm_t comm = make_comm(&nccl, all);
+    lap_nccl_api_t nccl;
+    if (!tap_success(lap_nccl_load(&nccl), "NCCL for the caller"))
+        return;
+    ncclComm_t comm = caller_comm(&nccl, all, lap_group_size(all));
     tap_failure(lap_group_set_nccl(all, comm), LAP_ERR_INVALID, "is on GPU 0", "GPU 1", NULL);
-    (void)nccl.abort(comm);
+    (void)nccl.ncclCommAbort(comm);
 }
 
 /* A thread of NCCL goes on when nothing of the library is there any more. */

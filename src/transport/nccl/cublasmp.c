@@ -4,15 +4,15 @@
  * a communicator of its own, since it expects one that blocks. Its streams are of the primary
  * context, as all of NCCL's are; a stream of the device goes on when it is done.
  *
- * In its terms, which are column-major, the weight is A, the activations are B, and tokens are
- * columns: D = A^T B is [n of ours, m of ours]. Its grids are P x 1 and 1 x P.
+ * Here are the life of an operator, the steps in which all ranks make it, and what becomes of it when
+ * a peer fails there. What cuBLASMp is told of its product is in cublasmp_product.c.
  */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
-#include "transport/nccl/cublasmp_load.h"
+#include "transport/nccl/cublasmp_product.h"
 #include "transport/nccl/nccl_comm.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -22,27 +22,15 @@
 #define FIRST 5 /* matrices and vectors of a call */
 #define NAP_NS 50000u
 
-/* What is used of its header, as of 0.10; its functions are in cublasmp_load.h. */
-enum { COLUMN_MAJOR = 0, ROW_MAJOR = 1 };
-enum { TRANS_A = 0, TRANS_B = 1, ALGORITHM = 3, SM_COUNT = 4, EPILOGUE = 5, WIRE_TYPE = 27 };
-enum { BIAS_AT = 6, BIAS_TYPE = 8, AUX_AT = 9, AUX_STRIDE = 10, AUX_TYPE = 12 };
-enum { A_SCALE_AT = 16, B_SCALE_AT = 18 };
-enum { COMPUTE_32F = 68 };
-enum { ALL_REDUCE = 1, BIAS = 4, GELU = 32, AUX = 128 };
-
 typedef struct multiplier {
     lap_foreign_t base; /* first */
-    lap_cublasmp_api_t api;
+    lap_cublasmp_product_t product;
     lap_nccl_comm_t *nccl;
     ncclComm_t comm; /* its own, which blocks */
-    lap_foreign_shape_t shape;
     CUstream stream; /* of the primary context */
     lap_event_t *begun;
     CUevent done;
     volatile uint64_t *times; /* pinned: when the last call began, and when one ended; the GPU's */
-    lap_cublasmp_t handle, column_grid, row_grid, matmul, a, b, d;
-    void *device_memory, *host_memory; /* of each call */
-    size_t device_bytes, host_bytes;
     ncclUniqueId id;
     CUdeviceptr first[FIRST]; /* memory of the first call */
     struct task *left;        /* a step that this rank waits for no more: see run_step */
@@ -54,26 +42,10 @@ typedef struct multiplier {
 /* A step as those that make it: to take a buffer away may wait for peers, too. */
 static lap_status_t free_inside(multiplier_t *it)
 {
-    const lap_cublasmp_api_t *api = &it->api;
     const lap_cuda_api_t *cuda = &it->nccl->device->api;
     if (it->stream)
         (void)cuda->cuStreamSynchronize(it->stream);
-    if (it->device_memory) {
-        (void)api->cublasMpBufferDeregister(it->row_grid, it->device_memory);
-        (void)api->cublasMpFree(it->column_grid, it->device_memory);
-    }
-    const lap_cublasmp_t matrices[] = {it->a, it->b, it->d};
-    for (size_t i = 0; i < sizeof(matrices) / sizeof(matrices[0]); i++)
-        if (matrices[i])
-            (void)api->cublasMpMatrixDescriptorDestroy(matrices[i]);
-    if (it->matmul)
-        (void)api->cublasMpMatmulDescriptorDestroy(it->matmul);
-    if (it->row_grid)
-        (void)api->cublasMpGridDestroy(it->row_grid);
-    if (it->column_grid)
-        (void)api->cublasMpGridDestroy(it->column_grid);
-    if (it->handle)
-        (void)api->cublasMpDestroy(it->handle);
+    lap_cublasmp_product_destroy(&it->product);
     if (it->comm)
         (void)it->nccl->api.ncclCommAbort(it->comm);
     if (it->times)
@@ -217,104 +189,20 @@ static void destroy(lap_foreign_t *foreign)
     } else {
         if (it->begun)
             lap_cuda_event_destroy(it->begun);
-        lap_free(it->host_memory);
+        lap_free(it->product.host_memory);
         lap_free(it);
     }
     lap_error_restore(&saved);
 }
 
-/* ---- attributes ---- */
-
-/* CUDA_R_32F, _16F, _16BF, _8F_E4M3, _8F_E5M2 */
-static int cuda_type(lap_dtype_t dtype)
-{
-    switch (dtype) {
-    case LAP_FLOAT32:
-        return 0;
-    case LAP_FLOAT16:
-        return 2;
-    case LAP_FLOAT8_E4M3:
-        return 28;
-    case LAP_FLOAT8_E5M2:
-        return 29;
-    default:
-        return 14;
-    }
-}
-
-static lap_status_t set_bytes(const multiplier_t *it, int attribute, const void *value,
-                              size_t bytes)
-{
-    return lap_cublasmp_check(
-        &it->api, it->api.cublasMpMatmulDescriptorSetAttribute(it->matmul, attribute, value, bytes),
-        "cublasMpMatmulDescriptorSetAttribute");
-}
-
-static lap_status_t set(const multiplier_t *it, int attribute, int value)
-{
-    return set_bytes(it, attribute, &value, sizeof(value));
-}
-
-static lap_status_t set_address(const multiplier_t *it, int attribute, const void *memory)
-{
-    return set_bytes(it, attribute, &memory, sizeof(memory));
-}
-
-/* What GELU keeps has the strides of d. */
-static lap_status_t set_epilogue(const multiplier_t *it, bool keeps)
-{
-    const lap_foreign_shape_t *s = &it->shape;
-    const int64_t stride = (int64_t)(s->n / (size_t)it->nccl->group->size);
-    const int gelu = s->epilogue & LAP_EPILOGUE_GELU ? GELU | (keeps ? AUX : 0) : 0;
-    const int all = s->kind == LAP_GEMM_AR ? ALL_REDUCE : 0;
-    LAP_TRY(set(it, EPILOGUE, all | gelu | (s->epilogue & LAP_EPILOGUE_BIAS ? BIAS : 0)));
-    if (s->epilogue & LAP_EPILOGUE_BIAS)
-        LAP_TRY(set(it, BIAS_TYPE, cuda_type(s->out)));
-    if (!(gelu & AUX))
-        return LAP_OK;
-    LAP_TRY(set(it, AUX_TYPE, cuda_type(s->out)));
-    return set_bytes(it, AUX_STRIDE, &stride, sizeof(stride));
-}
-
-/* Those of one call. */
-static lap_status_t set_args(const multiplier_t *it, const lap_foreign_args_t *args)
-{
-    const lap_epilogue_t epilogue = it->shape.epilogue;
-    if (epilogue & LAP_EPILOGUE_GELU) {
-        LAP_TRY(set_epilogue(it, args->aux != NULL));
-        LAP_TRY(set_address(it, AUX_AT, args->aux));
-    }
-    if (epilogue & LAP_EPILOGUE_BIAS)
-        LAP_TRY(set_address(it, BIAS_AT, args->bias));
-    if (!lap_dtype_is_fp8(it->shape.a))
-        return LAP_OK;
-    LAP_TRY(set_address(it, A_SCALE_AT, args->b_scale));
-    return set_address(it, B_SCALE_AT, args->a_scale);
-}
-
 /* ---- a call ---- */
-
-/* Between enter and leave. */
-static lap_status_t multiply(multiplier_t *it, const lap_foreign_args_t *args)
-{
-    const lap_foreign_shape_t *s = &it->shape;
-    const float beta = 0;
-    LAP_TRY(set_args(it, args));
-    return lap_cublasmp_check(
-        &it->api,
-        it->api.cublasMpMatmul(it->handle, it->matmul, (int64_t)s->n, (int64_t)s->m, (int64_t)s->k,
-                               &args->alpha, args->b, 1, 1, it->a, args->a, 1, 1, it->b, &beta,
-                               NULL, 1, 1, NULL, args->d, 1, 1, it->d, it->device_memory,
-                               it->device_bytes, it->host_memory, it->host_bytes),
-        "cublasMpMatmul");
-}
 
 static lap_status_t run_inside(multiplier_t *it, const lap_foreign_args_t *args)
 {
     const lap_cuda_api_t *api = &it->nccl->device->api;
     LAP_TRY(lap_cuda_check(api, api->cuStreamWaitEvent(it->stream, it->begun->event, 0),
                            "cuStreamWaitEvent"));
-    LAP_TRY(multiply(it, args));
+    LAP_TRY(lap_cublasmp_product_multiply(&it->product, args));
     return lap_cuda_check(api, api->cuEventRecord(it->done, it->stream), "cuEventRecord");
 }
 
@@ -345,67 +233,6 @@ static uint64_t running(const lap_foreign_t *foreign)
 }
 
 /* ---- making ---- */
-
-static lap_status_t describe(const multiplier_t *it, size_t m, size_t n, size_t mb, size_t nb,
-                             size_t lld, lap_dtype_t dtype, lap_cublasmp_t grid,
-                             lap_cublasmp_t *matrix_p)
-{
-    return lap_cublasmp_check(
-        &it->api,
-        it->api.cublasMpMatrixDescriptorCreate((int64_t)m, (int64_t)n, (int64_t)mb, (int64_t)nb, 0,
-                                               0, (int64_t)lld, cuda_type(dtype), grid, matrix_p),
-        "cublasMpMatrixDescriptorCreate");
-}
-
-/* Where which rows and columns are: by that cuBLASMp knows what is to be gathered, or summed. */
-static lap_status_t describe_matrices(multiplier_t *it)
-{
-    const lap_foreign_shape_t *s = &it->shape;
-    const size_t ranks = (size_t)it->nccl->group->size;
-    if (s->kind == LAP_AG_GEMM) {
-        LAP_TRY(describe(it, s->k, s->n, s->k, s->n / ranks, s->k, s->b, it->row_grid, &it->a));
-        LAP_TRY(describe(it, s->k, s->m, s->k, s->m / ranks, s->k, s->a, it->row_grid, &it->b));
-        return describe(it, s->n, s->m, s->n / ranks, s->m / ranks, s->n / ranks, s->out,
-                        it->column_grid, &it->d);
-    }
-    const bool all = s->kind == LAP_GEMM_AR;
-    const size_t k = s->k / ranks, rows = all ? s->m : s->m / ranks;
-    LAP_TRY(describe(it, s->k, s->n, k, s->n, k, s->b, it->column_grid, &it->a));
-    LAP_TRY(describe(it, s->k, s->m, k, rows, k, s->a, it->column_grid, &it->b));
-    return describe(it, s->n, all ? s->m * ranks : s->m, s->n, rows, s->n, s->out, it->row_grid,
-                    &it->d);
-}
-
-/* By default cuBLASMp would send sums as float32. */
-static lap_status_t describe_product(multiplier_t *it)
-{
-    static const int algorithms[] = {0, 1, 2, 5, 6}; /* in the order of lap_op_fields */
-    const lap_foreign_shape_t *s = &it->shape;
-    LAP_TRY(lap_cublasmp_check(&it->api,
-                               it->api.cublasMpMatmulDescriptorCreate(&it->matmul, COMPUTE_32F),
-                               "cublasMpMatmulDescriptorCreate"));
-    LAP_TRY(set(it, TRANS_A, 1));
-    LAP_TRY(set(it, TRANS_B, 0));
-    LAP_TRY(set(it, ALGORITHM, algorithms[s->algorithm]));
-    if (s->num_sm > 0)
-        LAP_TRY(set(it, SM_COUNT, s->num_sm));
-    if (s->kind != LAP_AG_GEMM)
-        LAP_TRY(set(it, WIRE_TYPE, cuda_type(s->wire)));
-    return set_epilogue(it, true);
-}
-
-static lap_status_t size_memory(multiplier_t *it)
-{
-    const lap_foreign_shape_t *s = &it->shape;
-    const float alpha = 1, beta = 0;
-    return lap_cublasmp_check(
-        &it->api,
-        it->api.cublasMpMatmul_bufferSize(it->handle, it->matmul, (int64_t)s->n, (int64_t)s->m,
-                                          (int64_t)s->k, &alpha, NULL, 1, 1, it->a, NULL, 1, 1,
-                                          it->b, &beta, NULL, 1, 1, NULL, NULL, 1, 1, it->d,
-                                          &it->device_bytes, &it->host_bytes),
-        "cublasMpMatmul_bufferSize");
-}
 
 /* The steps of making it, each of which all ranks take before the next. This one waits for nobody. */
 static lap_status_t take_stream(multiplier_t *it)
@@ -446,45 +273,30 @@ static lap_status_t open(multiplier_t *it)
                                                                 it->nccl->group->rank, &config),
                            "ncclCommInitRankConfig"));
     LAP_TRY(go_on(it));
-    LAP_TRY(lap_cublasmp_check(&it->api, it->api.cublasMpCreate(&it->handle, it->stream),
-                               "cublasMpCreate"));
-    LAP_TRY(lap_cublasmp_check(
-        &it->api, it->api.cublasMpGridCreate(size, 1, COLUMN_MAJOR, it->comm, &it->column_grid),
-        "cublasMpGridCreate"));
-    LAP_TRY(lap_cublasmp_check(
-        &it->api, it->api.cublasMpGridCreate(1, size, ROW_MAJOR, it->comm, &it->row_grid),
-        "cublasMpGridCreate"));
-    LAP_TRY(describe_matrices(it));
-    LAP_TRY(describe_product(it));
-    return size_memory(it);
+    return lap_cublasmp_product_create(&it->product, it->stream, it->comm);
 }
 
 /* Local: a rank that has no room says so before others wait for it. */
 static lap_status_t try_memory(multiplier_t *it)
 {
     CUdeviceptr memory = 0;
-    LAP_TRY(lap_cuda_memory(it->nccl->device, it->device_bytes, &memory));
+    LAP_TRY(lap_cuda_memory(it->nccl->device, it->product.device_bytes, &memory));
     return lap_cuda_check(&it->nccl->device->api, it->nccl->device->api.cuMemFree(memory),
                           "cuMemFree");
 }
 
-/* Registered: without that cuBLASMp would not overlap, and not say so. */
 static lap_status_t take_memory(multiplier_t *it)
 {
-    LAP_TRY(lap_cublasmp_check(
-        &it->api, it->api.cublasMpMalloc(it->column_grid, &it->device_memory, it->device_bytes),
-        "cublasMpMalloc"));
+    LAP_TRY(lap_cublasmp_product_alloc(&it->product));
     LAP_TRY(go_on(it));
-    return lap_cublasmp_check(
-        &it->api, it->api.cublasMpBufferRegister(it->row_grid, it->device_memory, it->device_bytes),
-        "cublasMpBufferRegister");
+    return lap_cublasmp_product_register(&it->product);
 }
 
 /* For a first call, on memory of no use: a graph could not hold what that makes. Local. */
 static lap_status_t take_first(multiplier_t *it)
 {
-    const lap_foreign_shape_t *s = &it->shape;
-    const size_t ranks = (size_t)it->nccl->group->size;
+    const lap_foreign_shape_t *s = &it->product.shape;
+    const size_t ranks = it->product.ranks;
     const size_t d = s->m * s->n / (s->kind == LAP_GEMM_AR ? 1 : ranks) * lap_dtype_size(s->out);
     const size_t bytes[FIRST] = {s->m * s->k / ranks * lap_dtype_size(s->a),
                                  s->n * s->k / ranks * lap_dtype_size(s->b), d,
@@ -508,7 +320,7 @@ static lap_status_t call_first(multiplier_t *it)
                                      .alpha = 1,
                                      .bias = first_at(it, 3),
                                      .aux = first_at(it, 4)};
-    LAP_TRY(multiply(it, &args));
+    LAP_TRY(lap_cublasmp_product_multiply(&it->product, &args));
     LAP_TRY(go_on(it));
     return lap_cuda_check(api, api->cuStreamSynchronize(it->stream), "a first product of cuBLASMp");
 }
@@ -525,12 +337,12 @@ static void free_first(multiplier_t *it)
 /* What all ranks need is the most of any. */
 static lap_status_t agree_on_bytes(multiplier_t *it)
 {
+    size_t *most = &it->product.device_bytes;
     void *memory;
-    LAP_TRY(
-        lap_group_collect(it->nccl->group, &it->device_bytes, sizeof(it->device_bytes), &memory));
+    LAP_TRY(lap_group_collect(it->nccl->group, most, sizeof(*most), &memory));
     for (int r = 0; r < it->nccl->group->size; r++) {
         const size_t bytes = ((const size_t *)memory)[r];
-        it->device_bytes = bytes > it->device_bytes ? bytes : it->device_bytes;
+        *most = bytes > *most ? bytes : *most;
     }
     lap_free(memory);
     return LAP_OK;
@@ -596,11 +408,11 @@ static lap_status_t make(multiplier_t *it)
     void *ids;
     int version;
     lap_status_t status = LAP_OK;
-    if ((it->shape.epilogue & LAP_EPILOGUE_GELU) && !it->nccl->device->blas.fast_gelu)
+    if ((it->product.shape.epilogue & LAP_EPILOGUE_GELU) && !it->nccl->device->blas.fast_gelu)
         status = lap_error(LAP_ERR_UNSUPPORTED,
                            "the GELU of cuBLASMp is an approximation: expected LAP_GPU_GELU=fast");
     if (status == LAP_OK)
-        status = lap_cublasmp_load(&it->api, &version);
+        status = lap_cublasmp_load(&it->product.api, &version);
     if (status == LAP_OK)
         status = lap_cuda_event_create(&it->nccl->device->base, &it->begun);
     if (status == LAP_OK)
@@ -612,8 +424,8 @@ static lap_status_t make(multiplier_t *it)
     LAP_TRY(alone(it, take_stream)); /* before anybody waits for peers */
     LAP_TRY(together(it, open));
     LAP_TRY(agree_on_bytes(it));
-    it->host_memory = lap_alloc(it->host_bytes + 1, 1);
-    status = it->host_memory
+    it->product.host_memory = lap_alloc(it->product.host_bytes + 1, 1);
+    status = it->product.host_memory
                  ? LAP_OK
                  : lap_error(LAP_ERR_NO_MEMORY, "no memory for a workspace of cuBLASMp");
     LAP_TRY(lap_group_agree(group, status));
@@ -631,7 +443,9 @@ lap_status_t lap_nccl_foreign_create(lap_group_t *group, const lap_foreign_shape
     lap_status_t status =
         it ? LAP_OK : lap_error(LAP_ERR_NO_MEMORY, "no memory for an operator of cuBLASMp");
     if (it)
-        *it = (multiplier_t){.base = {run, running, destroy}, .nccl = nccl, .shape = *shape};
+        *it = (multiplier_t){.base = {run, running, destroy},
+                             .product = {.shape = *shape, .ranks = (size_t)group->size},
+                             .nccl = nccl};
     status = lap_group_agree(group, status);
     if (status == LAP_OK)
         status = make(it);

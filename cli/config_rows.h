@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The keys of NeMo and Megatron that concern us, for config.c alone. */
+/* The keys of NeMo and Megatron that concern us, for config.c and config_values.c alone. */
 #ifndef LAP_CLI_CONFIG_ROWS_H
 #define LAP_CLI_CONFIG_ROWS_H
 
@@ -182,5 +182,7 @@ static const row_t rows[] = {
     {"buffer_size", NO_EFFECT, NULL, NULL},
     {"vocab_file", NO_EFFECT, NULL, NULL},
 };
+
+enum { ROWS = sizeof(rows) / sizeof(rows[0]) };
 
 #endif

@@ -76,17 +76,7 @@ static void check_once(lap_group_t *group, const lap_op_desc_t *desc, bool anew,
 
 static void check_call(lap_group_t *group, lap_op_t *op, const lap_op_desc_t *desc, size_t m)
 {
-    test_call_t call = {.desc = *desc,
-                        .m = m,
-                        .rank = lap_group_rank(group),
-                        .size = lap_group_size(group),
-                        .device = test_device(group),
-                        .seed = m,
-                        .exact = true};
-    test_call_init(&call);
-    tap_success(test_call_run(op, &call), "a call of %zu rows", m);
-    tap_ok(test_call_error(&call) == 0, "it is right");
-    test_call_clear(&call);
+    tap_success(test_call_check(op, test_exact_call(group, desc, m, m)), "a call of %zu rows", m);
 }
 
 /* The first is gone by then, and its buffer, and the text of its method. */

@@ -43,21 +43,10 @@ static lap_dtype_t out_of(const lap_op_desc_t *desc)
 static lap_status_t call(lap_group_t *group, lap_op_t *op, const lap_op_desc_t *desc, size_t m,
                          uint64_t seed)
 {
-    test_call_t call = {.desc = *desc,
-                        .m = m,
-                        .seed = seed,
-                        .rank = lap_group_rank(group),
-                        .size = lap_group_size(group),
-                        .device = test_device(group),
-                        .vector_dtype = out_of(desc),
-                        .aux_dtype = out_of(desc),
-                        .exact = desc->epilogue == LAP_EPILOGUE_NONE};
-    test_call_init(&call);
-    lap_status_t status = test_call_run(op, &call);
-    if (status == LAP_OK && test_call_error(&call) > 1)
-        status = LAP_ERR_CHECK;
-    test_call_clear(&call);
-    return status;
+    test_call_t call = test_exact_call(group, desc, m, seed);
+    call.exact = desc->epilogue == LAP_EPILOGUE_NONE;
+    call.vector_dtype = call.aux_dtype = out_of(desc);
+    return test_call_check(op, call);
 }
 
 /* Calls that are repeated are launched as a graph. */
@@ -299,12 +288,7 @@ static void test_alone(lap_group_t *group)
     lap_op_t *op = NULL;
     void *memory = NULL;
     const lap_op_desc_t desc = describe(LAP_GEMM_RS, lap_group_size(group));
-    test_call_t call = {.desc = desc,
-                        .m = desc.m,
-                        .rank = lap_group_rank(group),
-                        .size = lap_group_size(group),
-                        .device = test_device(group),
-                        .exact = true};
+    test_call_t call = test_exact_call(group, &desc, desc.m, 0);
     test_call_init(&call);
     if (!tap_success(lap_op_create(group, &desc, &op), "an operator") ||
         !tap_success(call.device->ops->alloc(call.device, test_call_bytes(&call), &memory), "room"))

@@ -75,6 +75,12 @@ lap_status_t test_call_begin(lap_op_t *op, test_call_t *call);
 lap_status_t test_call_end(lap_op_t *op, test_call_t *call);
 lap_status_t test_call_run(lap_op_t *op, test_call_t *call);
 
+/* A call with exact data by this rank of a group, not yet initialised. */
+test_call_t test_exact_call(lap_group_t *group, const lap_op_desc_t *desc, size_t m, uint64_t seed);
+
+/* Makes its data, and runs it. If it succeeds and is not right, that is a failed check: LAP_ERR_CHECK. */
+lap_status_t test_call_check(lap_op_t *op, test_call_t call);
+
 /*
  * The same in pieces: how much memory all that belongs to a call takes, its way to the device and
  * back, and the args of a call whose memory is `there`.

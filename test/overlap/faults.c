@@ -75,13 +75,7 @@ static lap_op_desc_t describe(void)
 static test_call_t call_of(lap_group_t *group, uint64_t seed)
 {
     const lap_op_desc_t desc = describe();
-    test_call_t call = {.desc = desc,
-                        .m = desc.m,
-                        .seed = seed,
-                        .rank = lap_group_rank(group),
-                        .size = lap_group_size(group),
-                        .device = test_device(group),
-                        .exact = true};
+    test_call_t call = test_exact_call(group, &desc, desc.m, seed);
     test_call_init(&call);
     return call;
 }

@@ -10,6 +10,7 @@
 #include "core/world.h"
 #include "data.h"
 #include "device/device.h"
+#include "tap.h"
 
 #define ALIGNMENT 256u
 
@@ -150,4 +151,28 @@ lap_status_t test_call_run(lap_op_t *op, test_call_t *call)
 {
     LAP_TRY(test_call_begin(op, call));
     return test_call_end(op, call);
+}
+
+test_call_t test_exact_call(lap_group_t *group, const lap_op_desc_t *desc, size_t m, uint64_t seed)
+{
+    return (test_call_t){.desc = *desc,
+                         .m = m,
+                         .seed = seed,
+                         .rank = lap_group_rank(group),
+                         .size = lap_group_size(group),
+                         .device = test_device(group),
+                         .exact = true};
+}
+
+lap_status_t test_call_check(lap_op_t *op, test_call_t call)
+{
+    test_call_init(&call);
+    lap_status_t status = test_call_run(op, &call);
+    const double error = status == LAP_OK ? test_call_error(&call) : 0;
+    if (!(error <= 1)) {
+        tap_ok(false, "a call that succeeds is right: its error is %g of the bound", error);
+        status = LAP_ERR_CHECK;
+    }
+    test_call_clear(&call);
+    return status;
 }

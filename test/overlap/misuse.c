@@ -39,13 +39,8 @@ static lap_op_t *make(lap_group_t *group, lap_op_kind_t kind, const char *method
 
 static test_call_t call_of(lap_group_t *group, lap_op_kind_t kind, size_t m, uint64_t seed)
 {
-    test_call_t call = {.desc = describe(kind),
-                        .m = m,
-                        .seed = seed,
-                        .exact = true,
-                        .rank = lap_group_rank(group),
-                        .size = lap_group_size(group),
-                        .device = test_device(group)};
+    const lap_op_desc_t desc = describe(kind);
+    test_call_t call = test_exact_call(group, &desc, m, seed);
     test_call_init(&call);
     return call;
 }
@@ -54,12 +49,8 @@ static test_call_t call_of(lap_group_t *group, lap_op_kind_t kind, size_t m, uin
 static lap_status_t run(lap_op_t *op, lap_group_t *group, lap_op_kind_t kind, size_t m,
                         uint64_t seed)
 {
-    test_call_t call = call_of(group, kind, m, seed);
-    lap_status_t status = test_call_run(op, &call);
-    if (status == LAP_OK && test_call_error(&call) != 0)
-        tap_ok(false, "a call that succeeds is right");
-    test_call_clear(&call);
-    return status;
+    const lap_op_desc_t desc = describe(kind);
+    return test_call_check(op, test_exact_call(group, &desc, m, seed));
 }
 
 /*

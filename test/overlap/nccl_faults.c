@@ -44,19 +44,7 @@ static lap_op_desc_t describe(const char *method, int size)
 
 static lap_status_t call(lap_group_t *group, lap_op_t *op, const lap_op_desc_t *desc)
 {
-    test_call_t call = {.desc = *desc,
-                        .m = desc->m,
-                        .seed = 5,
-                        .rank = lap_group_rank(group),
-                        .size = lap_group_size(group),
-                        .device = test_device(group),
-                        .exact = true};
-    test_call_init(&call);
-    lap_status_t status = test_call_run(op, &call);
-    if (status == LAP_OK && test_call_error(&call) != 0)
-        status = LAP_ERR_CHECK;
-    test_call_clear(&call);
-    return status;
+    return test_call_check(op, test_exact_call(group, desc, desc->m, 5));
 }
 
 /* On one rank only, the last. */

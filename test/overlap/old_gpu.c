@@ -32,16 +32,7 @@ static void check_works(lap_group_t *group, lap_op_desc_t desc, const char *what
     lap_op_t *op = NULL;
     if (!tap_success(lap_op_create(group, &desc, &op), "%s can be made", what))
         return;
-    test_call_t call = {.desc = desc,
-                        .m = desc.m,
-                        .seed = 3,
-                        .rank = lap_group_rank(group),
-                        .size = lap_group_size(group),
-                        .device = test_device(group),
-                        .exact = true};
-    test_call_init(&call);
-    tap_ok(test_call_run(op, &call) == LAP_OK && test_call_error(&call) == 0, "%s is right", what);
-    test_call_clear(&call);
+    tap_success(test_call_check(op, test_exact_call(group, &desc, desc.m, 3)), "%s is right", what);
     lap_op_destroy(op);
 }
 

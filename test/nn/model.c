@@ -10,14 +10,14 @@
 #include <lap/data_parallel.h>
 #include <lap/model.h>
 
-#include <math.h>
 #include <string.h>
 
+#include "nn/curves.h"
 #include "nn/memory.h"
 #include "nn/sequences.h"
 #include "tap.h"
 
-enum { SEQ = 8, BATCH = 2, VOCAB = 67, STEPS = 20, REPLICAS = 2 };
+enum { SEQ = 8, BATCH = 2, VOCAB = 67, REPLICAS = 2 };
 
 /* What is trained, and what became of it. */
 typedef struct trial {
@@ -32,7 +32,7 @@ typedef struct trial {
     lap_fp8_recipe_t fp8;
     size_t room; /* tokens that a sequence could have besides */
     int micro;   /* micro-batches, which share the sequences of a replica */
-    double losses[STEPS], norms[STEPS];
+    curves_t curves;
 } trial_t;
 
 static lap_nn_desc_t describe(const trial_t *trial, lap_tp_overlap_t *overlap)
@@ -141,8 +141,8 @@ static void train(lap_world_t *world, void *arg)
         double loss, norm;
         status = step(&rank, &desc, i, &loss, &norm);
         if (me == 0 && status == LAP_OK) {
-            rank.trial->losses[i] = loss;
-            rank.trial->norms[i] = norm;
+            rank.trial->curves.losses[i] = loss;
+            rank.trial->curves.norms[i] = norm;
         }
     }
     if (status != LAP_OK)
@@ -174,27 +174,6 @@ static trial_t trial_of(const char *device, bool llama, int tp, int dp)
                      .micro = 1};
 }
 
-/* The largest difference of losses and norms, as a part of them. */
-static double difference(const trial_t *one, const trial_t *other)
-{
-    double most = 0;
-    for (int i = 0; i < STEPS; i++) {
-        const double loss = fabs(one->losses[i] / other->losses[i] - 1);
-        const double norm = fabs(one->norms[i] / other->norms[i] - 1);
-        if (!(loss <= most)) /* also what is not a number */
-            most = isnan(loss) ? INFINITY : loss;
-        if (!(norm <= most))
-            most = isnan(norm) ? INFINITY : norm;
-    }
-    return most;
-}
-
-static bool same_bits(const trial_t *one, const trial_t *other)
-{
-    return memcmp(one->losses, other->losses, sizeof(one->losses)) == 0 &&
-           memcmp(one->norms, other->norms, sizeof(one->norms)) == 0;
-}
-
 static void test_grids(const char *device, bool llama)
 {
     static const int grids[][2] = {{1, 2}, {2, 1}, {2, 2}, {3, 1}, {3, 2},
@@ -202,8 +181,9 @@ static void test_grids(const char *device, bool llama)
     const char *name = llama ? "llama" : "gpt";
     trial_t one = trial_of(device, llama, 1, 1);
     run(&one);
-    tap_ok(one.losses[STEPS - 1] < one.losses[0] - 0.5, "%s learns: the loss falls from %g to %g",
-           name, one.losses[0], one.losses[STEPS - 1]);
+    tap_ok(one.curves.losses[STEPS - 1] < one.curves.losses[0] - 0.5,
+           "%s learns: the loss falls from %g to %g", name, one.curves.losses[0],
+           one.curves.losses[STEPS - 1]);
     for (size_t g = 0; g < sizeof(grids) / sizeof(grids[0]); g++) {
         trial_t grid = trial_of(device, llama, grids[g][0], grids[g][1]), again, serial;
         if (grid.kv_heads != one.kv_heads) {
@@ -215,12 +195,13 @@ static void test_grids(const char *device, bool llama)
         run(&grid);
         run(&again);
         run(&serial);
-        tap_ok(difference(&grid, &one) <= 1e-5, "%s, tp %d, dp %d: as on one rank, up to %.2g",
-               name, grid.tp, grid.dp, difference(&grid, &one));
-        tap_ok(same_bits(&grid, &again), "%s, tp %d, dp %d: the same bits once more", name, grid.tp,
-               grid.dp);
-        tap_ok(same_bits(&grid, &serial), "%s, tp %d, dp %d: the same bits without overlap", name,
-               grid.tp, grid.dp);
+        tap_ok(difference(&grid.curves, &one.curves) <= 1e-5,
+               "%s, tp %d, dp %d: as on one rank, up to %.2g", name, grid.tp, grid.dp,
+               difference(&grid.curves, &one.curves));
+        tap_ok(same_bits(&grid.curves, &again.curves), "%s, tp %d, dp %d: the same bits once more",
+               name, grid.tp, grid.dp);
+        tap_ok(same_bits(&grid.curves, &serial.curves),
+               "%s, tp %d, dp %d: the same bits without overlap", name, grid.tp, grid.dp);
     }
 }
 
@@ -284,8 +265,8 @@ static void test_ways(const char *device)
         }
         run(&one);
         run(&grid);
-        tap_ok(difference(&grid, &one) <= bound, "%s, %s: as on one rank, up to %.2g",
-               llama ? "llama" : "gpt", what, difference(&grid, &one));
+        tap_ok(difference(&grid.curves, &one.curves) <= bound, "%s, %s: as on one rank, up to %.2g",
+               llama ? "llama" : "gpt", what, difference(&grid.curves, &one.curves));
     }
 }
 

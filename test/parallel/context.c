@@ -5,19 +5,18 @@
  * ranks share unevenly and that change from step to step, with dropout too; the same bits with overlap
  * and without, and once more. Each pass is proved before it runs. Ranks are threads.
  */
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include <lap/data_parallel.h>
 #include <lap/model.h>
 #include <lap/optimizer.h>
 
+#include "nn/curves.h"
 #include "nn/program.h"
 #include "parallel/grid.h"
 #include "tap.h"
 
-enum { SEQ = 13, BATCH = 2, VOCAB = 40, STEPS = 20, SEQUENCES = 4 };
+enum { SEQ = 13, BATCH = 2, VOCAB = 40, SEQUENCES = 4 };
 
 typedef struct trial {
     lap_grid_t grid;
@@ -27,7 +26,7 @@ typedef struct trial {
     size_t a2a;
     int overlap;
     const char *name;
-    double loss[STEPS], norm[STEPS];
+    curves_t curves;
     float dropout;
 } trial_t;
 
@@ -146,8 +145,8 @@ static void run_rank(lap_world_t *world, void *arg)
         double loss = 0, norm = 0;
         status = step(&rank, i, &loss, &norm);
         if (lap_world_rank(world) == 0) {
-            rank.trial->loss[i] = loss;
-            rank.trial->norm[i] = norm;
+            rank.trial->curves.losses[i] = loss;
+            rank.trial->curves.norms[i] = norm;
         }
     }
     if (status != LAP_OK)
@@ -165,34 +164,21 @@ static trial_t run(lap_grid_t grid, lap_cp_comm_t comm, bool learned, lap_recomp
     snprintf(name, sizeof(name), "%s, tp %d, cp %d, dp %d, %s%s%s", learned ? "GPT" : "Llama",
              grid.tp, grid.cp, grid.dp, ways[comm],
              recompute == LAP_RECOMPUTE_NONE ? "" : ", recomputed", overlap ? "" : ", no overlap");
-    trial_t trial = {grid, comm, learned, recompute, a2a, overlap, name, {0}, {0}, 0};
+    trial_t trial = {grid, comm, learned, recompute, a2a, overlap, name, {{0}, {0}}, 0};
     tap_launched_ranks(grid.tp * grid.cp * grid.dp, NULL, run_rank, &trial);
     return trial;
 }
 
-static double worst(const double *a, const double *b)
-{
-    double most = 0;
-    for (int i = 0; i < STEPS; i++) {
-        const double error = fabs(a[i] - b[i]) / fabs(b[i]);
-        most = error > most || isnan(error) ? error : most;
-    }
-    return most;
-}
-
 static void compare(const trial_t *trial, const trial_t *alone)
 {
-    const double loss = worst(trial->loss, alone->loss), norm = worst(trial->norm, alone->norm);
-    tap_ok(loss <= 1e-5 && norm <= 1e-5,
-           "%s: losses and norms of %d steps are those of one rank: %.2g and %.2g", trial->name,
-           STEPS, loss, norm);
+    const double most = difference(&trial->curves, &alone->curves);
+    tap_ok(most <= 1e-5, "%s: losses and norms of %d steps are those of one rank, up to %.2g",
+           trial->name, STEPS, most);
 }
 
 static void compare_bits(const trial_t *trial, const trial_t *other, const char *what)
 {
-    tap_ok(memcmp(trial->loss, other->loss, sizeof(trial->loss)) == 0 &&
-               memcmp(trial->norm, other->norm, sizeof(trial->norm)) == 0,
-           "%s: the same bits %s", trial->name, what);
+    tap_ok(same_bits(&trial->curves, &other->curves), "%s: the same bits %s", trial->name, what);
 }
 
 static void try_grids(bool learned)
@@ -203,8 +189,9 @@ static void try_grids(bool learned)
     };
     const size_t ngrids = learned ? 2 : sizeof(grids) / sizeof(grids[0]);
     const trial_t alone = run(one, LAP_CP_P2P, learned, LAP_RECOMPUTE_NONE, 0, 1);
-    tap_ok(alone.loss[STEPS - 1] < alone.loss[0], "alone: the loss falls from %g to %g",
-           alone.loss[0], alone.loss[STEPS - 1]);
+    tap_ok(alone.curves.losses[STEPS - 1] < alone.curves.losses[0],
+           "alone: the loss falls from %g to %g", alone.curves.losses[0],
+           alone.curves.losses[STEPS - 1]);
     for (size_t g = 0; g < ngrids; g++)
         for (lap_cp_comm_t comm = LAP_CP_P2P; comm <= LAP_CP_ALL_GATHER; comm++) {
             const trial_t trial = run(grids[g], comm, learned, LAP_RECOMPUTE_NONE, 0, 1);
@@ -270,7 +257,8 @@ static void try_dropout(void)
     };
     const trial_t whole = run(alone.grid, LAP_CP_P2P, true, LAP_RECOMPUTE_NONE, 0, 1);
     tap_launched_ranks(1, NULL, run_rank, &alone);
-    tap_ok(worst(alone.loss, whole.loss) > 1e-3, "dropout changes losses");
+    tap_ok(series_difference(alone.curves.losses, whole.curves.losses) > 1e-3,
+           "dropout changes losses");
     for (size_t i = 0; i < sizeof(trials) / sizeof(trials[0]); i++) {
         trial_t *trial = &trials[i];
         trial->learned = true;

@@ -10,16 +10,16 @@
 #include <lap/model.h>
 #include <lap/pipeline.h>
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "nn/curves.h"
 #include "nn/memory.h"
 #include "nn/sequences.h"
 #include "parallel/grid.h"
 #include "tap.h"
 
-enum { SEQ = 6, SEQUENCES = 8, VOCAB = 37, STEPS = 20 };
+enum { SEQ = 6, SEQUENCES = 8, VOCAB = 37 };
 
 /* What is trained, and what became of it. */
 typedef struct trial {
@@ -35,7 +35,7 @@ typedef struct trial {
     int overlap, tied;
     lap_recompute_t recompute;
     float dropout, epsilon; /* of AdamW */
-    double losses[STEPS], norms[STEPS];
+    curves_t curves;
 } trial_t;
 
 static lap_nn_desc_t describe(const trial_t *trial, lap_tp_overlap_t *overlap)
@@ -177,8 +177,8 @@ static void train(lap_world_t *world, void *arg)
         double loss, norm;
         status = step(&rank, &desc, i, &loss, &norm);
         if (me == 0 && status == LAP_OK) {
-            rank.trial->losses[i] = loss;
-            rank.trial->norms[i] = norm;
+            rank.trial->curves.losses[i] = loss;
+            rank.trial->curves.norms[i] = norm;
         }
     }
     if (status != LAP_OK)
@@ -197,27 +197,6 @@ static void run(trial_t *trial)
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
     options.device = trial->device;
     tap_ranks((int)lap_grid_ranks(&trial->grid, LAP_SLICE_WORLD), &options, train, trial);
-}
-
-/* The largest difference of losses and norms, as a part of them. */
-static double difference(const trial_t *one, const trial_t *other)
-{
-    double most = 0;
-    for (int i = 0; i < STEPS; i++) {
-        const double loss = fabs(one->losses[i] / other->losses[i] - 1);
-        const double norm = fabs(one->norms[i] / other->norms[i] - 1);
-        if (!(loss <= most)) /* also what is not a number */
-            most = isnan(loss) ? INFINITY : loss;
-        if (!(norm <= most))
-            most = isnan(norm) ? INFINITY : norm;
-    }
-    return most;
-}
-
-static bool same_bits(const trial_t *one, const trial_t *other)
-{
-    return memcmp(one->losses, other->losses, sizeof(one->losses)) == 0 &&
-           memcmp(one->norms, other->norms, sizeof(one->norms)) == 0;
 }
 
 static const struct {
@@ -263,8 +242,9 @@ static void test_grids(const char *device, bool llama, size_t only)
     coarse.epsilon = 1e-5f;
     run(&one);
     run(&coarse);
-    tap_ok(one.losses[STEPS - 1] < one.losses[0] - 0.3, "%s learns: the loss falls from %g to %g",
-           name, one.losses[0], one.losses[STEPS - 1]);
+    tap_ok(one.curves.losses[STEPS - 1] < one.curves.losses[0] - 0.3,
+           "%s learns: the loss falls from %g to %g", name, one.curves.losses[0],
+           one.curves.losses[STEPS - 1]);
     for (size_t i = llama; i < sizeof(cases) / sizeof(cases[0]); i += llama ? 3 : 1) {
         const trial_t *alone = cases[i].grid.cp > 1 ? &coarse : &one;
         trial_t grid = *alone, serial;
@@ -280,15 +260,16 @@ static void test_grids(const char *device, bool llama, size_t only)
         serial.overlap = 0;
         lap_grid_text(&grid.grid, text);
         run(&grid);
-        tap_ok(difference(&grid, alone) <= bound, "%s, %s, %s: as on one rank, up to %.2g", name,
-               grid.schedule, text, difference(&grid, alone));
+        tap_ok(difference(&grid.curves, &alone->curves) <= bound,
+               "%s, %s, %s: as on one rank, up to %.2g", name, grid.schedule, text,
+               difference(&grid.curves, &alone->curves));
         run(&serial);
-        tap_ok(same_bits(&grid, &serial), "%s, %s, %s: the same bits without overlap", name,
-               grid.schedule, text);
+        tap_ok(same_bits(&grid.curves, &serial.curves), "%s, %s, %s: the same bits without overlap",
+               name, grid.schedule, text);
         if (i % 4 == 0) {
             run(&serial);
-            tap_ok(same_bits(&grid, &serial), "%s, %s, %s: and once more", name, grid.schedule,
-                   text);
+            tap_ok(same_bits(&grid.curves, &serial.curves), "%s, %s, %s: and once more", name,
+                   grid.schedule, text);
         }
     }
 }
@@ -332,8 +313,8 @@ static void test_ways(const char *device)
         }
         run(&one);
         run(&grid);
-        tap_ok(difference(&grid, &one) <= 1e-5, "%s: as on one rank, up to %.2g", what,
-               difference(&grid, &one));
+        tap_ok(difference(&grid.curves, &one.curves) <= 1e-5, "%s: as on one rank, up to %.2g",
+               what, difference(&grid.curves, &one.curves));
     }
 }
 

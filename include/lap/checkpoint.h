@@ -71,7 +71,8 @@ LAP_API void lap_checkpoint_destroy(lap_checkpoint_t *checkpoint);
 
 /*
  * Begins to write a checkpoint into DIR/step-N, N being state->step. `dir` is made if it is not there. A
- * checkpoint of that step that is whole is replaced when the new one is.
+ * checkpoint of that step, whole or damaged, is replaced when the new one is whole; one without a manifest at once. One whose
+ * manifest cannot be read, or is of a newer version, stays, and is a failure.
  * Collective; every rank gives the same. Waits for the passes, and for a save before it; copies weights
  * and moments to memory of the host, which a thread then writes: training may go on.
  * Returns LAP_ERR_INVALID, LAP_ERR_NO_MEMORY, LAP_ERR_SYSTEM (such as a full disk: what was there before is
@@ -101,7 +102,8 @@ LAP_API lap_status_t lap_checkpoint_wait(lap_checkpoint_t *checkpoint);
  * Collective. Writes *state_p on success; its size is set by the caller. Weights and moments are unchanged
  * after a failure.
  * Returns LAP_ERR_INVALID (there is none that is whole, or it is of other layers: with its name and what
- * was expected), LAP_ERR_SYSTEM, LAP_ERR_NO_MEMORY, else as lap_group_barrier; the same on all ranks.
+ * was expected), LAP_ERR_UNSUPPORTED (`dir` itself is one of a newer version), LAP_ERR_SYSTEM, LAP_ERR_NO_MEMORY, else as
+ * lap_group_barrier; the same on all ranks.
  */
 LAP_API lap_status_t lap_checkpoint_load(lap_checkpoint_t *checkpoint, const char *dir,
                                          lap_checkpoint_state_t *state_p);

@@ -170,7 +170,10 @@ typedef struct lap_ckpt_manifest {
 /* Writes the manifest of a checkpoint, and waits until the disk has it. */
 lap_status_t lap_ckpt_manifest_write(const char *dir, const lap_ckpt_manifest_t *manifest);
 
-/* LAP_ERR_INVALID: it is damaged. LAP_ERR_SYSTEM: there is none. */
+/*
+ * LAP_ERR_INVALID: it is damaged. LAP_ERR_UNSUPPORTED: it is of a newer version. Else it cannot be read, or is not
+ * there.
+ */
 lap_status_t lap_ckpt_manifest_read(const char *dir, lap_ckpt_manifest_t *manifest_p);
 lap_status_t lap_ckpt_manifest_parse(const char *path, const char *text, size_t bytes,
                                      lap_ckpt_manifest_t *manifest_p);

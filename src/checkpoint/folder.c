@@ -85,7 +85,39 @@ static lap_status_t make_config(const char *dir, const char *config)
     return status;
 }
 
-/* What is there already: if it is whole, it stays, under another name, until the new one is. */
+/* Whether it has no manifest. One that cannot be looked at may be there. */
+static bool is_unfinished(const char *path)
+{
+    char manifest[PATH_MAX];
+    struct stat about;
+    name_file(manifest, path, LAP_CKPT_MANIFEST);
+    return lstat(manifest, &about) != 0 && errno == ENOENT;
+}
+
+/* Whether it was read, and is not what we have written. Whatever else fails says nothing of what is written there. */
+static bool is_damaged(const char *path, lap_status_t read)
+{
+    char manifest[PATH_MAX];
+    struct stat about;
+    name_file(manifest, path, LAP_CKPT_MANIFEST);
+    return read == LAP_ERR_INVALID && stat(manifest, &about) == 0 && S_ISREG(about.st_mode);
+}
+
+/* A checkpoint that cannot be read may be whole to others: another user, a newer version, a disk that is mended. */
+static lap_status_t refuse_unread(const char *path, lap_status_t status)
+{
+    char why[LAP_ERROR_TEXT];
+    snprintf(why, sizeof(why), "%s", lap_last_error());
+    return lap_error(status == LAP_ERR_UNSUPPORTED ? LAP_ERR_INVALID : status,
+                     "'%s' stays, as it cannot be read: %.700s; expected to replace a checkpoint "
+                     "that can be",
+                     path, why);
+}
+
+/*
+ * What is there already stays, under another name, until the new one is whole. Only what was not finished goes at once. One
+ * that is damaged takes no place of an older one, which may be whole.
+ */
 static lap_status_t make_way(const char *path)
 {
     lap_ckpt_manifest_t unused;
@@ -93,14 +125,27 @@ static lap_status_t make_way(const char *path)
     struct stat about;
     if (lstat(path, &about) != 0)
         return LAP_OK;
-    if (lap_ckpt_manifest_read(path, &unused) != LAP_OK) {
+    if (is_unfinished(path)) {
         lap_ckpt_folder_remove(path);
         return LAP_OK;
     }
+    const lap_status_t status = lap_ckpt_manifest_read(path, &unused);
+    if (status != LAP_OK && !is_damaged(path, status))
+        return refuse_unread(path, status);
     snprintf(old, sizeof(old), "%s" LAP_CKPT_OLD, path);
-    lap_ckpt_folder_remove(old);
+    if (status == LAP_OK || is_unfinished(old))
+        lap_ckpt_folder_remove(old);
     return rename(path, old) == 0 ? LAP_OK
                                   : lap_error_errno("cannot rename '%s' to '%s'", path, old);
+}
+
+static lap_status_t fill(const char *path, const lap_ckpt_layout_t *layout)
+{
+    if (mkdir(path, 0777) != 0)
+        return lap_error_errno("cannot make the folder '%s'", path);
+    for (size_t f = 0; f < layout->nfiles; f++)
+        LAP_TRY(make_file(path, &layout->files[f]));
+    return make_config(path, layout->config);
 }
 
 lap_status_t lap_ckpt_folder_make(const char *dir, const char *path,
@@ -108,12 +153,15 @@ lap_status_t lap_ckpt_folder_make(const char *dir, const char *path,
 {
     if (mkdir(dir, 0777) != 0 && errno != EEXIST)
         return lap_error_errno("cannot make the folder '%s'", dir);
-    LAP_TRY(make_way(path));
-    if (mkdir(path, 0777) != 0)
-        return lap_error_errno("cannot make the folder '%s'", path);
-    for (size_t f = 0; f < layout->nfiles; f++)
-        LAP_TRY(make_file(path, &layout->files[f]));
-    return make_config(path, layout->config);
+    LAP_TRY(make_way(path)); /* what it refuses to move is not ours to undo */
+    const lap_status_t status = fill(path, layout);
+    if (status != LAP_OK) {
+        lap_saved_error_t saved;
+        lap_error_save(&saved);
+        lap_ckpt_folder_undo(path);
+        lap_error_restore(&saved);
+    }
+    return status;
 }
 
 lap_status_t lap_ckpt_folder_lock(const char *dir, int *lock_p)

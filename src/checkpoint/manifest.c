@@ -155,7 +155,7 @@ static bool take_all(lap_json_t *json, lap_ckpt_manifest_t *manifest)
     uint64_t format = 0, sum = 0;
     if (!lap_json_open(json, '{') || !take_field(json, "lap_checkpoint", &format))
         return false;
-    if (format < 1 || format > FORMAT)
+    if (format < 1)
         return lap_json_fail(json, "expected version 1 to 3 of checkpoints");
     if (!lap_json_next(json, '}') || !take_field(json, "step", &manifest->step) ||
         !lap_json_next(json, '}') || !take_field(json, "samples", &manifest->samples) ||
@@ -175,11 +175,25 @@ static bool take_all(lap_json_t *json, lap_ckpt_manifest_t *manifest)
     return !lap_json_next(json, '}') && lap_json_end(json);
 }
 
+/* One of a newer version is not damaged. */
+static lap_status_t check_version(const char *path, const char *text, size_t bytes)
+{
+    lap_json_t json = {.text = text, .bytes = bytes};
+    uint64_t format = 0;
+    if (!lap_json_open(&json, '{') || !take_field(&json, "lap_checkpoint", &format) ||
+        format <= FORMAT)
+        return LAP_OK;
+    return lap_error(LAP_ERR_UNSUPPORTED,
+                     "'%s' is of version %" PRIu64 " of checkpoints, expected 1 to %d", path,
+                     format, FORMAT);
+}
+
 lap_status_t lap_ckpt_manifest_parse(const char *path, const char *text, size_t bytes,
                                      lap_ckpt_manifest_t *manifest_p)
 {
     lap_json_t json = {.text = text, .bytes = bytes};
     lap_ckpt_manifest_t manifest = {.nfiles = 0};
+    LAP_TRY(check_version(path, text, bytes));
     if (!take_all(&json, &manifest))
         return lap_error(LAP_ERR_INVALID, "'%s' is damaged at byte %zu: %s", path, json.at,
                          json.wrong ? json.wrong : "expected more");
@@ -194,12 +208,14 @@ lap_status_t lap_ckpt_manifest_read(const char *dir, lap_ckpt_manifest_t *manife
     int fd;
     LAP_TRY(path_of(dir, path));
     LAP_TRY(lap_file_open(path, &fd, &bytes));
-    lap_status_t status = bytes <= sizeof(text) ? lap_file_read(fd, path, text, (size_t)bytes, 0)
-                                                : lap_error(LAP_ERR_INVALID,
-                                                            "'%s' is damaged: it has %" PRIu64
-                                                            " bytes, expected at most %d",
-                                                            path, bytes, MOST_BYTES);
+    const size_t some = bytes < sizeof(text) ? (size_t)bytes : sizeof(text);
+    const lap_status_t status = lap_file_read(fd, path, text, some, 0);
     close(fd);
     LAP_TRY(status);
-    return lap_ckpt_manifest_parse(path, text, (size_t)bytes, manifest_p);
+    if (bytes == some)
+        return lap_ckpt_manifest_parse(path, text, some, manifest_p);
+    LAP_TRY(check_version(path, text, some));
+    return lap_error(LAP_ERR_INVALID,
+                     "'%s' is damaged: it has %" PRIu64 " bytes, expected at most %d", path, bytes,
+                     MOST_BYTES);
 }

@@ -127,17 +127,9 @@ static lap_status_t prepare(lap_checkpoint_t *checkpoint, const char *dir,
 static lap_status_t make_files(lap_checkpoint_t *checkpoint, const char *dir, lap_status_t mine)
 {
     LAP_TRY(lap_group_agree(checkpoint->group, mine));
-    const bool first = checkpoint->group->rank == 0;
-    if (first)
+    if (checkpoint->group->rank == 0)
         mine = lap_ckpt_folder_make(dir, checkpoint->dir, &checkpoint->layout);
-    const lap_status_t status = lap_group_agree(checkpoint->group, mine);
-    if (first && mine != LAP_OK) {
-        lap_saved_error_t saved;
-        lap_error_save(&saved);
-        lap_ckpt_folder_undo(checkpoint->dir);
-        lap_error_restore(&saved);
-    }
-    return status;
+    return lap_group_agree(checkpoint->group, mine);
 }
 
 lap_status_t lap_checkpoint_save(lap_checkpoint_t *checkpoint, const char *dir,

@@ -125,6 +125,55 @@ has '... it is said of each' "$err" 'the checkpoint of step 3 was not saved' 'Fi
 is '... and the old checkpoint stays' "$(ls dir)" step-00000002
 lap train "${big[@]}" --iters 5 --load dir
 is '... whole' "$status $(losses)" "0 $(tail -n +3 <<<"$whole")"
+
+# A checkpoint of the same step that cannot be read may be whole: it stays, to the last byte, and the save says why.
+manifest=dir/step-00000002/manifest.json
+sums() { (cd dir && find . -type f -exec md5sum {} + | sort); }
+while IFS='|' read -r what change why; do
+    rm -rf dir
+    lap train "${small[@]}" --tp 2 --iters 2 --save dir
+    eval "$change"
+    before=$(sums)
+    lap train "${small[@]}" --tp 2 --iters 2 --save dir
+    has "$what: the save fails" "$status $err" '1 ' "the checkpoint of step 2 was not saved: 'dir/step-00000002' stays, as it cannot be read: " \
+        "$manifest'$why"
+    is '... and all of it stays' "$(sums)" "$before"
+done <<'UNREAD'
+a manifest that cannot be opened|mv $manifest dir/step-00000002/kept && ln -s manifest.json $manifest|: Too many levels of symbolic links
+a manifest of a newer version|sed -i 's/lap_checkpoint":2/lap_checkpoint":4/' $manifest| is of version 4 of checkpoints, expected 1 to 3
+a longer one|sed -i 's/lap_checkpoint":2/lap_checkpoint":4/' $manifest && printf %20000s >>$manifest| is of version 4
+a folder in its place|mv $manifest dir/step-00000002/kept && mkdir $manifest| is a directory, not a regular file
+UNREAD
+lap train "${small[@]}" --tp 2 --iters 12 --load dir/step-00000002
+has '... nor is it loaded' "$status $err" '1 ' "$manifest' is a directory"
+
+# One that is damaged stays until the new one is whole, and so does one whose place it has.
+damage() { sed -i 's/"samples":4/"samples":5/' dir/step-00000002/manifest.json; }
+lap_without_room() {
+    (
+        ulimit -f 12288
+        "$LAP" train "${big[@]}" --iters 2 --save dir >out 2>err </dev/null
+        echo $? >status
+    )
+}
+rm -rf dir
+lap train "${big[@]}" --iters 2 --save dir
+damage
+before=$(sums)
+lap_without_room
+has 'no room for another in place of a damaged one' "$(cat status err)" '1' 'the checkpoint of step 2 was not saved' 'File too large'
+is '... which stays' "$(sums)" "$before"
+cp -r dir/step-00000002 dir/step-00000002.old
+before=$(sums)
+lap_without_room
+has '... nor does it take the place of an older one' "$(cat status err)" '1' "cannot rename 'dir/step-00000002' to 'dir/step-00000002.old'"
+is '... and both stay' "$(sums)" "$before"
+rm -r dir/step-00000002.old
+lap train "${big[@]}" --iters 2 --save dir
+is 'with room there is a whole one in its place' "$status $(ls dir)" '0 step-00000002'
+lap train "${big[@]}" --iters 5 --load dir
+is '... with the same losses' "$status $(losses)" "0 $(tail -n +3 <<<"$whole")"
+
 rm -rf dir
 lap train "${small[@]}" --tp 2 --iters 2 --lr-decay-iters 12 --save dir
 

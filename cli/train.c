@@ -130,8 +130,8 @@ static bool is_finite(const lap_train_iteration_t *iteration)
 }
 
 /*
- * A model says one line of a step, layers say each of its parts. Data that a rank cannot have end all of them, with
- * *end_p: one of them says why.
+ * A model says one line of a step, layers say each of its parts. Data that a rank cannot have or read end all of them,
+ * with *end_p: one of them says why.
  */
 static lap_status_t iterate(lap_train_model_t *model, int index, const char *way,
                             const lap_train_result_t *result, lap_train_iteration_t *iteration,
@@ -149,7 +149,7 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
     lap_train_say(train, tp, "|-- %s", model->data ? "Read tokens" : "Generate random input batch");
     const lap_status_t filled =
         lap_group_agree(model->groups.world, lap_train_generate(model, index));
-    if (filled == LAP_ERR_INVALID)
+    if (filled == LAP_ERR_INVALID || filled == LAP_ERR_SYSTEM)
         *end_p = LAP_CLI_FAILED;
     LAP_TRY(filled);
     lap_train_times_reset(&model->times);
@@ -303,6 +303,8 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
     lap_train_progress_end(train, groups->world);
     if (status == LAP_OK)
         status = lap_train_saver_end(&saver, *end_p == LAP_CLI_OK);
+    else if (*end_p == LAP_CLI_FAILED) /* on all ranks, which are all there */
+        lap_train_saver_finish(&saver);
     if (interrupted)
         *end_p = lap_interrupt_status(interrupted);
     else if (saver.failed && *end_p == LAP_CLI_OK)

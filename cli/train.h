@@ -281,6 +281,9 @@ lap_status_t lap_train_saver_step(lap_train_saver_t *saver);
 /* At the end: saves the last step, if it is `finite`, and waits for it. Collective. */
 lap_status_t lap_train_saver_end(lap_train_saver_t *saver, bool finite);
 
+/* After a failure that all ranks have, whose sentence stays: waits for a save that has begun. Collective. */
+void lap_train_saver_finish(lap_train_saver_t *saver);
+
 /* ---- what is measured ---- */
 
 /*

@@ -314,3 +314,14 @@ lap_status_t lap_train_saver_end(lap_train_saver_t *saver, bool finite)
         LAP_TRY(begin(saver));
     return conclude(saver, lap_checkpoint_wait(saver->checkpoint));
 }
+
+void lap_train_saver_finish(lap_train_saver_t *saver)
+{
+    lap_saved_error_t saved;
+    if (!saver->writing)
+        return;
+    lap_error_save(&saved);
+    saver->ended = true;
+    (void)conclude(saver, lap_checkpoint_wait(saver->checkpoint));
+    lap_error_restore(&saved);
+}

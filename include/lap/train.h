@@ -99,7 +99,7 @@ LAP_API lap_status_t lap_trainer_create(lap_world_t *world, const lap_trainer_de
 
 /*
  * Ends it. Local, NULL is fine. A checkpoint that is still being written is not finished, as
- * lap_checkpoint_destroy says: there is none after the last step, which waits for it.
+ * lap_checkpoint_destroy says: there is none after the last step, nor after one that failed on all ranks.
  */
 LAP_API void lap_trainer_destroy(lap_trainer_t *trainer);
 
@@ -109,7 +109,9 @@ LAP_API void lap_trainer_destroy(lap_trainer_t *trainer);
  * goes on, and finished by a later step; the last of `steps`, and those after it, block until it is whole.
  * Writes *log_p, which may be NULL.
  * Returns LAP_ERR_INVALID when the loss or the norm is not finite, naming the step; what the calls back
- * return; or the failure of what it does.
+ * return; or the failure of what it does. After the first two, which all ranks have, a checkpoint that is still being
+ * written is whole: the step blocks until it is. After a failure of a rank alone, such as its death, it is not, since
+ * nobody knows what that rank has written: the checkpoint before it counts.
  */
 LAP_API lap_status_t lap_trainer_step(lap_trainer_t *trainer, lap_trainer_log_t *log_p);
 

@@ -252,6 +252,30 @@ static lap_status_t explain(lap_status_t status, const char *what, uint64_t step
                      known ? "" : ", expected a status of the library");
 }
 
+/* One that is in progress ends first. */
+static lap_status_t end_save(lap_trainer_t *trainer)
+{
+    if (!trainer->saving)
+        return LAP_OK;
+    trainer->saving = false;
+    return lap_checkpoint_wait(trainer->checkpoint);
+}
+
+/*
+ * A failure that all ranks have, of which they have told each other. They finish a save together while they can: no step
+ * may follow. Where a rank has died meanwhile this ends at once.
+ */
+static lap_status_t fail_together(lap_trainer_t *trainer, lap_status_t status)
+{
+    lap_saved_error_t saved;
+    if (status == LAP_OK)
+        return LAP_OK;
+    lap_error_save(&saved);
+    (void)end_save(trainer);
+    lap_error_restore(&saved);
+    return status;
+}
+
 /*
  * The sequences of a step are dealt out to replicas in order, and those of a replica to its micro-batches: those of
  * micro-batches [m, m + count).
@@ -265,8 +289,9 @@ static lap_status_t read_data(lap_trainer_t *trainer, size_t m, size_t count)
     const lap_status_t status =
         trainer->desc.data(trainer->desc.context, first, count * model->batch, model->seq,
                            trainer->tokens, trainer->targets);
-    LAP_TRY(
-        lap_group_agree(trainer->groups.world, explain(status, "gives data", trainer->step + 1)));
+    const lap_status_t agreed =
+        lap_group_agree(trainer->groups.world, explain(status, "gives data", trainer->step + 1));
+    LAP_TRY(fail_together(trainer, agreed));
     return lap_model_samples(trainer->nn, first);
 }
 
@@ -304,15 +329,6 @@ static lap_status_t run_pipeline(lap_trainer_t *trainer, float scale, double *lo
         LAP_TRY(lap_dp_wait(trainer->dp));
     LAP_TRY(lap_optimizer_step(trainer->optimizer, scale, NULL));
     return lap_nn_wait(trainer->nn);
-}
-
-/* One that is in progress ends first. */
-static lap_status_t end_save(lap_trainer_t *trainer)
-{
-    if (!trainer->saving)
-        return LAP_OK;
-    trainer->saving = false;
-    return lap_checkpoint_wait(trainer->checkpoint);
 }
 
 static lap_status_t save(lap_trainer_t *trainer)
@@ -363,10 +379,11 @@ lap_status_t lap_trainer_step(lap_trainer_t *trainer, lap_trainer_log_t *log_p)
     trainer->step++;
     trainer->samples += (uint64_t)sharers * trainer->model.batch;
     if (!isfinite(log.loss) || !isfinite(log.grad_norm))
-        return lap_error(LAP_ERR_INVALID,
-                         "step %" PRIu64 ": the loss is %g and the norm of the gradients %g, "
-                         "expected finite numbers",
-                         trainer->step, log.loss, log.grad_norm);
+        return fail_together(
+            trainer, lap_error(LAP_ERR_INVALID,
+                               "step %" PRIu64 ": the loss is %g and the norm of the gradients %g, "
+                               "expected finite numbers",
+                               trainer->step, log.loss, log.grad_norm));
     LAP_TRY(save_where_due(trainer));
     log.step = trainer->step;
     log.samples = trainer->samples;
@@ -377,8 +394,8 @@ lap_status_t lap_trainer_step(lap_trainer_t *trainer, lap_trainer_log_t *log_p)
     if (!desc->log)
         return LAP_OK;
     forget_error();
-    return lap_group_agree(trainer->groups.world,
-                           explain(desc->log(desc->context, &log), "logs steps", log.step));
+    const lap_status_t logged = explain(desc->log(desc->context, &log), "logs steps", log.step);
+    return fail_together(trainer, lap_group_agree(trainer->groups.world, logged));
 }
 
 lap_status_t lap_trainer_run(lap_trainer_t *trainer)

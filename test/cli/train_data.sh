@@ -114,6 +114,31 @@ is '... which is told once, though both ranks have it' "$(wc -l <"$work/err")" 1
 lap train "${small[@]}" --data late.bin --vocab 150 --tp 1 --dp 2 --batch 2 --steps 5
 is '... and where another rank has it' "$status $err" \
     "1 lap train: invalid argument: rank 1: 'late.bin': token 24 (byte 1072) is 195, expected less than 150, the size of the vocabulary"
+# A save that has begun becomes whole, where data end the training on all ranks. Each iteration begins one.
+python3 - <<'PY'
+import struct
+tokens = [i % 100 for i in range(16 * 40 + 1)]
+tokens[16 * 9] = 195  # of the fifth iteration of two samples
+open("fifth.bin", "wb").write(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + struct.pack("<%dH" % len(tokens), *tokens))
+PY
+for grid in '--tp 2' '--tp 1 --dp 2' '--tp 1 --pp 2 --micro-batches 2'; do
+    rm -rf begun
+    # shellcheck disable=SC2086
+    lap train "${small[@]}" --data fifth.bin --vocab 150 $grid --batch 2 --steps 9 --save begun --save-every 2
+    has "$grid: data end a training while it saves" "$status $err" '1 ' "'fifth.bin': token 144 (byte 1312) is 195"
+    is '... whose checkpoint is whole' "$(ls begun/step-00000004/manifest.json)" begun/step-00000004/manifest.json
+    has '... as is said' "$out" 'Saved step 4 in begun'
+done
+rm -rf begun
+cp corpus.bin shrinks.bin
+"$LAP" train "${small[@]}" --data shrinks.bin --tp 2 --batch 2 --steps 100000 --shuffle --save begun --save-every 1 --keep 3 >out 2>err </dev/null &
+launcher=$!
+until_true test -e begun/step-00000002/manifest.json
+truncate -s 1100 shrinks.bin
+collect
+has 'a file that is cut while it is in use' "$status $err" '1 ' "'shrinks.bin' ends at byte " 'it was cut while it was in use'
+is '... is told once' "$(wc -l <<<"$err")" 1
+ok '... and the newest checkpoint is whole' test -e "$(find begun -name 'step-*' | sort | tail -n 1)/manifest.json"
 lap train "${small[@]}" --data nowhere.bin --tp 1
 has 'no such file' "$status $err" '1 ' "cannot open 'nowhere.bin'"
 lap train "${small[@]}" --data corpus.bin,,part0.bin --tp 1

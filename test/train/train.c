@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A training as one object: losses and norms of a grid are those of one rank, to a checkpoint and on from it
- * to the last bit; steps that the caller makes save what is due; calls back can end it; what makes no sense is refused.
+ * to the last bit; steps that the caller makes save what is due; calls back can end it, with
+ * a checkpoint that has begun; what makes no sense is refused.
  */
 #include <math.h>
 #include <stdio.h>
@@ -326,6 +327,82 @@ static void test_steps(const char *dir)
     }
 }
 
+/* A failure that all ranks have, while the checkpoint of a step is being written. */
+typedef struct failure {
+    enum { OF_DATA, OF_LOG, OF_LOSS } of;
+    const char *dir, *words;
+} failure_t;
+
+typedef struct failing {
+    const failure_t *failure;
+    rank_t rank;
+} failing_t;
+
+static lap_status_t give_two(void *context, uint64_t first, size_t count, size_t seq,
+                             int32_t *tokens, int32_t *targets)
+{
+    failing_t *own = context;
+    const lap_status_t status = give(&own->rank, first, count, seq, tokens, targets);
+    const bool fails = own->failure->of == OF_DATA && own->rank.number == 1 && first == 2;
+    return fails ? LAP_ERR_SYSTEM : status;
+}
+
+static lap_status_t log_two(void *context, const lap_trainer_log_t *log)
+{
+    const failing_t *own = context;
+    const bool fails = own->failure->of == OF_LOG && own->rank.number == 1 && log->step == 2;
+    return fails ? LAP_ERR_SYSTEM : LAP_OK;
+}
+
+static void try_failure(lap_world_t *world, void *arg)
+{
+    const failure_t *failure = arg;
+    failing_t own = {.failure = failure,
+                     .rank = {.run = &(run_t){.lr = 0}, .number = lap_world_rank(world)}};
+    lap_trainer_desc_t desc = LAP_TRAINER_DESC_INIT;
+    lap_nn_desc_t model = LAP_NN_DESC_INIT;
+    lap_optimizer_desc_t optimizer = LAP_OPTIMIZER_DESC_INIT;
+    lap_trainer_t *trainer = NULL;
+    (void)lap_model_preset("gpt", &model);
+    model.layers = model.batch = 1;
+    model.hidden = model.ffn = 16;
+    model.heads = 4;
+    model.kv_heads = model.head_dim = model.max_positions = 0;
+    model.seq = SEQ;
+    model.vocab = VOCAB;
+    optimizer.lr = failure->of == OF_LOSS ? 1e30f : 0.01f;
+    desc.model = &model;
+    desc.optimizer = &optimizer;
+    desc.tp = 2;
+    desc.steps = 5;
+    desc.save = failure->dir;
+    desc.save_every = failure->of == OF_LOSS ? 1 : 2;
+    desc.data = give_two;
+    desc.log = log_two;
+    desc.context = &own;
+    if (!tap_success(lap_trainer_create(world, &desc, &trainer), "a training that fails"))
+        return;
+    const lap_status_t status = lap_trainer_run(trainer);
+    tap_failure(status, failure->of == OF_LOSS ? LAP_ERR_INVALID : LAP_ERR_SYSTEM, failure->words,
+                NULL);
+    tap_ok(is_whole(failure->dir, (unsigned)desc.save_every),
+           "... the checkpoint that had begun is whole");
+    lap_trainer_destroy(trainer);
+}
+
+static void test_failures(const char *dir)
+{
+    static const char *const words[] = {"step 3: the function of the description that gives data",
+                                        "step 2: the function of the description that logs steps",
+                                        "step 2: the loss is"};
+    char place[64];
+    for (int of = OF_DATA; of <= OF_LOSS; of++) {
+        failure_t failure = {.of = of, .dir = place, .words = words[of]};
+        snprintf(place, sizeof(place), "%s/of-%d", dir, of);
+        tap_ranks(2, NULL, try_failure, &failure);
+    }
+}
+
 static void test_refused(void)
 {
     lap_trainer_desc_t desc = LAP_TRAINER_DESC_INIT;
@@ -426,6 +503,7 @@ int main(void)
         return 1;
     test_grids(again);
     test_steps(stepped);
+    test_failures(stepped);
     test_refused();
     test_differences();
     tap_ranks(2, NULL, try_place, &run);

@@ -16,6 +16,7 @@
 #include "config_values.h"
 #include "core/status.h"
 #include "core/yaml.h"
+#include "nn/nn_fields.h"
 
 enum { ASSUMED = 160 };
 
@@ -349,21 +350,22 @@ const char *lap_config_key(const char *option, size_t *line_p)
     return NULL;
 }
 
-bool lap_config_fits(const lap_command_t *command, const lap_nn_desc_t *model)
+bool lap_config_fits(const lap_command_t *command, const lap_nn_desc_t *desc)
 {
     const lap_config_given_t *given = &config_read.given;
-    const bool biases = model->bias != 0;
-    for (size_t i = 0; i < sizeof(given->bias) / sizeof(given->bias[0]); i++)
+    const bool model = desc->kind == LAP_NN_MODEL, biases = desc->bias != 0;
+    for (size_t i = 0; model && i < sizeof(given->bias) / sizeof(given->bias[0]); i++)
         if (given->bias[i].key && biases != (strcmp(given->bias[i].value, "true") == 0))
             return lap_args_wrong(command,
                                   "%s:%zu: %s is %s, expected %s: models like GPT have biases, "
                                   "and those like Llama (position_embedding_type: rope) have none",
                                   given->path, given->bias[i].line, given->bias[i].key,
                                   given->bias[i].value, biases ? "true" : "false");
-    if (given->window.tokens == 0 || given->window.tokens >= model->seq)
+    if (!lap_nn_has_attention(desc) || given->window.tokens == 0 ||
+        given->window.tokens >= desc->seq)
         return true;
     return lap_args_wrong(command,
                           "%s:%zu: window_size is %s, expected null, or one of at least the %zu "
                           "tokens of a sequence: attention to fewer is not there yet",
-                          given->path, given->window.line, given->window.text, model->seq);
+                          given->path, given->window.line, given->window.text, desc->seq);
 }

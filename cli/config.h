@@ -18,7 +18,10 @@ int lap_config_read(const lap_command_t *command, const char *path, int argc, ch
 /* The key of the file that an option was made of, and its line; or NULL. */
 const char *lap_config_key(const char *option, size_t *line_p);
 
-/* Whether a model is what the last file that was read says of biases and of windows of attention; else it says why not. */
-bool lap_config_fits(const lap_command_t *command, const lap_nn_desc_t *model);
+/*
+ * Whether a model is what the last file that was read says of biases, and a model or layers with attention are what it says
+ * of windows; else it says why not.
+ */
+bool lap_config_fits(const lap_command_t *command, const lap_nn_desc_t *desc);
 
 #endif

@@ -487,8 +487,7 @@ int lap_train_parse(const lap_command_t *command, bool runs, int argc, char **ar
     if (!parse_ranks(&train, &args) || !parse_context(&train, &args) ||
         !parse_backends(&train, &args, runs) || !lap_train_kinds(&train, &args) ||
         !lap_train_pipeline(&train, &args) || !lap_train_shape(&train, &args) ||
-        (train.config && train.desc.kind == LAP_NN_MODEL &&
-         !lap_config_fits(command, &train.desc)) ||
+        (train.config && !lap_config_fits(command, &train.desc)) ||
         !parse_training(&train, &args) || !lap_train_sense(&train, &args, line) ||
         !parse_overlap(&train, &args) || !parse_link(&train, &args) || !parse_trace(&train, &args))
         return LAP_CLI_USAGE;

@@ -163,6 +163,26 @@ done <<'WINDOWS'
 8 0 8
 9 2 8
 WINDOWS
+# Layers with attention have none either; those without attention have nothing that a window would limit.
+while IFS='|' read -r what ends window; do
+    printf '%s\n' 'num_attention_heads: 2' 'hidden_size: 16' 'num_layers: 1' "window_size: $window" >layers.yaml
+    # shellcheck disable=SC2086
+    lap $what --config layers.yaml --tp 1 --seq 16
+    is "$what: a window of $window and 16 tokens" "$status" "$ends"
+    [ "$ends" = 0 ] || has '... and the sentence is that of models' "$err" \
+        "layers.yaml:4: window_size is $(tr -d ' ' <<<"$window"), expected null, or one of at least the 16 tokens of a sequence: attention to fewer"
+done <<'LAYERS'
+check train --layer transformer|2|[14, 0]
+check train --layer transformer|0|[15, 0]
+check train --layer attention|2|8
+show train --layer MultiheadAttention|2|[8, -1]
+train --iters 1 --layer transformer|2|15
+check train --layer attention|0|-1
+check train --layer layernorm_mlp|0|8
+LAYERS
+printf '%s\n' 'num_attention_heads: 2' 'hidden_size: 16' 'window_size: -5' >layers.yaml
+lap check train --config layers.yaml --layer attention --tp 1 --seq 16
+has '... and one that is none' "$status $err" '2 ' "layers.yaml:3: window_size is '-5', expected null, a number of tokens, or two"
 # Two names for the same: that of the command line counts more.
 lap train --config gpt.yaml --tp 1 --iters 1 --json --micro-batches 4
 has '--micro-batches counts more than micro_batch_size' "$status $out" '0 ' '"micro_batches":4'

@@ -242,7 +242,10 @@ LAP_API lap_status_t lap_op_buffer_size(const lap_op_desc_t *desc, int nranks, s
  */
 LAP_API lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *desc, lap_op_t **op_p);
 
-/* Ends an operator. Local, NULL is fine; a call still in progress is waited for. */
+/*
+ * Ends an operator. Local, NULL is fine; a call still in progress is waited for, no longer than lap_op_end would: a rank that
+ * has died is noticed.
+ */
 LAP_API void lap_op_destroy(lap_op_t *op);
 
 /*

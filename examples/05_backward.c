@@ -13,7 +13,7 @@
 
 #include <lap/lap.h>
 
-enum { M = 96, N = 64, K = 48 }; /* any M and K; N must divide by the ranks */
+enum { M = 96, N = 64, K = 48 }; /* any M, N and K */
 
 #define TRY(call)                                                                                  \
     do {                                                                                           \

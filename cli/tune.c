@@ -58,9 +58,10 @@ static lap_train_form_t form = {
             "What was found is in FILE.yaml.part after each method: a search that was interrupted\n"
             "goes on there if it is started with the same options. Where auto had won, it chooses\n"
             "again then.\n\n"
-            "Results are stored in a cache, by machine, layer, type and version. The same search\n"
-            "is then not made again, unless it has more rounds or begins with other rules; and\n"
-            "lap train --auto uses the rules. --no-cache measures, and stores nothing.",
+            "Results are stored in a cache, by machine, layer, type and version: in the folder\n"
+            "lap of XDG_CACHE_HOME, or else of ~/.cache. The same search is then not made again,\n"
+            "unless it has more rounds or begins with other rules; and lap train --auto uses the\n"
+            "rules. --no-cache measures, and stores nothing.",
         .exit_status = "  0        the file was written, or the cache emptied\n"
                        "  1        a rank failed, or the file could not be written\n"
                        "  2        the command line is wrong\n"

@@ -11,7 +11,7 @@
 
 #include <lap/lap.h>
 
-enum { SEQ = 16, BATCH = 2, HIDDEN = 32, HEADS = 4, STEPS = 60 }; /* HEADS: a multiple of the ranks */
+enum { SEQ = 16, BATCH = 2, HIDDEN = 32, HEADS = 4, STEPS = 60 }; /* HEADS: multiple of ranks */
 
 #define TRY(call)                                                                                  \
     do {                                                                                           \

@@ -53,17 +53,19 @@ static const lap_command_t command = {
                "(external-ag, external-rs) or all of them cannot deadlock, that no two accesses\n"
                "to a range conflict without an order, and that every result is written exactly\n"
                "once, call after call.",
-    .details = "Each method, with each of its variants, is checked in sequences of calls with\n"
-               "different rows, and each two of them mixed on one buffer. What is proved is\n"
-               "what the target is given, see lap show. A GPU is not needed to prove what one\n"
-               "is given; methods that the target cannot do are left out. A - in the table is\n"
-               "a case that there is not: a knob that needs other sizes, or, with one method\n"
-               "without knobs, another one to mix it with.\n"
-               "\n"
-               "lap check train takes the options of lap train and proves forward, loss and\n"
-               "backward of all layers and of all ranks that share weights: operators, kernels\n"
-               "and memory. It says the launches and the memory that a rank needs.\n"
-               "lap check pipeline proves the table of a pipeline schedule.",
+    .details =
+        "Each method, with each of its variants, is checked in sequences of calls with\n"
+        "different rows, and each two of them mixed on one buffer. What is proved is\n"
+        "what the target is given, see lap show. A GPU is not needed to prove what one\n"
+        "is given; methods that the target cannot do are left out. Where the table has a -\n"
+        "there is nothing to prove: a knob needs other sizes, or a single method without\n"
+        "knobs has no other to be mixed with.\n"
+        "\n"
+        "lap check train takes the options of lap train and proves forward, loss, backward\n"
+        "and the optimizer's step, of all layers and of all ranks that share weights:\n"
+        "operators, kernels and memory. It says the launches and the memory that a rank\n"
+        "needs. lap check pipeline proves the table of a pipeline schedule. 'lap check train\n"
+        "--help' and 'lap check pipeline --help' list their options.",
     .exit_status = "  0  all schedules are safe\n"
                    "  1  a schedule is not; the sentence says why\n"
                    "  2  the command line is wrong",

@@ -64,8 +64,8 @@ static const lap_command_t command = {
     .details =
         "Passes of lowering turn the schedule that a method builds into what a target is\n"
         "given. A GPU is not needed to lower for one. Nothing is run: --predict simulates the\n"
-        "call, for which the GPUs are described in files of lap plan. A wait is from when it\n"
-        "begins to wait, a put until it has arrived.\n"
+        "call on GPUs that the files of lap plan describe; the time of a wait goes from its\n"
+        "begin, that of a put to its arrival.\n"
         "\n"
         "lap show train takes the options of lap train and shows the program of one rank\n"
         "for forward, loss, backward and step: a line for each kernel and each call of\n"
@@ -74,7 +74,8 @@ static const lap_command_t command = {
         "steps and the reason of each link between them, its --predict when each would\n"
         "run, by simulation with the costs of this machine. What else is its own\n"
         "(--rank, --target, --after, --each, --svg) is as above. lap bench --method NAME,auto\n"
-        "predicts a call on this machine.",
+        "predicts a call on this machine. lap show pipeline prints the table of a pipeline\n"
+        "schedule. 'lap show train --help' and 'lap show pipeline --help' list their options.",
     .exit_status = "  0  the schedule was shown\n"
                    "  1  there was no memory, or the picture could not be written\n"
                    "  2  the command line is wrong, or the target cannot do the method",

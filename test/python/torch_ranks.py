@@ -11,10 +11,12 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import torch
 import torch.distributed as dist
 
+from lapstrake.torch import _ops
 from ranks import forked
 
 DEVICE = os.environ.get("LAP_TEST_DEVICE", "cpu")
@@ -25,7 +27,16 @@ if DEVICE == "cuda" and not torch.version.cuda:
 
 # Options of torch.compile. PyTorch's own code generator takes a minute on a CPU, where ops.py has it for one operator; the
 # last makes CUDA graphs of forward and of backward.
-COMPILED = ({"backend": "aot_eager"}, *(({}, {"mode": "reduce-overhead"}) if DEVICE == "cuda" else ()))
+GRAPHS = {"mode": "reduce-overhead"}
+COMPILED = ({"backend": "aot_eager"}, *(({}, GRAPHS) if DEVICE == "cuda" else ()))
+
+
+def replayed(options, step):
+    """Where torch.compile makes CUDA graphs, the third step replays them: the first is eager, the second is captured.
+    Then nobody calls our kernels."""
+    if options != GRAPHS or step < 2:
+        return contextlib.nullcontext()
+    return unittest.mock.patch.object(_ops, "prepared", side_effect=AssertionError("a kernel was called, not replayed"))
 
 
 def _control(folder, flag, text=""):

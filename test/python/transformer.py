@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import lapstrake
 import lapstrake.torch as lap
-from torch_ranks import COMPILED, DEVICE, Case, import_compiler
+from torch_ranks import COMPILED, DEVICE, Case, import_compiler, replayed
 
 HIDDEN, FFN, HEADS, DIM, ROWS, BATCH = 12, 16, 4, 3, 8, 2
 
@@ -67,23 +67,25 @@ def layer(rank, ranks, sequence_parallel, overlap, groups, masked=False, rotary=
                                   attention_dropout=0, tp_group=dist.group.WORLD, sequence_parallel=sequence_parallel,
                                   set_parallel_mode=True, ub_tp_comm_overlap=overlap, device=DEVICE)
     module.load_state_dict({name: share(name, value.detach(), rank, ranks) for name, value in p.items()})
-    x = torch.randn(ROWS, BATCH, HIDDEN)
     mask = (torch.rand(BATCH, 1, ROWS, ROWS) < 0.3) & ~torch.eye(ROWS).bool() if masked else None
     angles = torch.randn(ROWS, 1, 1, DIM // 2).repeat(1, 1, 1, 2) if rotary else None
     split = sequence_parallel and ranks > 1
-    mine = (x.chunk(ranks)[rank] if split else x).clone().requires_grad_()
-    x.requires_grad_()
     run = module if compiled is None else torch.compile(module, fullgraph=True, **compiled)
-    y = run(mine, mask, "arbitrary" if masked else None, rotary_pos_emb=angles)
-    truth = plain(p, x, groups, True, mask, angles)
-    close("result", y.detach(), truth.detach().chunk(ranks)[rank] if split else truth.detach())
-    scale = torch.randn(truth.shape)
-    (y * (scale.chunk(ranks)[rank] if split else scale)).sum().backward()
-    (truth * scale).sum().backward()
-    lap.reduce_sequence_parallel_gradients(module)
-    close("d x", mine.grad, x.grad.chunk(ranks)[rank] if split else x.grad)
-    for name, parameter in module.named_parameters():
-        close(f"d {name}", parameter.grad, share(name, p[name].grad, rank, ranks))
+    for step in range(1 if compiled is None else 3):
+        x, scale = torch.randn(ROWS, BATCH, HIDDEN), torch.randn(ROWS, BATCH, HIDDEN)
+        mine, factor = (t.chunk(ranks)[rank] if split else t for t in (x, scale))
+        mine, x = mine.clone().requires_grad_(), x.requires_grad_()
+        truth = plain(p, x, groups, True, mask, angles)
+        with replayed(compiled, step):
+            y = run(mine, mask, "arbitrary" if masked else None, rotary_pos_emb=angles)
+            close(f"result of step {step}", y.detach(), truth.detach().chunk(ranks)[rank] if split else truth.detach())
+            (y * factor).sum().backward()
+        (truth * scale).sum().backward()
+        lap.reduce_sequence_parallel_gradients(module)
+        close(f"d x of step {step}", mine.grad, x.grad.chunk(ranks)[rank] if split else x.grad)
+        for name, parameter in module.named_parameters():
+            close(f"d {name} of step {step}", parameter.grad, share(name, p[name].grad, rank, ranks))
+            parameter.grad = p[name].grad = None
 
 
 def layers(rank, ranks):

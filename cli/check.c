@@ -64,8 +64,8 @@ static const lap_command_t command = {
         "lap check train takes the options of lap train and proves forward, loss, backward\n"
         "and the optimizer's step, of all layers and of all ranks that share weights:\n"
         "operators, kernels and memory. It says the launches and the memory that a rank\n"
-        "needs. lap check pipeline proves the table of a pipeline schedule. 'lap check train\n"
-        "--help' and 'lap check pipeline --help' list their options.",
+        "needs. lap check pipeline proves the table of a pipeline schedule. Both list their\n"
+        "options, 'lap check train --help' and 'lap check pipeline --help'.",
     .exit_status = "  0  all schedules are safe\n"
                    "  1  a schedule is not; the sentence says why\n"
                    "  2  the command line is wrong",

@@ -114,6 +114,8 @@ static const row_t rows[] = {
     {"optimizer", WORD, "optimizer", "adam=adamw adamw=adamw sgd=sgd"},
     {"adam_beta1", NUMBER, "adam-beta1", NULL},
     {"adam_beta2", NUMBER, "adam-beta2", NULL},
+    {"adam_eps", NUMBER, "adam-eps", NULL},
+    {"optim.eps", NUMBER, "adam-eps", NULL},
     {"lr_decay_style", WORD, "lr-decay-style", "cosine=cosine linear=linear constant=constant"},
     {"lr_warmup_iters", WHOLE, "lr-warmup-iters", NULL},
     {"lr_decay_iters", COUNT, "lr-decay-iters", NULL},

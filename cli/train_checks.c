@@ -74,7 +74,7 @@ bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const boo
         {lap_train_ranks(train) == 1, "is for ranks that communicate; expected 2 ranks or more",
          LIST(COMPARE, LINK, ASSERT_HIDDEN)},
         {train->optimizer.kind == LAP_SGD, "is for AdamW; expected --optimizer adamw",
-         LIST(BETA1, BETA2)},
+         LIST(BETA1, BETA2, ADAM_EPSILON)},
         {train->optimizer.lr_decay == LAP_LR_CONSTANT,
          "needs a learning rate that falls; expected --lr-decay-style linear or cosine",
          LIST(LR_DECAY_ITERS, MIN_LR)},

@@ -85,6 +85,7 @@ enum {
     MIN_LR,
     BETA1,
     BETA2,
+    ADAM_EPSILON,
     CONFIG,
     SAVE,
     SAVE_EVERY,

@@ -109,6 +109,16 @@ static bool parse_part(const lap_args_t *args, int option, float *part_p)
                         part_p);
 }
 
+/* With 0 a weight without a gradient would be divided by 0. */
+static bool parse_epsilon(const lap_args_t *args, float *epsilon_p)
+{
+    if (!lap_train_rate(args, ADAM_EPSILON, 0, epsilon_p))
+        return false;
+    return *epsilon_p > 0 ||
+           lap_args_wrong(args->command, "--adam-eps is '%s'; expected a number above 0",
+                          args->values[ADAM_EPSILON]);
+}
+
 static bool parse_decay(lap_train_t *train, const lap_args_t *args)
 {
     lap_optimizer_desc_t *optimizer = &train->optimizer;
@@ -117,7 +127,8 @@ static bool parse_decay(lap_train_t *train, const lap_args_t *args)
                         lap_lr_decay_names, &kind) ||
         (args->values[LR_DECAY_ITERS] && !lap_train_count(args, LR_DECAY_ITERS, "", &steps)) ||
         !lap_train_rate(args, MIN_LR, 0, &optimizer->min_lr) ||
-        !parse_part(args, BETA1, &optimizer->beta1) || !parse_part(args, BETA2, &optimizer->beta2))
+        !parse_part(args, BETA1, &optimizer->beta1) ||
+        !parse_part(args, BETA2, &optimizer->beta2) || !parse_epsilon(args, &optimizer->epsilon))
         return false;
     optimizer->lr_decay = (lap_lr_decay_t)kind;
     /* By default the decay ends with the run, which may be over before its warm-up is. */
@@ -395,6 +406,7 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     lap_arg_settle(args, LR_DECAY_ITERS, "%zu", train->optimizer.lr_decay_steps);
     settle_rate(args, BETA1, train->optimizer.beta1);
     settle_rate(args, BETA2, train->optimizer.beta2);
+    settle_rate(args, ADAM_EPSILON, train->optimizer.epsilon);
     settle_rate(args, ATTENTION_DROPOUT, desc->attention_dropout);
     settle_rate(args, HIDDEN_DROPOUT, desc->hidden_dropout);
     settle_rate(args, CLIP, train->optimizer.clip_norm);

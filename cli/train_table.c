@@ -211,6 +211,8 @@ const lap_option_t lap_train_options[NOPTIONS] = {
     [MIN_LR] = {0, "min-lr", "RATE", "the learning rate at the end of the decay", "0"},
     [BETA1] = {0, "adam-beta1", "PART", "how much of the first moment stays in a step", "0.9"},
     [BETA2] = {0, "adam-beta2", "PART", "how much of the second moment stays in a step", "0.999"},
+    [ADAM_EPSILON] = {0, "adam-eps", "NUMBER",
+                      "added to the root of the second moment, by which steps are divided", "1e-8"},
     [CONFIG] = {0, "config", "FILE.yaml",
                 "settings of the model, of parallelism, overlap and training by the names of NeMo "
                 "and Megatron; options count more",

@@ -52,7 +52,7 @@ typedef struct lap_optimizer_desc {
     lap_optimizer_kind_t kind;
     float lr;
     float momentum;              /* LAP_SGD */
-    float beta1, beta2, epsilon; /* LAP_ADAMW */
+    float beta1, beta2, epsilon; /* LAP_ADAMW; epsilon is above 0 */
     float weight_decay;
     float clip_norm; /* 0: never clipped, and no norm is computed */
     size_t warmup;   /* steps; 0: none */

@@ -84,7 +84,7 @@ const lap_field_t lap_optimizer_fields[] = {
     {OPTIMIZER(momentum, SINGLE), .most = 1},
     {OPTIMIZER(beta1, SINGLE), .most = 1},
     {OPTIMIZER(beta2, SINGLE), .most = 1},
-    {OPTIMIZER(epsilon, SINGLE)},
+    {OPTIMIZER(epsilon, POSITIVE)},
     {OPTIMIZER(weight_decay, SINGLE)},
     {OPTIMIZER(clip_norm, SINGLE)},
     {OPTIMIZER(warmup, UNSIGNED)},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which of several names somebody may have meant. It counts letters, of which small and capital ones are the same, and knows no
- * language; names of 32 letters and more are not compared.
+ * Which of several names somebody may have meant. It counts letters, of which small and capital ones are the same, and knows one
+ * word; names of 32 letters and more are not compared.
  */
 #include "util/nearest.h"
 
@@ -55,6 +55,8 @@ const char *lap_nearest_within(const char *text, const char *const *names, size_
     /* A name cut short is always recognised. */
     const char *nearest = NULL;
     size_t best = SIZE_MAX, length = strlen(text);
+    if (strcasecmp(text, "gpu") == 0) /* by its letters it would be cpu */
+        text = "cuda", length = 4;
     for (; *names; names++) {
         size_t longer = length > strlen(*names) ? length : strlen(*names);
         size_t distance = edit_distance(text, *names);

@@ -48,6 +48,7 @@ is '... and none that read in place' "$(grep -c fused "$work/out")" 0
 lap check ag --ranks 2 --target cuda --json
 has 'JSON: the target' "$out" '"op":"ag_gemm","target":"cuda","m":100' '"ok":true,"host":'
 wrong --target "'abacus'" cpu cuda nccl -- ag --target abacus
+wrong --target "'gpu'" "did you mean 'cuda'?" -- ag --target gpu
 wrong --method fused nccl -- ag --method fused --target nccl
 wrong --method cublasmp 'look inside' -- ag --method cublasmp --target nccl
 

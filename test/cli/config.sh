@@ -43,6 +43,7 @@ model:
     betas:
     - 0.8
     - 0.95
+    eps: 1e-3
     overlap_grad_sync: false
     sched:
       name: CosineAnnealing
@@ -56,7 +57,7 @@ config=$(losses)
 is '... its keys without effect are listed once' "$err" \
     'lap train: model.yaml: without effect: trainer.devices, exp_manager.name, exp_manager.resume_if_exists, exp_manager.files, model.tp_comm_split_ag'
 lap train --tp 2 --layers 2 --hidden 32 --ffn 48 --heads 4 --kv-heads 2 --seq 16 --batch 4 --norm rmsnorm --activation swiglu --dtype bf16 \
-    --disable-tp-comm-bulk-wgrad --recompute selective --optimizer adamw --lr 0.002 --adam-beta1 0.8 --adam-beta2 0.95 --iters 3 \
+    --disable-tp-comm-bulk-wgrad --recompute selective --optimizer adamw --lr 0.002 --adam-beta1 0.8 --adam-beta2 0.95 --adam-eps 0.001 --iters 3 \
     --lr-decay-style cosine --lr-warmup-iters 1 --min-lr 0.0001 --clip-grad 0.5 --json
 is '... the losses are those of the same options, to the last bit' "$status $(losses)" "0 $config"
 # The optimizer as Megatron names it.
@@ -71,6 +72,7 @@ optimizer:
   min_lr: 1e-4
   adam_beta1: 0.8
   adam_beta2: 0.95
+  adam_eps: 0.001
 scheduler:
   lr_decay_style: cosine
   lr_warmup_iters: 1
@@ -387,6 +389,8 @@ yaml 'optim:' '  betas: [0.9, 2]'
 has '... and two of which one is none' "$status $err" '2 ' 'bad.yaml:2: betas is [0.9,2], expected two numbers below 1'
 yaml 'optimizer:' '  adam_beta2: 2'
 has 'a beta as Megatron names it' "$status $err" '2 ' "bad.yaml:2: adam_beta2 is '2'; expected a number from 0 to less than 1"
+yaml 'optim:' '  eps: 0'
+has 'an epsilon that divides by 0' "$status $err" '2 ' "bad.yaml:2: optim.eps is '0'; expected a number above 0"
 yaml 'hidden_size: ${model.width}'
 has 'a reference to another key' "$status $err" '2 ' 'expected a value: this reference is not followed'
 yaml 'hidden_size: 64' 'model:' '  hidden_size: 96'

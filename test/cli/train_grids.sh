@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # 20 steps of `lap train` on every grid of 2, 3, 4, 6 and 8 ranks whose sizes a small model allows, and on two of 16: each parallelism alone, all
-# pairs of them and all four; every schedule of a pipeline, and every way in which keys travel. Losses and norms are those of one rank to 1e-5
+# pairs of them and all four; every schedule of a pipeline, and every way in which keys travel. Losses and norms are those of one rank to 5e-6
 # of them, and each grid is proved.
 . "$(dirname "$0")/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 
 model='--model gpt --layers 4 --hidden 24 --heads 12 --vocab 61 --seq 12 --global-batch 24'
 
-# numbers ARGUMENTS...: losses and norms of a run whose ranks are threads, in $numbers.
+# numbers ARGUMENTS...: losses and norms of a run whose ranks are threads, in $numbers. Gradients that are rounding alone move no
+# weight: with an epsilon of 1e-8 AdamW makes whole steps of them, which differ by the order of sums.
 numbers() {
     # shellcheck disable=SC2086
-    lap train $model --iters 20 --lr 0.002 --no-predict --no-trace --json --transport self "$@"
+    lap train $model --iters 20 --lr 0.002 --adam-eps 1e-6 --no-predict --no-trace --json --transport self "$@"
     numbers=$(tail -n 1 "$work/out" | grep -oE '"(loss|grad_norm)":[^,]+' | cut -d: -f2)
 }
 
@@ -36,7 +37,7 @@ try() { # TP CP PP DP OPTIONS...
     [ "$pp" -eq 1 ] || grid+=(--micro-batches $((24 / dp % 4 ? 2 : 4)))
     grid+=("$@")
     numbers "${grid[@]}"
-    ok "${grid[*]}: the losses and norms of one rank" near "$numbers" "$alone" 1e-5
+    ok "${grid[*]}: the losses and norms of one rank" near "$numbers" "$alone" 5e-6
     proved '... which is proved' "${grid[@]}"
     tried=$((tried + 1))
 }

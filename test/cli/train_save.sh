@@ -195,6 +195,8 @@ lap train "${small[@]}" --save dir --compare
 has 'two trainings' "$status $err" '2 ' '--save is for one training'
 lap train "${small[@]}" --adam-beta2 1
 has 'a moment that never changes' "$status $err" '2 ' "--adam-beta2 is '1'; expected a number from 0 to less than 1"
+lap train "${small[@]}" --adam-eps 0
+has 'a division by 0' "$status $err" '2 ' "--adam-eps is '0'; expected a number above 0"
 lap train --tp 1 --min-lr 0.1
 has 'a rate to fall to, and no fall' "$status $err" '2 ' '--min-lr needs a learning rate that falls'
 finish

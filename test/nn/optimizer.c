@@ -248,6 +248,9 @@ static void run_broken(lap_group_t *group)
     tap_failure(lap_optimizer_step(optimizer, NAN, NULL), LAP_ERR_INVALID, "scale is nan, expected",
                 NULL);
     tap_failure(lap_optimizer_step(NULL, 1, NULL), LAP_ERR_INVALID, "optimizer is NULL", NULL);
+    desc.epsilon = 0;
+    tap_failure(lap_optimizer_validate(&desc), LAP_ERR_INVALID,
+                "epsilon is 0, expected a finite number above 0", NULL);
     free(before);
     free(after);
     lap_optimizer_destroy(optimizer);

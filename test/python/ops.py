@@ -2,6 +2,7 @@
 """Operators for PyTorch: results and gradients are those of plain torch, misuse gets sentences."""
 
 import contextlib
+import ctypes
 import gc
 import os
 import signal
@@ -23,6 +24,14 @@ from lapstrake.torch import _groups
 from torch_ranks import DEVICE, Case, fails, import_compiler, part, same, small
 
 ops = torch.ops.lapstrake
+
+
+def nccl_shares():
+    """Whether ranks of PyTorch's NCCL may share a GPU, as those of 2.30 may: PyTorch's own, or one that was preloaded."""
+    version = ctypes.c_int()
+    if DEVICE == "cuda" and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
+        ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(version))
+    return version.value >= 23000
 
 
 def gather(rank, ranks, dtype, dim, transposed, return_A, options, count):
@@ -364,6 +373,23 @@ def again(rank, ranks, folder):
             raise AssertionError("expected another group of the same name")
 
 
+def of_gpus(rank, ranks, backend):
+    """A group whose backend has memory of GPUs only."""
+    group = dist.new_group(backend=backend)
+    fails(lapstrake.InvalidArgument, f"a tensor is on cpu, but group '{group.group_name}' is of cuda: expected",
+          lap.matmul_all_reduce, torch.zeros(2, 4, device="cpu"), torch.zeros(4, 3, device="cpu"), "sum", group)
+    if DEVICE == "cuda":
+        gather(rank, ranks, torch.float32, 0, True, True, {"group": group}, 1)
+        scatter(rank, ranks, torch.float32, 0, True, "sum", {"group": group})
+        A, B = small(2, 3), small(3, 4)
+        same("sum", lap.matmul_all_reduce(A, B, "sum", group), (A @ B) * ranks)
+        layer = lap.Linear(4, 6 * ranks, tp_group=group, sequence_parallel=True, parallel_mode="column")
+        layer(small(2, 2, 4)).sum().backward()
+        lap.reduce_sequence_parallel_gradients(layer)
+        lap.synchronize(group)
+    dist.destroy_process_group(group)
+
+
 def groups(rank, ranks):
     """Groups of some ranks, and of another size than the world; a group that is destroyed ends its world."""
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -602,6 +628,17 @@ class Ops(Case):
 
     def test_groups(self):
         self.on((4,), groups)
+
+    def test_groups_of_gpus(self):
+        self.on((1, 2), of_gpus, "cuda:gloo")
+
+    @unittest.skipUnless(DEVICE == "cuda", "NCCL needs a GPU")
+    def test_nccl(self):
+        self.on((1,), of_gpus, "nccl")
+
+    @unittest.skipUnless(nccl_shares(), "needs NCCL 2.30 or newer in PyTorch, and NCCL_MULTI_RANK_GPU_ENABLE=1")
+    def test_nccl_shared(self):
+        self.on((2, 4), of_gpus, "nccl")
 
     def test_group_again(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -211,11 +211,15 @@ def context(name: str, device: torch.device) -> Context:
 
 
 def _connect(group: Any, device: torch.device) -> World:
-    """Makes a world of a process group, by its own all-gather and barrier. Collective."""
+    """Makes a world of a process group, by its own all-gather. Collective."""
     if device.type not in ("cpu", "cuda"):
         raise Unsupported(f"a tensor is on {device}, expected cpu or cuda")
     # NCCL without another backend gathers only memory of GPUs.
-    place = torch.device("cpu") if torch.device("cpu") in group._device_types else device
+    kinds = sorted(kind.type for kind in group._device_types)
+    place = torch.device("cpu") if "cpu" in kinds else device
+    if place.type not in kinds:
+        raise InvalidArgument(f"a tensor is on {device}, but group '{group.group_name}' is of {' and '.join(kinds)}: expected "
+                              f"a tensor there, or a group of both, as init_process_group('cpu:gloo,cuda:nccl') makes one")
 
     def allgather(mine: bytes) -> bytes:
         sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(place)
@@ -223,13 +227,16 @@ def _connect(group: Any, device: torch.device) -> World:
         dist.all_gather(received, sent, group=group)
         return b"".join(bytes(part.tolist()) for part in received)
 
+    def barrier() -> None:
+        allgather(b".")  # dist.barrier() over NCCL guesses the GPU of this rank
+
     threads = torch.get_num_threads() if device.type == "cpu" else 0
     # The world takes the GPU of the tensors, unless the environment names one.
     given = os.environ.get("LAP_GPU")
     if device.type == "cuda" and not given:
         os.environ["LAP_GPU"] = str(device.index)
     try:
-        world = World.connect(group.rank(), group.size(), allgather, lambda: dist.barrier(group=group),
+        world = World.connect(group.rank(), group.size(), allgather, barrier,
                               device=device.type, cpu_threads=threads)
         if device.type == "cuda" and world.gpu() != device.index:
             gpu = world.gpu()

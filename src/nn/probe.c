@@ -133,6 +133,10 @@ lap_status_t lap_probe_work(lap_probe_t *probe, lap_probe_issue_t issue, const v
         status = run_repeats(probe, &repeats);
     LAP_TRY(lap_probe_time(probe, run_repeats, &repeats, status, &one));
     repeats.count = (int)fmax(1, fmin(REPEATS_MOST, ROUND_S / fmax(one, 1e-9)));
+    if (repeats.count == 1 && !ops->facts.graphs) { /* it would be measured the same way again */
+        *seconds_p = one;
+        return LAP_OK;
+    }
     if (ops->facts.graphs)
         status = capture(probe, &repeats);
     status = lap_probe_time(probe, run_repeats, &repeats, status, seconds_p);

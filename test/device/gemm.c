@@ -4,6 +4,9 @@
  * where they are not, and with blocks that wait for signals and raise them, in order and in the order
  * of arrival. Layouts of operands are in gemm_layouts.c.
  */
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -515,6 +518,43 @@ static void test_too_large(void)
                 "2147483647", NULL);
 }
 
+/* XINUSE of the processor: bit 2 are the upper halves of vector registers. ~0: it cannot say. */
+static uint32_t registers_in_use(void)
+{
+    uint32_t low = UINT32_MAX;
+#ifdef __x86_64__
+    uint32_t state = 0, b, c, d;
+    if (!__get_cpuid_count(0xd, 1, &state, &b, &c, &d) || !(state & 1u << 2))
+        return low;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(d) : "c"(1));
+#endif
+    return low;
+}
+
+static lap_status_t take_registers(void *arg)
+{
+    **(uint32_t **)arg = registers_in_use();
+    return LAP_OK;
+}
+
+/* Code that has no AVX is slow where they are in use. */
+static void test_registers(void)
+{
+    uint32_t before = 0, after = 0, *now = &before;
+    product_t p = new_product(5, 64, 384, 128, true);
+    tap_success(ops->stream_call(stream, take_registers, &now, sizeof(now)), "a look");
+    tap_success(multiply(&p), "a product");
+    now = &after;
+    tap_success(ops->stream_call(stream, take_registers, &now, sizeof(now)), "another look");
+    tap_success(ops->stream_synchronize(stream), "and the end");
+    if (before & 1u << 2)
+        tap_skip("%s: the processor does not say which registers are in use", ops->name);
+    else
+        tap_ok(!(after & 1u << 2), "%s: a GEMM leaves no upper halves of registers in use",
+               ops->name);
+    free_product(&p);
+}
+
 static void test_type(void)
 {
     tap_note("%s, %s", ops->name, lap_dtype_name(dtype));
@@ -530,8 +570,10 @@ static void test_type(void)
     test_same_word();
     test_failed_wait(false);
     test_failed_wait(true);
-    if (dtype == LAP_FLOAT32)
+    if (dtype == LAP_FLOAT32) {
         test_too_large();
+        test_registers();
+    }
 }
 
 static void test_device(void)

@@ -243,19 +243,28 @@ void lap_train_saver_clear(lap_train_saver_t *saver)
     saver->lock = 0;
 }
 
-/* All but the newest of --keep; one that cannot be removed stays. */
+/*
+ * All but the newest of --keep; one that cannot be removed stays. One that is damaged, or was not finished, is none that
+ * training can go on from: it does not count, and goes with those that are older.
+ */
 static void remove_old(const lap_train_saver_t *saver)
 {
     lap_ckpt_name_t *names = NULL;
+    lap_ckpt_manifest_t unused;
     size_t count = 0;
     char path[PATH_MAX];
     int newer = 0;
     if (lap_ckpt_folder_list(saver->train->save, &names, &count) != LAP_OK)
         return;
-    for (size_t i = 0; i < count; i++) /* the newest first */
-        if (names[i].step <= (uint64_t)saver->saved && newer++ >= saver->train->keep &&
-            snprintf(path, sizeof(path), "%s/%s", saver->train->save, names[i].name) < PATH_MAX)
+    for (size_t i = 0; i < count; i++) { /* the newest first */
+        if (names[i].step > (uint64_t)saver->saved ||
+            snprintf(path, sizeof(path), "%s/%s", saver->train->save, names[i].name) >= PATH_MAX)
+            continue;
+        if (newer >= saver->train->keep)
             lap_ckpt_folder_remove(path);
+        else if (lap_ckpt_manifest_read(path, &unused) == LAP_OK)
+            newer++;
+    }
     lap_free(names);
 }
 

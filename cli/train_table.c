@@ -220,8 +220,8 @@ const lap_option_t lap_train_options[NOPTIONS] = {
     [SAVE] = {0, "save", "DIR",
               "write a checkpoint at the end, into a folder of DIR named for its step", NULL},
     [SAVE_EVERY] = {0, "save-every", "COUNT", "also after every COUNT iterations", NULL},
-    [KEEP] = {0, "keep", "COUNT", "remove older checkpoints of --save than the COUNT newest ones",
-              NULL},
+    [KEEP] = {0, "keep", "COUNT",
+              "remove older checkpoints of --save than the COUNT newest whole ones", NULL},
     [LOAD] =
         {0, "load", "DIR",
          "go on from the newest whole checkpoint in DIR, until --iters in all; or from one "

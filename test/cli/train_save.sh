@@ -43,6 +43,14 @@ lap train "${small[@]}" --tp 2 --iters 7 --save few --save-every 2 --keep 2
 is 'only the newest checkpoints stay' "$status $(ls few | tr '\n' ' ')" '0 step-00000006 step-00000007 '
 lap train "${small[@]}" --tp 2 --iters 8 --load few --save few --keep 1
 is '... and then one' "$status $(ls few)" '0 step-00000008'
+lap train "${small[@]}" --tp 2 --iters 10 --load few --save few --save-every 1 --keep 3
+echo '{' >few/step-00000010/manifest.json
+rm few/step-00000009/manifest.json
+lap train "${small[@]}" --tp 2 --iters 11 --load few --save few --keep 2 --quiet
+is '... of which damaged ones, and those that were not finished, are none' "$status $(ls few | tr '\n' ' ')" \
+    '0 step-00000008 step-00000009 step-00000010 step-00000011 '
+lap train "${small[@]}" --tp 2 --iters 12 --load few --save few --keep 2 --quiet
+is '... and go with those that are older' "$status $(ls few | tr '\n' ' ')" '0 step-00000011 step-00000012 '
 
 ok 'the files are safetensors of global tensors' python3 - <<'PY'
 import json, struct

@@ -30,7 +30,7 @@ enum { OUTPUT, ROUNDS, CLEAR, NOPTIONS };
 
 static const lap_option_t own[NOPTIONS] = {
     [OUTPUT] = {'o', "output", "FILE.yaml", "the file to write, which must be given", NULL},
-    [ROUNDS] = {0, "rounds", "COUNT", "timed rounds of each comparison", "9"},
+    [ROUNDS] = {0, "rounds", "COUNT", "timed rounds of each comparison, 3 to 1000", "9"},
     [CLEAR] = {0, "clear-cache", NULL, "remove all results from the cache, and do nothing else",
                NULL},
 };

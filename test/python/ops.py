@@ -383,7 +383,7 @@ def of_gpus(rank, ranks, backend):
         scatter(rank, ranks, torch.float32, 0, True, "sum", {"group": group})
         A, B = small(2, 3), small(3, 4)
         same("sum", lap.matmul_all_reduce(A, B, "sum", group), (A @ B) * ranks)
-        layer = lap.Linear(4, 6 * ranks, tp_group=group, sequence_parallel=True, parallel_mode="column")
+        layer = lap.Linear(4, 6 * ranks, tp_group=group, sequence_parallel=True, parallel_mode="column", device=DEVICE)
         layer(small(2, 2, 4)).sum().backward()
         lap.reduce_sequence_parallel_gradients(layer)
         lap.synchronize(group)

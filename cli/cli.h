@@ -264,6 +264,9 @@ void lap_kind_complete(lap_op_desc_t *desc);
 bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *text,
                    lap_dtype_t *dtype_p);
 
+/* What --tied says; it may have no value, which is yes. No text: *tied_p stays as it is. */
+bool lap_arg_tied(const lap_command_t *command, const char *text, int *tied_p);
+
 /* A target of --target, by its name. */
 struct lap_target;
 bool lap_arg_target(const lap_command_t *command, const char *text,

@@ -2,7 +2,8 @@
 /*
  * Settings of NeMo and Megatron: each key that concerns us is a row (config_rows.h), which says which option it is and
  * what its value may be (config_values.c). Here is what keys mean: which row each is, references to others, contradictions,
- * and what follows from two of them. What options mean together they say themselves.
+ * and what follows from two of them. What options mean together they say themselves. Rows name options of `lap train`; the words
+ * of another command say what it has in their place.
  */
 #include "config.h"
 
@@ -17,14 +18,17 @@
 #include "core/status.h"
 #include "core/yaml.h"
 #include "nn/nn_fields.h"
+#include "util/alloc.h"
 
 enum { ASSUMED = 160 };
 
 typedef struct config {
+    const lap_command_t *command;   /* that reads it */
+    const lap_config_word_t *words; /* of the command; NULL: it has the options of lap train */
     lap_config_given_t given;
     size_t lines[ROWS]; /* 0: not there */
     char values[ROWS][LAP_YAML_VALUE];
-    const row_t *from[LAP_CONFIG_ARGUMENTS]; /* which of the rows each comes from */
+    const row_t *from[LAP_CONFIG_ARGUMENTS]; /* the row of each; NULL: it is not given on */
     const char
         *model;  /* a file with a vocabulary, or embeddings, is of one: which it is made from */
     bool serial; /* nothing is overlapped: switches of overlap say nothing */
@@ -159,6 +163,105 @@ static lap_status_t check_others(const config_t *config, const lap_yaml_entry_t 
     return LAP_OK;
 }
 
+/* ---- other commands ---- */
+
+static bool has_option(const lap_command_t *command, const char *name, size_t length)
+{
+    for (size_t o = 0; o < command->noptions; o++)
+        if (strncmp(command->options[o].name, name, length) == 0 &&
+            command->options[o].name[length] == '\0')
+            return true;
+    return false;
+}
+
+static bool has_option_of(const lap_command_t *command, const char *argument)
+{
+    return has_option(command, argument + strlen("--"), strcspn(argument, "=") - strlen("--"));
+}
+
+/* Whether an argument is the option of a word; *value_p is then its value, or NULL. */
+static bool is_word(const lap_config_word_t *word, const char *argument, const char **value_p)
+{
+    const size_t length = strlen(word->option);
+    const char *rest = argument + strlen("--");
+    if (strncmp(rest, word->option, length) != 0)
+        return false;
+    rest += length;
+    *value_p = *rest == '=' ? rest + 1 : NULL;
+    return *rest == '=' || *rest == '\0';
+}
+
+/* Whether the command makes nothing of an argument, and somebody might think that it does. */
+static bool is_lost(const config_t *config, const char *argument)
+{
+    const char *value;
+    for (const lap_config_word_t *word = config->words; word->option; word++)
+        if (is_word(word, argument, &value))
+            return false;
+    return !has_option_of(config->command, argument);
+}
+
+/* A key is without effect where one of its arguments, from `first` on, is. */
+static void tell_lost(config_t *config, const lap_yaml_entry_t *entry, size_t first)
+{
+    for (size_t i = first; i < config->given.count && config->words; i++)
+        if (is_lost(config, config->given.arguments[i])) {
+            add_unused(config, entry->path);
+            return;
+        }
+}
+
+/*
+ * Replicas of `lap train` share the optimizer where they are told to, those of a plan unless they are told not to: by a switch that is
+ * off, or by a name of NeMo for an optimizer that is not shared.
+ */
+static void give_whole_optimizer(config_t *config, const lap_yaml_entry_t *entry, const row_t *row,
+                                 size_t first)
+{
+    static const char whole[] = "no-distributed-optimizer";
+    const bool off = row->option && strcmp(row->option, "distributed-optimizer") == 0 &&
+                     config->given.count == first;
+    const bool named = strcmp(row->key, "optim.name") == 0 && config->given.count == first + 1;
+    if ((off || named) && entry->kind == LAP_YAML_SCALAR && config->words &&
+        has_option(config->command, whole, strlen(whole)))
+        lap_config_give(&config->given, whole, NULL);
+}
+
+/* Whether no later argument is the same option, which would count more. */
+static bool is_last(const config_t *config, size_t which, size_t count)
+{
+    const char *argument = config->given.arguments[which];
+    const size_t length = strcspn(argument, "=");
+    for (size_t i = which + 1; i < count; i++)
+        if (strncmp(config->given.arguments[i], argument, length) == 0 &&
+            strchr("=", config->given.arguments[i][length]))
+            return false;
+    return true;
+}
+
+/* Puts options of the command in place of those of `lap train`. They come in the order of its words, of which later ones count more. */
+static void translate(config_t *config)
+{
+    lap_config_given_t *given = &config->given;
+    const size_t count = given->count;
+    const char *value;
+    for (const lap_config_word_t *word = config->words; word && word->option; word++)
+        for (size_t i = 0; i < count; i++) {
+            if (!config->from[i] || !is_word(word, given->arguments[i], &value))
+                continue;
+            if (word->own && is_last(config, i, count)) {
+                config->from[given->count] = config->from[i];
+                lap_config_give(given, word->own, strchr(word->own, '=') ? NULL : value);
+            }
+            config->from[i] = NULL;
+        }
+    for (size_t i = 0; i < given->count && config->words; i++)
+        if (config->from[i] && !has_option_of(config->command, given->arguments[i]))
+            config->from[i] = NULL;
+}
+
+/* ---- keys ---- */
+
 static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
 {
     config_t *config = context;
@@ -188,6 +291,7 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
     const size_t before = config->given.count;
     if (!follow(config, entry, row))
         LAP_TRY(lap_config_take(&config->given, entry, row));
+    give_whole_optimizer(config, entry, row, before);
     for (size_t i = before; i < config->given.count; i++)
         config->from[i] = row;
     LAP_TRY(check_others(config, entry, row, before));
@@ -199,6 +303,7 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
         config->given.count = before;
         return LAP_OK;
     }
+    tell_lost(config, entry, before);
     *line = entry->line;
     snprintf(config->values[row - rows], LAP_YAML_VALUE, "%s", entry->value);
     if (config->given.count > before &&
@@ -248,8 +353,8 @@ static void settle(config_t *config)
         give_later(config, "max_position_embeddings", seq);
     if (!config->model && find_given(config, "max-positions"))
         config->model = "gpt"; /* NeMo's positions are learned unless a file says otherwise */
-    if (config->given.constant_steps == 0)
-        return;
+    if (config->given.constant_steps == 0 || config->words)
+        return; /* other commands than lap train have no rates */
     if (!iters || !style || strcmp(style, "cosine") != 0) {
         add_unused(config, "sched.constant_steps");
         return;
@@ -303,19 +408,23 @@ static bool is_idle(const config_t *config, const char *argument)
     return config->serial && strstr(argument, "tp-comm-") != NULL;
 }
 
-int lap_config_read(const lap_command_t *command, const char *path, int argc, char **argv,
-                    int *argc_p, char ***argv_p, const char **unused_p)
+/* Makes options of a file: *argv_p is `argv` with these in front of its arguments, *argc_p their number. */
+static int read_file(const lap_command_t *command, const char *path, const lap_config_word_t *words,
+                     int *argc_p, char ***argv_p)
 {
     static char *all[LAP_CONFIG_ARGUMENTS + 513];
     static char model[32];
+    const int argc = *argc_p;
+    char **argv = *argv_p;
     int count = 1;
-    config_read = (config_t){.given = {.path = path}};
+    config_read = (config_t){.command = command, .words = words, .given = {.path = path}};
     config_t *config = &config_read;
     const lap_status_t status = lap_yaml_read(path, take_entry, config);
     if (status != LAP_OK)
         return lap_args_refused(command, status, "--config");
     settle(config);
     tell_assumed(config, argc, argv);
+    translate(config);
     if (argc > 512)
         return lap_args_fail(command, "there are %d arguments; expected at most 512 with --config",
                              argc);
@@ -325,29 +434,82 @@ int lap_config_read(const lap_command_t *command, const char *path, int argc, ch
         all[count++] = model;
     }
     for (size_t i = 0; i < config->given.count; i++)
-        if (!is_idle(config, config->given.arguments[i]))
+        if (config->from[i] && !is_idle(config, config->given.arguments[i]))
             all[count++] = config->given.arguments[i];
     for (int i = 1; i < argc; i++)
         all[count++] = argv[i];
     all[count] = NULL;
     *argc_p = count;
     *argv_p = all;
-    *unused_p = config->unused;
     return LAP_CLI_GO;
 }
 
-const char *lap_config_key(const char *option, size_t *line_p)
+/* The key of the file that an option was made of, and its line; or NULL. */
+static const char *find_key(const char *option, size_t *line_p)
 {
     const size_t length = strlen(option);
     for (size_t i = config_read.given.count; i-- > 0;) {
         const char *argument = config_read.given.arguments[i] + strlen("--");
         const row_t *row = config_read.from[i];
-        if (strncmp(argument, option, length) != 0 || !strchr("=", argument[length]))
+        if (!row || strncmp(argument, option, length) != 0 || !strchr("=", argument[length]))
             continue;
         *line_p = config_read.lines[row - rows];
         return row->kind == ON_FALSE ? NULL : row->key;
     }
     return NULL;
+}
+
+/* Of two options for the same, that of the command line counts more than that of a file. */
+static void prefer_line(const lap_config_use_t *use, lap_args_t *args, const bool *given)
+{
+    for (size_t i = 0; i < use->npairs; i++)
+        for (int k = 0; k < 2; k++) {
+            const size_t mine = use->pairs[i][k], other = use->pairs[i][1 - k];
+            if (given[mine] && !given[other]) {
+                args->given[other] = false;
+                args->values[other] = NULL;
+            }
+        }
+}
+
+/* What the file has is spelled as there, unless the command line has it, too. */
+static void spell(const char *path, const lap_args_t *args, const bool *given)
+{
+    const lap_command_t *command = args->command;
+    for (size_t o = 0; o < command->noptions; o++) {
+        size_t line = 0;
+        const char *key =
+            args->given[o] && !given[o] ? find_key(command->options[o].name, &line) : NULL;
+        if (key)
+            lap_spelling_file(o, key, path, line);
+    }
+}
+
+int lap_config_parse(const lap_command_t *command, const lap_config_use_t *use, int argc,
+                     char **argv, lap_args_t *args_p, bool given[LAP_OPTIONS_MAX],
+                     const char **unused_p)
+{
+    lap_args_t args = {.positionals = NULL};
+    char **copy = lap_alloc((size_t)argc + 1, sizeof(*copy)); /* parsing re-orders them */
+    if (!copy)
+        return lap_args_refused(
+            command, lap_error(LAP_ERR_NO_MEMORY, "no memory for %d arguments", argc), "");
+    memcpy(copy, argv, (size_t)argc * sizeof(*copy));
+    int status = lap_args_parse(command, argc, copy, &args);
+    lap_free(copy);
+    const char *path = args.values[use->option];
+    memcpy(given, args.given, sizeof(args.given));
+    config_read = (config_t){.command = command};
+    if (status == LAP_CLI_GO && path)
+        status = read_file(command, path, use->words, &argc, &argv);
+    if (status == LAP_CLI_GO)
+        status = lap_args_parse(command, argc, argv, args_p);
+    if (status != LAP_CLI_GO)
+        return status;
+    prefer_line(use, args_p, given);
+    spell(path, args_p, given);
+    *unused_p = config_read.unused;
+    return LAP_CLI_GO;
 }
 
 bool lap_config_fits(const lap_command_t *command, const lap_nn_desc_t *desc)

@@ -12,6 +12,7 @@
 #include <lap/model.h>
 
 #include "cli.h"
+#include "config.h"
 #include "core/status.h"
 #include "heads.h"
 #include "nn/nn_fields.h"
@@ -28,8 +29,14 @@ enum {
     FFN,
     HEADS,
     KV_HEADS,
+    HEAD_DIM,
+    EXPANSION,
     VOCAB,
+    NORM,
     ACTIVATION,
+    POSITIONS,
+    TIED,
+    CONFIG,
     GPU,
     GPUS,
     SEQ,
@@ -43,8 +50,13 @@ enum {
     VIRTUAL_PP,
     SCHEDULE,
     RECOMPUTE,
+    NO_SEQUENCE_PARALLEL,
+    WHOLE_OPTIMIZER,
     FSDP,
     NO_OVERLAP,
+    NO_OVERLAP_TP,
+    NO_OVERLAP_PP,
+    NO_OVERLAP_DP,
     EXPLAIN,
     TRACE,
     TOP,
@@ -63,9 +75,17 @@ static const lap_option_t options[NOPTIONS] = {
     [FFN] = {0, "ffn", "SIZE", "features inside an MLP (default: the model's own)", NULL},
     [HEADS] = {0, "heads", "COUNT", "heads of attention (default: the model's own)", NULL},
     [KV_HEADS] = {0, "kv-heads", "COUNT", "heads of keys and values (default: the model's own)", NULL},
+    [HEAD_DIM] = {0, "head-dim", "COUNT", "features of a head (default: --hidden divided by --heads)", NULL},
+    [EXPANSION] = {0, "mlp-expansion-factor", "N", "--ffn as a multiple of --hidden", NULL},
     [VOCAB] = {0, "vocab", "COUNT", "tokens that the model knows (default: the model's own)", NULL},
+    [NORM] = {0, "norm", "KIND", "layernorm or rmsnorm (default: the model's own)", NULL},
     [ACTIVATION] = {0, "activation", "NAME",
                     "gelu, also for others that have two matrices, or swiglu (default: the model's own)", NULL},
+    [POSITIONS] = {0, "positions", "KIND", "how it knows where tokens are: learned, rope or none (default: the model's own)", NULL},
+    [TIED] = {0, "tied", "[=YES]", "embeddings are the weights of its logits, too: yes or no (default: the model's own)", NULL},
+    [CONFIG] = {0, "config", "FILE.yaml",
+                "the model, its grid and its batch by the names of NeMo and Megatron, as lap train reads them; options count more, "
+                "and any (--tp any) has a size of the file searched for", NULL},
     [GPU] = {0, "gpu", "NAME", "a machine: a100-sxm, h100-sxm, h200-sxm, b200, gb200, gb300, or FILE.yaml", "h100-sxm"},
     [GPUS] = {0, "gpus", "COUNT", "GPUs of the cluster", "8"},
     [SEQ] = {0, "seq", "TOKENS", "tokens of a sequence (default: the model's own)", NULL},
@@ -82,8 +102,13 @@ static const lap_option_t options[NOPTIONS] = {
     [RECOMPUTE] = {0, "recompute", "WHAT",
                    "what backward recomputes: none, selective or full as in lap train, layer: all of a layer's "
                    "forward (default: searched for)", NULL},
+    [NO_SEQUENCE_PARALLEL] = {0, "no-sequence-parallel", NULL, "every rank has all rows, and sums are all-reduced", NULL},
+    [WHOLE_OPTIMIZER] = {0, "no-distributed-optimizer", NULL, "each replica has the whole state of the optimizer, in place of a part of it", NULL},
     [FSDP] = {0, "fsdp", NULL, "weights are sharded over replicas, too, and gathered layer by layer", NULL},
     [NO_OVERLAP] = {0, "no-overlap", NULL, "communication of all kinds is not overlapped", NULL},
+    [NO_OVERLAP_TP] = {0, "no-overlap-tp", NULL, "... that of tensor-parallel ranks", NULL},
+    [NO_OVERLAP_PP] = {0, "no-overlap-pp", NULL, "... that of stages of a pipeline", NULL},
+    [NO_OVERLAP_DP] = {0, "no-overlap-dp", NULL, "... that of replicas", NULL},
     [EXPLAIN] = {0, "explain", NULL, "where the time and the memory of the best grid, or of the one given, go", NULL},
     [TRACE] = LAP_OPTION_TRACE("that step, a rank for each of the pipeline"),
     [TOP] = {0, "top", "COUNT", "grids to show", "10"},
@@ -96,14 +121,18 @@ static const lap_option_t options[NOPTIONS] = {
 
 static const lap_command_t command = {
     .name = "lap plan",
-    .usage = "--model NAME [OPTIONS]",
+    .usage = "--model NAME|--config FILE.yaml [OPTIONS]",
     .summary = "Says how to run a model on a cluster, how long a step takes and whether it fits.",
     .details =
         "Sizes of the grid that are not given are searched for. A layer is linked and simulated\n"
         "with the rates of the machine, the pipeline by its table; nothing is run. MFU counts the\n"
         "FLOPs of matrices, three times forward, attention as half of its scores, and no\n"
         "recomputation. docs/plan.md has the errors against published steps, and the format of\n"
-        "machine descriptions.",
+        "machine descriptions.\n"
+        "\n"
+        "The sizes of a grid that a file of --config has are fixed; `--tp any --pp any` has them\n"
+        "searched for. Settings of training, such as rates and seeds, are passed over. Other keys\n"
+        "without effect on a plan are listed on standard error.",
     .exit_status = "  0  there is a plan\n"
                    "  1  nothing fits, or a file could not be read\n"
                    "  2  the command line is wrong",
@@ -111,41 +140,156 @@ static const lap_command_t command = {
     .noptions = NOPTIONS,
 };
 
+/* ---- a file of NeMo or Megatron ---- */
+
+/*
+ * What a plan has for options of `lap train` that it has not by their names; NULL: nothing, without a word. Much of a file is
+ * about how a model learns, on which neither the time nor the memory of a step depends: a list of all that would hide the keys
+ * on which they do, and which are not planned.
+ */
+static const lap_config_word_t words[] = {
+    {"batch", "global-batch"},
+    {"dtype=float32", "precision=fp32"},
+    {"dtype=float16", "precision=fp16"},
+    {"dtype=bfloat16", "precision=bf16"},
+    {"fp8=none", NULL},
+    {"fp8", "precision=fp8"}, /* behind the types of weights and activations: GEMMs are in FP8 */
+    {"recompute=full", "recompute=layer"}, /* Megatron keeps the input of a layer, no more */
+    {"no-comm-overlap", "no-overlap-tp"},
+    {"no-overlap-p2p", "no-overlap-pp"},
+    {"no-overlap-grad-sync", "no-overlap-dp"}, /* without it weights are not overlapped either */
+    /* Every plan is so. */
+    {"distributed-optimizer", NULL},
+    {"optimizer=adamw", NULL},
+    {"cp-comm-type=p2p", NULL},
+    {"grad-sync-dtype=fp32", NULL},
+    {"attention-dropout=0", NULL},
+    {"attention-dropout=0.0", NULL},
+    {"hidden-dropout=0", NULL},
+    {"hidden-dropout=0.0", NULL},
+    /* Other numbers of the same kernels. */
+    {"norm-epsilon", NULL},
+    {"rope-theta", NULL},
+    {"rope-factor", NULL},
+    {"rope-low-freq", NULL},
+    {"rope-high-freq", NULL},
+    {"rope-original", NULL},
+    /* How a model learns. */
+    {"seed", NULL},
+    {"lr", NULL},
+    {"min-lr", NULL},
+    {"lr-decay-style", NULL},
+    {"lr-decay-iters", NULL},
+    {"lr-warmup-iters", NULL},
+    {"weight-decay", NULL},
+    {"adam-beta1", NULL},
+    {"adam-beta2", NULL},
+    {"adam-eps", NULL},
+    {"clip-grad", NULL},
+    {"loss-scale", NULL},
+    {"initial-loss-scale", NULL},
+    {"min-loss-scale", NULL},
+    {"loss-scale-window", NULL},
+    {"hysteresis", NULL},
+    {"iters", NULL},
+    {NULL, NULL},
+};
+
+static const size_t pairs[][2] = {{FFN, EXPANSION}};
+static const lap_config_use_t use = {
+    .option = CONFIG, .pairs = pairs, .npairs = sizeof(pairs) / sizeof(pairs[0]), .words = words};
+
+/* A size of the file that the command line takes back: as if nobody had given it. */
+static void free_any(lap_args_t *args)
+{
+    static const int searched[] = {TP, PP, CP, VIRTUAL_PP, SCHEDULE, MICRO_BATCH, RECOMPUTE};
+    for (size_t i = 0; i < sizeof(searched) / sizeof(searched[0]); i++)
+        if (args->values[searched[i]] && strcmp(args->values[searched[i]], "any") == 0)
+            args->values[searched[i]] = NULL;
+}
+
+/* A model that only a file describes has no other sizes: those of the presets that it begins with are of toys. */
+static bool check_described(const lap_args_t *args, const bool *line)
+{
+    static const int sizes[] = {LAYERS, HIDDEN, HEADS, VOCAB, SEQ};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && !line[MODEL]; i++)
+        if (!args->given[sizes[i]])
+            return lap_args_wrong(&command,
+                                  "--%s is not given and %s has no key for it, expected one of "
+                                  "them, or --model NAME, of which sizes are the model's own",
+                                  options[sizes[i]].name, args->values[CONFIG]);
+    return true;
+}
+
 /* ---- reading ---- */
 
-static bool parse_model(const lap_args_t *args, lap_plan_request_t *request)
+/* `line`: the options of the command line itself. */
+static bool parse_name(const lap_args_t *args, const bool *line, lap_plan_request_t *request,
+                       lap_nn_desc_t *desc)
 {
-    static const int sizes[] = {LAYERS, HIDDEN, FFN, HEADS, KV_HEADS, VOCAB, ACTIVATION, SEQ};
-    lap_nn_desc_t desc = LAP_NN_DESC_INIT;
-    request->model = args->values[MODEL];
-    if (!request->model)
-        return lap_args_wrong(&command, "--model is not given, expected one, or --validate");
-    if (lap_model_preset(request->model, &desc) != LAP_OK)
+    const char *name = args->values[MODEL], *path = args->values[CONFIG];
+    if (!name && path)
+        return lap_args_wrong(&command,
+                              "--model is not given and %s has neither a vocabulary nor "
+                              "positions, expected one of them",
+                              path);
+    if (!name)
+        return lap_args_wrong(&command,
+                              "--model is not given, expected one, or --config or --validate");
+    if (lap_model_preset(name, desc) != LAP_OK)
         return lap_args_wrong(&command, "--model: %s", lap_last_error());
+    request->model = line[MODEL] ? name : path;
+    return check_described(args, line);
+}
+
+/* What is given of a model, by the names of its fields. */
+static bool parse_fields(const lap_args_t *args, lap_nn_desc_t *desc)
+{
+    static const int fields[] = {LAYERS, HIDDEN, FFN,        HEADS,     KV_HEADS, HEAD_DIM,
+                                 VOCAB,  NORM,   ACTIVATION, POSITIONS, SEQ};
+    size_t factor = 4;
     if (args->given[HEADS] && !args->given[KV_HEADS])
-        desc.kv_heads = 0;
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
-        if (!lap_arg_option(&command, sizes[i], args->values[sizes[i]], lap_nn_fields,
-                            sizeof(lap_field_t), &desc))
+        desc->kv_heads = 0;
+    desc->head_dim = 0;
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+        if (!lap_arg_option(&command, fields[i], args->values[fields[i]], lap_nn_fields,
+                            sizeof(lap_field_t), desc))
             return false;
-    if (args->given[HIDDEN] && !args->given[FFN])
-        desc.ffn = 4 * desc.hidden;
+    if (args->given[FFN] && args->given[EXPANSION])
+        return lap_args_wrong(
+            &command, "--ffn and --mlp-expansion-factor are both given; expected one of them");
+    if (args->values[EXPANSION] &&
+        !lap_arg_size(&command, "--mlp-expansion-factor", args->values[EXPANSION], 1,
+                      INT32_MAX / desc->hidden, &factor))
+        return false;
+    if (args->given[EXPANSION] || (args->given[HIDDEN] && !args->given[FFN]))
+        desc->ffn = factor * desc->hidden;
+    return lap_arg_tied(&command, args->values[TIED], &desc->tied);
+}
+
+static bool parse_model(const lap_args_t *args, const bool *line, lap_plan_request_t *request)
+{
+    lap_nn_desc_t desc = LAP_NN_DESC_INIT;
+    if (!parse_name(args, line, request, &desc) || !parse_fields(args, &desc))
+        return false;
     if (desc.heads == 0)
         return lap_args_wrong(&command, "--heads is 0, expected at least 1");
     if (desc.vocab > INT32_MAX)
         return lap_args_wrong(&command, "--vocab is %zu, expected at most %d", desc.vocab,
                               INT32_MAX);
-    if (desc.hidden % desc.heads != 0)
-        return lap_args_wrong(&command, "--hidden is %zu, expected a multiple of the %zu heads",
+    if (desc.head_dim == 0 && desc.hidden % desc.heads != 0)
+        return lap_args_wrong(&command,
+                              "--hidden is %zu, expected a multiple of the %zu heads, "
+                              "or --head-dim as well",
                               desc.hidden, desc.heads);
     desc.kv_heads = lap_nn_kv_heads(&desc);
     if (desc.heads % desc.kv_heads != 0)
         return lap_args_wrong(&command, "--kv-heads is %zu, expected a divisor of the %zu heads",
                               desc.kv_heads, desc.heads);
-    desc.head_dim = desc.hidden / desc.heads;
+    desc.head_dim = desc.head_dim ? desc.head_dim : desc.hidden / desc.heads;
     desc.max_positions = desc.positions == LAP_POSITIONS_LEARNED ? desc.seq : 0;
     request->config = lap_plan_config(&desc);
-    return true;
+    return lap_config_fits(&command, &desc);
 }
 
 /* A size of the grid; one that is not given is free. */
@@ -218,9 +362,13 @@ static bool parse_ways(const lap_args_t *args, lap_plan_config_t *config)
     if (config->virtual_pp == 1 && config->schedule && strcmp(config->schedule, "interleaved") == 0)
         return lap_args_wrong(&command,
                               "--virtual-pp is 1 with --schedule interleaved, expected 2 or more");
+    config->sequence_parallel = !args->given[NO_SEQUENCE_PARALLEL];
+    config->sharded_optimizer = !args->given[WHOLE_OPTIMIZER];
     config->fsdp = args->given[FSDP];
-    if (args->given[NO_OVERLAP])
-        config->tp_overlap = config->cp_overlap = config->dp_overlap = config->pp_overlap = false;
+    config->cp_overlap = !args->given[NO_OVERLAP];
+    config->tp_overlap = config->cp_overlap && !args->given[NO_OVERLAP_TP];
+    config->pp_overlap = config->cp_overlap && !args->given[NO_OVERLAP_PP];
+    config->dp_overlap = config->cp_overlap && !args->given[NO_OVERLAP_DP];
     return true;
 }
 
@@ -236,7 +384,7 @@ static bool parse_rate(const char *what, const char *text, double *value_p)
     return true;
 }
 
-static bool parse(const lap_args_t *args, lap_plan_request_t *request)
+static bool parse(const lap_args_t *args, const bool *line, lap_plan_request_t *request)
 {
     request->gpu = args->values[GPU];
     request->validate = args->values[VALIDATE];
@@ -244,14 +392,14 @@ static bool parse(const lap_args_t *args, lap_plan_request_t *request)
     request->explain = args->given[EXPLAIN] || request->trace;
     request->json = args->given[JSON];
     for (int i = 0; request->validate && i < NOPTIONS; i++)
-        if (args->given[i] && i != VALIDATE && i != GPU && i != JSON)
+        if (line[i] && i != VALIDATE && i != GPU && i != JSON)
             return lap_args_wrong(&command,
                                   "--%s is given with --validate, expected one of them: the rows "
                                   "of the file say what is planned",
                                   options[i].name);
     if (request->validate)
         return true;
-    return parse_model(args, request) && parse_grid(args, &request->config) &&
+    return parse_model(args, line, request) && parse_grid(args, &request->config) &&
            parse_ways(args, &request->config) &&
            lap_arg_int(&command, "--top", args->values[TOP], 1, LAP_PLAN_BEST_MOST,
                        &request->top) &&
@@ -386,11 +534,16 @@ int lap_cli_plan(int argc, char **argv)
 {
     lap_args_t args;
     lap_plan_request_t request = {.json = false};
-    const int parsed = lap_args_parse(&command, argc, argv, &args);
+    const char *unused;
+    bool line[LAP_OPTIONS_MAX];
+    const int parsed = lap_config_parse(&command, &use, argc, argv, &args, line, &unused);
     if (parsed != LAP_CLI_GO)
         return parsed;
-    if (!parse(&args, &request))
+    free_any(&args);
+    if (!parse(&args, line, &request))
         return LAP_CLI_USAGE;
+    if (*unused)
+        lap_tell(command.name, "%s: without effect: %s", args.values[CONFIG], unused);
     return request.validate ? validate(&request, args.given[GPU] ? request.gpu : NULL)
                             : answer(&request);
 }

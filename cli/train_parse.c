@@ -426,64 +426,18 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     lap_arg_settle(args, REPORT, "%s", train->report ? "given" : "not given");
 }
 
-/* Puts what the file of --config says in front of the arguments. */
-static int read_config(const lap_command_t *command, int *argc_p, char ***argv_p,
-                       const char **unused_p, bool *line)
-{
-    lap_args_t args = {.positionals = NULL};
-    char **copy = lap_alloc((size_t)*argc_p + 1, sizeof(*copy)); /* parsing re-orders them */
-    if (!copy)
-        return lap_args_refused(
-            command, lap_error(LAP_ERR_NO_MEMORY, "no memory for %d arguments", *argc_p), "");
-    memcpy(copy, *argv_p, (size_t)*argc_p * sizeof(*copy));
-    int status = lap_args_parse(command, *argc_p, copy, &args);
-    lap_free(copy);
-    memcpy(line, args.given, sizeof(args.given));
-    if (status == LAP_CLI_GO && args.values[CONFIG])
-        status = lap_config_read(command, args.values[CONFIG], *argc_p, *argv_p, argc_p, argv_p,
-                                 unused_p);
-    return status;
-}
-
-/* Of two options for the same, that of the command line counts more than that of a file. */
-static void prefer_line(lap_args_t *args, const bool *line)
-{
-    static const int pairs[][2] = {{FFN, EXPANSION}, {MICRO, MICRO_SIZE}, {BATCH, BATCH_SIZE}};
-    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
-        for (int k = 0; k < 2; k++) {
-            const int mine = pairs[i][k], other = pairs[i][1 - k];
-            if (line[mine] && !line[other]) {
-                args->given[other] = false;
-                args->values[other] = NULL;
-            }
-        }
-}
-
-/* What the file of --config has is spelled as there, unless the command line has it, too. */
-static void spell_config(const lap_args_t *args, const bool *line)
-{
-    for (size_t o = 0; o < NOPTIONS; o++) {
-        size_t where = 0;
-        const char *key =
-            args->given[o] && !line[o] ? lap_config_key(lap_train_options[o].name, &where) : NULL;
-        if (key)
-            lap_spelling_file(o, key, args->values[CONFIG], where);
-    }
-}
-
 int lap_train_parse(const lap_command_t *command, bool runs, int argc, char **argv,
                     lap_train_t *train_p)
 {
+    static const size_t pairs[][2] = {{FFN, EXPANSION}, {MICRO, MICRO_SIZE}, {BATCH, BATCH_SIZE}};
+    static const lap_config_use_t use = {
+        .option = CONFIG, .pairs = pairs, .npairs = sizeof(pairs) / sizeof(pairs[0])};
     lap_args_t args;
-    const char *unused = "";
-    bool line[LAP_OPTIONS_MAX] = {false};
-    int status = read_config(command, &argc, &argv, &unused, line);
-    if (status == LAP_CLI_GO)
-        status = lap_args_parse(command, argc, argv, &args);
+    const char *unused;
+    bool line[LAP_OPTIONS_MAX];
+    const int status = lap_config_parse(command, &use, argc, argv, &args, line, &unused);
     if (status != LAP_CLI_GO)
         return status;
-    prefer_line(&args, line);
-    spell_config(&args, line);
     lap_train_t train = {
         .grid = LAP_GRID_INIT, .desc = LAP_NN_DESC_INIT, .optimizer = LAP_OPTIMIZER_DESC_INIT};
     train.data = args.values[DATA];

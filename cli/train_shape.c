@@ -59,19 +59,6 @@ static bool parse_own_field(lap_train_t *train, const lap_args_t *args, int opti
     return parse_field(train, args, option, args->values[option]);
 }
 
-static bool parse_tied(lap_train_t *train, const lap_args_t *args)
-{
-    static const char *const words[] = {"no", "yes", NULL};
-    const char *text = args->values[TIED];
-    size_t tied = 1;
-    if (!text)
-        return true;
-    if (*text && !lap_arg_choice(args->command, "--tied", text, words, &tied))
-        return false;
-    train->desc.tied = (int)tied;
-    return true;
-}
-
 /* What is given of rotary positions and of norms. */
 static bool parse_numbers(lap_train_t *train, const lap_args_t *args)
 {
@@ -90,7 +77,8 @@ bool lap_train_kinds(lap_train_t *train, const lap_args_t *args)
     const char *recipe = args->values[FP8] ? args->values[FP8] : "none";
     if (!parse_kind(train, args) || !parse_own_field(train, args, NORM) ||
         !parse_own_field(train, args, ACTIVATION) || !parse_own_field(train, args, POSITIONS) ||
-        !parse_numbers(train, args) || !parse_tied(train, args) ||
+        !parse_numbers(train, args) ||
+        !lap_arg_tied(args->command, args->values[TIED], &train->desc.tied) ||
         !parse_field(train, args, RECOMPUTE, args->values[RECOMPUTE]) ||
         !parse_field(train, args, FP8, *recipe ? recipe : "delayed"))
         return false;

@@ -62,6 +62,16 @@ bool lap_arg_field(const lap_command_t *command, const char *what, const char *t
     return right;
 }
 
+bool lap_arg_tied(const lap_command_t *command, const char *text, int *tied_p)
+{
+    static const char *const words[] = {"no", "yes", NULL};
+    size_t tied = 1;
+    if (text && *text && !lap_arg_choice(command, "--tied", text, words, &tied))
+        return false;
+    *tied_p = text ? (int)tied : *tied_p;
+    return true;
+}
+
 bool lap_arg_target(const lap_command_t *command, const char *text, const lap_target_t **target_p)
 {
     enum { NAMES = 8 };

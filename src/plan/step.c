@@ -131,10 +131,11 @@ double lap_plan_flops(const lap_plan_config_t *config, bool causal)
     const lap_nn_desc_t *model = &config->model;
     const double h = (double)model->hidden, ffn = (double)model->ffn, seq = (double)model->seq;
     const double kv = (double)lap_nn_kv_heads(model);
-    const double dim = h / (double)model->heads;
+    const double dim = model->head_dim ? (double)model->head_dim : h / (double)model->heads;
+    const double queries = dim * (double)model->heads;
     const double gated = model->activation == LAP_SWIGLU ? 3 : 2;
-    const double weights = h * (h + 2 * kv * dim) + h * h + gated * h * ffn;
-    const double scores = 2 * seq * h * (causal ? 0.5 : 1); /* of both products, per token */
+    const double weights = h * (queries + 2 * kv * dim) + queries * h + gated * h * ffn;
+    const double scores = 2 * seq * queries * (causal ? 0.5 : 1); /* of both products, per token */
     const double token = (double)model->layers * (weights + scores) + h * (double)model->vocab;
     return 6 * token * (double)config->global_batch * seq;
 }

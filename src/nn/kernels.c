@@ -6,6 +6,7 @@
 
 #include "core/status.h"
 #include "lap_config.h"
+#include "nn/cuda/nn_cuda_sizes.h"
 #include "nn/host/host.h"
 #if LAP_HAVE_CUDA
 #include "nn/cuda/nn_cuda.h"
@@ -57,7 +58,10 @@ static lap_status_t check_slots(const lap_nn_kernels_t *kernels)
 lap_status_t lap_nn_kernels_for(const lap_target_t *target, const lap_nn_kernels_t **kernels_p)
 {
     *kernels_p = target->device.graphs ? table_of("cuda") : NULL;
-    return *kernels_p ? check_slots(*kernels_p) : LAP_OK;
+    if (*kernels_p)
+        return check_slots(*kernels_p);
+    *kernels_p = target->device.graphs ? &lap_nn_cuda_sizes : NULL;
+    return LAP_OK;
 }
 
 lap_status_t lap_nn_kernels_of(lap_device_t *device, const lap_nn_kernels_t **kernels_p)

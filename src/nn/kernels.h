@@ -51,8 +51,8 @@ typedef struct lap_nn_kernels {
 lap_status_t lap_nn_kernels_find(const char *device, const lap_nn_kernels_t **kernels_p);
 
 /*
- * The table of the device of a target; NULL where this build has none, so that those of the device cpu
- * serve for sizes. LAP_ERR_UNSUPPORTED names a kernel that the device does not have: a program for the
+ * The table of the device of a target, which has sizes alone where this build has no such device; NULL for a host, as those
+ * of the device cpu serve then. LAP_ERR_UNSUPPORTED names a kernel that the device does not have: a program for the
  * target could be proved and not be run.
  */
 lap_status_t lap_nn_kernels_for(const lap_target_t *target, const lap_nn_kernels_t **kernels_p);

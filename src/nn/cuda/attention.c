@@ -184,12 +184,6 @@ static lap_status_t launch_delta(lap_stream_t *stream, const lap_attention_t *a)
 
 /* ---- the slots ---- */
 
-/* For delta: a number for each query of each head. */
-size_t lap_nn_cuda_attention_scratch(const lap_attention_t *attention)
-{
-    return attention->heads * attention->batch * attention->seq * sizeof(float);
-}
-
 lap_status_t lap_nn_cuda_attention_forward(lap_stream_t *stream, const lap_attention_t *attention)
 {
     LAP_TRY(check(stream->device, attention));

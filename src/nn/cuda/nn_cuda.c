@@ -7,10 +7,9 @@
 #include "nn/cuda/nn_cuda.h"
 
 #include "nn/cuda/nn_cuda_kernels.h"
+#include "nn/cuda/nn_cuda_sizes.h"
 
 #define BLOCKS_PER_SM 8u
-#define NORM_BLOCKS 264u   /* of lap_norm_backward, two for each multiprocessor; more of them */
-#define NORM_COLUMNS 4096u /* where there are fewer columns than these */
 
 enum {
 #define NUMBER(kernel) KERNEL_##kernel,
@@ -95,17 +94,6 @@ static lap_cuda_grid_t grid_of_parts(const lap_nn_cuda_span_t *span)
 
 /* ---- norms ---- */
 
-/* Blocks of lap_norm_backward at most. */
-static size_t norm_parts(size_t rows, size_t cols)
-{
-    return smaller(rows, NORM_BLOCKS * (cols < NORM_COLUMNS ? NORM_COLUMNS / cols : 1));
-}
-
-static size_t norm_scratch(size_t rows, size_t cols)
-{
-    return 2 * norm_parts(rows, cols) * cols * sizeof(float);
-}
-
 /* A thread for every vector, in whole warps, or as many as a block can have. */
 static unsigned norm_threads(size_t cols, uint32_t vector)
 {
@@ -171,7 +159,8 @@ static lap_status_t norm_backward(lap_stream_t *stream, const lap_norm_backward_
     lap_nn_cuda_norm_backward_t args = {
         .norm = *norm, .vector = vector_of(norm->dtype, norm->rows, norm->cols, operands)};
     const unsigned threads = norm_threads(norm->cols, args.vector);
-    const size_t parts = smaller(norm_parts(norm->rows, norm->cols), norm_busy(stream, threads));
+    const size_t parts =
+        smaller(lap_nn_cuda_norm_parts(norm->rows, norm->cols), norm_busy(stream, threads));
     const lap_cuda_grid_t grid = {.x = parts, .threads = threads};
     const size_t kernel =
         is_wide(norm->cols, args.vector) ? KERNEL_norm_backward_wide : KERNEL_norm_backward;
@@ -383,7 +372,7 @@ static lap_status_t update(lap_stream_t *stream, const lap_update_t *update)
 const lap_nn_kernels_t lap_nn_cuda_kernels = {
     .device = "cuda",
     .prepare = prepare,
-    .norm_scratch = norm_scratch,
+    .norm_scratch = lap_nn_cuda_norm_scratch,
     .norm_forward = norm_forward,
     .norm_backward = norm_backward,
     .attention_scratch = lap_nn_cuda_attention_scratch,

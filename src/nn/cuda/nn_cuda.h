@@ -22,7 +22,6 @@ extern const unsigned char lap_nn_cuda_attention_fatbin[];
 lap_status_t lap_nn_cuda_attention_prepare(lap_cuda_device_t *device);
 
 /* The slots of attention.c. */
-size_t lap_nn_cuda_attention_scratch(const lap_attention_t *attention);
 lap_status_t lap_nn_cuda_attention_forward(lap_stream_t *stream, const lap_attention_t *attention);
 lap_status_t lap_nn_cuda_attention_backward(lap_stream_t *stream, const lap_attention_t *attention);
 

@@ -363,15 +363,18 @@ lap_status_t lap_calls_compare(const lap_blocked_t *mine, int rank, const lap_ca
     pthread_mutex_unlock(&group->world->calls_lock);
     if (found.number == 0)
         return LAP_OK;
-    char names[2][LAP_RANK_TEXT], texts[2][160];
+    char names[2][LAP_RANK_TEXT], calls[2][96];
     lap_group_name(group, group->rank, names[0]);
     lap_group_name(group, rank, names[1]);
-    snprintf(texts[0], sizeof(texts[0]), "%s calls %s", names[0], mine->call);
-    snprintf(texts[1], sizeof(texts[1]), "%s calls %s with m = %llu", names[1], found.name,
+    snprintf(calls[0], sizeof(calls[0]), "%s", mine->call);
+    snprintf(calls[1], sizeof(calls[1]), "%s with m = %llu", found.name,
              (unsigned long long)found.m);
     const int first = group->rank > rank;
-    lap_error(LAP_ERR_MISMATCH, "%s, %s as call %llu of operators in the group", texts[first],
-              texts[!first], (unsigned long long)mine->number);
+    /* Two operators may have the same words, as those of several layers have. */
+    const char *other = strcmp(calls[0], calls[1]) == 0 ? "another " : "";
+    lap_error(LAP_ERR_MISMATCH, "%s calls %s, %s calls %s%s as call %llu of operators in the group",
+              names[first], calls[first], names[!first], other, calls[!first],
+              (unsigned long long)mine->number);
     lap_group_fail(group, LAP_ERR_MISMATCH, lap_last_error());
     return LAP_ERR_MISMATCH;
 }

@@ -80,6 +80,21 @@ static void orders(lap_world_t *world, void *arg)
     lap_op_destroy(two);
 }
 
+/* Two operators whose calls have the same words, in another order. */
+static void alike(lap_world_t *world, void *arg)
+{
+    (void)arg;
+    lap_group_t *group = lap_world_group(world);
+    lap_op_t *one = make(group, LAP_AG_GEMM), *two = make(group, LAP_AG_GEMM);
+    tap_success(run(one, group, LAP_AG_GEMM), "a call of all");
+    const uint64_t begin = lap_now_ns();
+    lap_status_t status = run(lap_group_rank(group) == OTHER ? two : one, group, LAP_AG_GEMM);
+    expect(status, begin, "calls ag_gemm with m = 12, rank ",
+           " calls another ag_gemm with m = 12 as call 2 of operators in the group");
+    lap_op_destroy(one);
+    lap_op_destroy(two);
+}
+
 /* The other rank is in something of the group, the rest in an operator. */
 static void against_operator(lap_world_t *world, void *arg)
 {
@@ -333,6 +348,7 @@ typedef struct scene {
 
 static const scene_t scenes[] = {
     {orders, "orders", TIMEOUT_S},
+    {alike, "alike", TIMEOUT_S},
     {against_operator, "barrier", TIMEOUT_S},
     {against_operator, "allgather", TIMEOUT_S},
     {against_operator, "split", TIMEOUT_S},

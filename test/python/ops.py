@@ -361,6 +361,18 @@ def misuse(rank, ranks):
     same("after all that", ag(A + 1, [B + 1], 0)[1][0], torch.full((4, 3), 4.0))
 
 
+def another(rank, ranks):
+    """Ranks that call operators of one kind with as many rows, but not the same: the sentence says that they are two."""
+    A, wide, narrow = torch.ones(2, 4), torch.ones(4, 6), torch.ones(4, 3)
+    for B in (wide, narrow):
+        lap.all_gather_matmul(A, [B], 0, method="ring")
+
+    def call():
+        lap.all_gather_matmul(A, [narrow if rank else wide], 0, method="ring")
+        lap.synchronize()
+    fails(lapstrake.Mismatch, "rank 0 calls ag_gemm with m = 4, rank 1 calls another ag_gemm with m = 4", call)
+
+
 def again(rank, ranks, folder):
     """A default group after another one of its name, which somebody still has; ranks are numbered otherwise then."""
     kept = dist.group.WORLD
@@ -625,6 +637,9 @@ class Ops(Case):
 
     def test_misuse(self):
         self.on((2,), misuse)
+
+    def test_another(self):
+        self.on((2,), another)
 
     def test_groups(self):
         self.on((4,), groups)

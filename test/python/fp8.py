@@ -438,6 +438,12 @@ class Fp8(Case):
             (lapstrake.Unsupported, "fp8_format is Format.E5M2", lambda: Float8CurrentScaling(fp8_format=Format.E5M2)),
             (lapstrake.Unsupported, "amax_compute_algo is 'mean'", lambda: DelayedScaling(amax_compute_algo="mean")),
             (lapstrake.InvalidArgument, "amax_history_len is 0", lambda: DelayedScaling(amax_history_len=0)),
+            (lapstrake.InvalidArgument, "amax_history_len is '16', expected a whole number",
+             lambda: DelayedScaling(amax_history_len="16")),
+            (lapstrake.InvalidArgument, "margin is 0.5, expected a whole number", lambda: DelayedScaling(margin=0.5)),
+            (lapstrake.Unsupported, "interval is 16, expected 1", lambda: DelayedScaling(interval=16)),
+            (lapstrake.Unsupported, "override_linear_precision is (False, False, True), expected (False, False, False)",
+             lambda: DelayedScaling(interval=1, override_linear_precision=(False, False, True))),
             (lapstrake.Unsupported, "calibrating is True", lambda: lap.autocast(calibrating=True)),
             (lapstrake.InvalidArgument, "recipe is 'delayed'", lambda: lap.autocast(recipe="delayed")),
             (lapstrake.Unsupported, "parameters are not stored in FP8", lap.fp8_model_init),
@@ -449,6 +455,7 @@ class Fp8(Case):
             with self.assertRaises(error) as caught:
                 make()
             self.assertIn(text, str(caught.exception))
+        DelayedScaling(interval=1, override_linear_precision=(False, False, False))  # as Megatron makes it
         self.assertEqual((lap.is_fp8_available(), lap.is_mxfp8_available()), (True, False))
 
 

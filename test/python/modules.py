@@ -4,13 +4,15 @@
 import copy
 import io
 import pickle
+import textwrap
 import unittest
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import lapstrake
@@ -240,6 +242,72 @@ def named(rank, ranks):
         raise AssertionError(module.tp_group)
 
 
+MARKS = ("tensor_model_parallel", "partition_dim", "partition_stride", "sequence_parallel")
+
+
+def marks(module):
+    """What Megatron looks for on each parameter."""
+    return {name: [getattr(parameter, mark, None) for mark in MARKS] for name, parameter in module.named_parameters()}
+
+
+def begun(rank, ranks):
+    """Made on a meta device, and reset_parameters() behind to_empty(): as if it had been made at once. Copies have the marks."""
+    def make(device):
+        torch.manual_seed(5)
+        return lap.TransformerLayer(8, 16, 2, sequence_parallel=True, set_parallel_mode=True, device=device, bias=bool(ranks > 1),
+                                    tp_group=dist.group.WORLD, init_method=lambda weight: torch.nn.init.uniform_(weight, 1, 2))
+
+    at_once, later = make(DEVICE), make("meta")
+    truth = marks(at_once)
+    later.to_empty(device=DEVICE)
+    with torch.no_grad():
+        for parameter in later.parameters():
+            parameter.fill_(float("nan"))
+    later.layernorm_mlp.reset_parameters(defer_init=True)
+    if not later.layernorm_mlp.fc1_weight.isnan().all():
+        raise AssertionError("defer_init")
+    torch.manual_seed(5)
+    later.reset_parameters()
+    for (name, ours), theirs in zip(later.named_parameters(), at_once.parameters()):
+        if not torch.equal(ours, theirs):
+            raise AssertionError(f"{name}: {ours} is not {theirs}")
+    if any(value is None for value in truth["layernorm_mlp.layer_norm_weight"][::3]) or truth != marks(later):
+        raise AssertionError(f"{marks(later)} is not {truth}")
+    copied = copy.deepcopy(later)
+    if marks(copied) != truth:
+        raise AssertionError(f"{marks(copied)} of a copy is not {truth}")
+    copied.layernorm_mlp.layer_norm_weight = None
+    pickle.loads(pickle.dumps(copied)).reset_parameters()  # without the function, and without what was taken away
+
+
+def begun_by_fsdp(rank, ranks):
+    """The older FSDP materializes modules by reset_parameters()."""
+    with torch.device("meta"):
+        model = torch.nn.Sequential(lap.TransformerLayer(8, 16, 2, hidden_dropout=0.0))
+    run = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
+    if not run(torch.ones(4, 2, 8)).isfinite().all():
+        raise AssertionError("not begun")
+
+
+def clipped(rank, ranks):
+    """The norm of all gradients, by the lines of docs/python.md, is that of the whole model."""
+    group = dist.group.WORLD
+    model = lap.TransformerLayer(8, 16, 2, hidden_dropout=0.0, attention_dropout=0.0, sequence_parallel=True,
+                                 set_parallel_mode=True, tp_group=group, device=DEVICE)
+    model(torch.randn(2, 3, 8)).pow(2).sum().backward()
+    lap.reduce_sequence_parallel_gradients(model)
+    text = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+    lines = text[text.index("    # Gradients are clipped"):].split("\n\n")[0]
+    exec(textwrap.dedent(lines), {"torch": torch, "dist": dist, "model": model, "group": group, "most": 0.5})
+    total = torch.zeros(())
+    for parameter in model.parameters():
+        square = parameter.grad.pow(2).sum()
+        if parameter.tensor_model_parallel:
+            dist.all_reduce(square)
+        total += square
+    close("norm", total.sqrt(), torch.tensor(0.5), 1e-4)
+
+
 def tied(rank, ranks):
     """The gradient of a parameter that two modules share is summed once."""
     one, two = (lap.LayerNormMLP(4, 8, sequence_parallel=True, set_parallel_mode=True, tp_group=dist.group.WORLD,
@@ -326,6 +394,16 @@ class Modules(Case):
     def test_narrow(self):
         self.on((2,), narrow)
 
+    def test_begun(self):
+        self.on((1, 2), begun)
+
+    @unittest.skipIf(DEVICE == "cuda", "gloo has no all-gather of GPUs' memory")
+    def test_begun_by_fsdp(self):
+        self.on((2,), begun_by_fsdp)
+
+    def test_clipped(self):
+        self.on((1, 2), clipped)
+
     @unittest.skipIf(DEVICE == "cuda", "gloo has no reduce-scatter of GPUs' memory")
     def test_replicas(self):
         self.on((4,), replicas)
@@ -385,6 +463,14 @@ class Modules(Case):
             half.layer_norm_bias = getattr(module, "layer_norm_bias", None)
             self.assertEqual(half(x.bfloat16()).dtype, torch.bfloat16)
             self.refused((lapstrake.InvalidArgument, f"{name} torch.float32, expected torch.bfloat16", lambda: half(x)))
+
+    def test_names_of_transformer_engine(self):
+        for name, text in (("DotProductAttention", "use torch.nn.functional.scaled_dot_product_attention"),
+                           ("RMSNorm", "use torch.nn.RMSNorm"), ("GroupedLinear", "there is nothing like it here")):
+            self.refused((AttributeError, f"lapstrake.torch has no {name}, which TransformerEngine has: {text}",
+                          lambda name=name: getattr(lap, name)))
+            self.assertFalse(hasattr(lap, name))
+        self.refused((AttributeError, "module 'lapstrake.torch' has no attribute 'Lineer'", lambda: lap.Lineer))
 
     def test_where_parameters_are(self):
         with torch.device("meta"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from typing import Any, Callable, Dict, Optional, Tuple, Union
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -52,6 +52,15 @@ def _default_device() -> Device:
     return given if given.type != "cpu" else "cuda" if torch.cuda.is_available() else "cpu"
 
 
+class _Begin(NamedTuple):
+    """How a parameter begins, and what Megatron looks for on it. `init` is that of a weight; a vector has `value`."""
+
+    init: Init
+    value: Optional[float]
+    partition: Optional[int]  # the dimension that ranks share
+    whole: bool  # every rank has all of it; with sequence parallelism its gradient is that of a rank's rows only
+
+
 class _Parallel(nn.Module):
     """What all modules have: a tensor-parallel group, and the overlap of their GEMMs."""
 
@@ -74,6 +83,7 @@ class _Parallel(nn.Module):
             raise InvalidArgument(f"sequence_parallel is False with {names}, expected True: what is overlapped is the "
                                   "exchange of rows")
         self._overlap = overlap
+        self._begins: Dict[str, _Begin] = {}  # of this module's own parameters, by their names
         self._slots = fp8.Slots()  # of FP8 operands
         self._tracker = get_rng_state_tracker
         self._factory = {"dtype": params_dtype or torch.get_default_dtype(), "device": device or _default_device()}
@@ -93,8 +103,11 @@ class _Parallel(nn.Module):
 
     def __deepcopy__(self, memo: Dict[int, Any]) -> Any:
         memo[id(self.tp_group)] = self.tp_group  # there is one, which cannot be copied
+        memo[id(self._begins)] = self._begins  # with functions of the caller
         other = memo[id(self)] = type(self).__new__(type(self))
         other.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        for name in self._begins:
+            other._mark(name)  # PyTorch copies no attributes of parameters
         return other
 
     def __copy__(self) -> Any:
@@ -103,34 +116,59 @@ class _Parallel(nn.Module):
         return other
 
     def __getstate__(self) -> Dict[str, Any]:
-        # What is pickled has no group: set_tensor_parallel_group gives it one.
-        return {**self.__dict__, "tp_group": None, "_group_name": ""}
+        # What is pickled has no group: set_tensor_parallel_group gives it one. Nor has it functions of the caller.
+        begins = {name: how._replace(init=None) for name, how in self._begins.items()}
+        return {**self.__dict__, "tp_group": None, "_group_name": "", "_begins": begins}
 
     def _methods(self, name: str, hidden: int) -> Tuple[str, str, str]:
         return _rules.methods(name, self.tp_size, hidden, **self._overlap)
 
-    def _weight(self, rows: int, cols: int, init: Init, partition: Optional[int]) -> nn.Parameter:
-        weight = nn.Parameter(torch.empty(rows, cols, **self._factory))
-        sharded = partition is not None and self.tp_size > 1
-        fork = self._tracker().fork() if self._tracker and sharded else contextlib.nullcontext()
-        with fork, torch.no_grad():
-            (init or _normal)(weight)
-        self._mark(weight, partition if sharded else None)
-        return weight
+    def _weight(self, name: str, rows: int, cols: int, init: Init, partition: Optional[int]) -> None:
+        self._add(name, (rows, cols), _Begin(init, None, partition if self.tp_size > 1 else None, False))
 
-    def _vector(self, size: int, value: float, partition: Optional[int] = None, whole: bool = False) -> nn.Parameter:
-        """`whole`: every rank has all of it; with sequence parallelism its gradient is that of a rank's rows only."""
-        vector = nn.Parameter(torch.full((size,), value, **self._factory))
-        self._mark(vector, partition if self.tp_size > 1 else None)
-        vector.sequence_parallel = whole and self.sequence_parallel  # as Megatron looks for it
-        return vector
+    def _vector(self, name: str, size: int, value: float, partition: Optional[int] = None, whole: bool = False) -> None:
+        self._add(name, (size,), _Begin(None, value, partition if self.tp_size > 1 else None, whole))
 
-    @staticmethod
-    def _mark(parameter: nn.Parameter, partition: Optional[int]) -> None:
+    def _add(self, name: str, shape: Tuple[int, ...], how: _Begin) -> None:
+        setattr(self, name, nn.Parameter(torch.empty(shape, **self._factory)))
+        self._begins[name] = how
+        self._begin(name)
+
+    def _begin(self, name: str) -> None:
+        """Gives a parameter its first values."""
+        parameter, how = getattr(self, name, None), self._begins[name]
+        if parameter is None:  # somebody took it away
+            return
+        with torch.no_grad():
+            if how.value is not None:
+                parameter.fill_(how.value)
+            else:
+                sharded = how.partition is not None
+                with self._tracker().fork() if self._tracker and sharded else contextlib.nullcontext():
+                    (how.init or _normal)(parameter)
+        self._mark(name)
+
+    def _mark(self, name: str) -> None:
         # As Megatron looks for them, for norms and checkpoints.
-        parameter.tensor_model_parallel = partition is not None  # type: ignore[attr-defined]
-        if partition is not None:
-            parameter.partition_dim, parameter.partition_stride = partition, 1  # type: ignore[attr-defined]
+        parameter, how = getattr(self, name, None), self._begins[name]
+        if not isinstance(parameter, nn.Parameter):
+            return
+        parameter.tensor_model_parallel = how.partition is not None  # type: ignore[attr-defined]
+        if how.partition is not None:
+            parameter.partition_dim, parameter.partition_stride = how.partition, 1  # type: ignore[attr-defined]
+        if how.value is not None:
+            parameter.sequence_parallel = how.whole and self.sequence_parallel  # type: ignore[attr-defined]
+
+    def reset_parameters(self, defer_init: bool = False) -> None:
+        """Gives the parameters their first values again, or for the first time after to_empty(): FSDP calls it for modules
+        that were made on a meta device. With defer_init, of TransformerEngine, it does nothing."""
+        if defer_init:
+            return
+        for name in self._begins:
+            self._begin(name)
+        for child in self.children():
+            if isinstance(child, _Parallel):
+                child.reset_parameters()
 
     def _column(self, x: Tensor, weight: Tensor, bias: Optional[Tensor], methods: Tuple[str, str, str]) -> Tensor:
         """The features of the result are shared; with sequence parallelism the rows of x are, before."""
@@ -202,8 +240,10 @@ class _Parallel(nn.Module):
         if normalization not in ("LayerNorm", "RMSNorm"):
             raise InvalidArgument(f"normalization is '{normalization}', expected 'LayerNorm' or 'RMSNorm'")
         self.eps, self.normalization, self.zero_centered_gamma = eps, normalization, zero_centered_gamma
-        self.layer_norm_weight = self._vector(size, 0.0 if zero_centered_gamma else 1.0, whole=True)
-        self.layer_norm_bias = self._vector(size, 0.0, whole=True) if normalization == "LayerNorm" else None
+        self._vector("layer_norm_weight", size, 0.0 if zero_centered_gamma else 1.0, whole=True)
+        self.layer_norm_bias = None
+        if normalization == "LayerNorm":
+            self._vector("layer_norm_bias", size, 0.0, whole=True)
 
 
 def _plus(result: Tensor, bias: Optional[Tensor]) -> Tensor:
@@ -246,12 +286,12 @@ class Linear(_Parallel):
         self._ways = self._methods(self.ub_name, hidden) if self.ub_name and gemms else ("", "", "")
         rows = _share("out_features", out_features, self.tp_size) if parallel_mode == "column" else out_features
         cols = _share("in_features", in_features, self.tp_size) if parallel_mode == "row" else in_features
-        self.weight = self._weight(rows, cols, init_method, {"column": 0, "row": 1}.get(parallel_mode or ""))
+        self._weight("weight", rows, cols, init_method, {"column": 0, "row": 1}.get(parallel_mode or ""))
         self.bias = None
         if parallel_mode == "row":
             self._whole = ("bias",)
         if bias:
-            self.bias = self._vector(rows, 0.0, 0 if parallel_mode == "column" else None, parallel_mode == "row")
+            self._vector("bias", rows, 0.0, 0 if parallel_mode == "column" else None, parallel_mode == "row")
 
     def forward(self, inp: Tensor, is_first_microbatch: Optional[bool] = None, fp8_output: bool = False,
                 fp8_grad: bool = False) -> Any:
@@ -359,10 +399,13 @@ class LayerNormMLP(_Parallel):
         self._ways = self._methods("fc1", hidden_size), self._methods("fc2", hidden_size)
         self._add_norm(hidden_size, eps, normalization, zero_centered_gamma)
         first = 2 * share if activation in _GATED else share
-        self.fc1_weight = self._weight(first, hidden_size, init_method, 0)
-        self.fc1_bias = self._vector(first, 0.0, 0) if bias else None
-        self.fc2_weight = self._weight(hidden_size, share, output_layer_init_method, 1)
-        self.fc2_bias = self._vector(hidden_size, 0.0, whole=True) if bias else None
+        self.fc1_bias = self.fc2_bias = None
+        self._weight("fc1_weight", first, hidden_size, init_method, 0)
+        if bias:
+            self._vector("fc1_bias", first, 0.0, 0)
+        self._weight("fc2_weight", hidden_size, share, output_layer_init_method, 1)
+        if bias:
+            self._vector("fc2_bias", hidden_size, 0.0, whole=True)
 
     def forward(self, inp: Tensor, is_first_microbatch: Optional[bool] = None) -> Any:
         """The MLP of norm(x); with return_bias also the bias of fc2, with return_layernorm_output also norm(x)."""
@@ -388,7 +431,7 @@ def reduce_sequence_parallel_gradients(module: nn.Module) -> None:
     done = set()  # modules may share a parameter
     for part in module.modules():
         if isinstance(part, _Parallel) and part.sequence_parallel:
-            # By their names: copies, and what load_state_dict assigns, have lost the attribute that Megatron looks for.
+            # By their names: what load_state_dict assigns, and what FSDP shards, has lost the attribute that Megatron looks for.
             for name in part._whole:
                 parameter = getattr(part, name, None)
                 if parameter is not None and parameter.grad is not None and parameter not in done:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, Tuple, Union
 
 from lapstrake.errors import InvalidArgument, Unsupported
 
@@ -51,6 +51,8 @@ class Recipe:
     float8_block_scaling = nvfp4 = custom = mxfp8
 
     def _check(self, **refused: Any) -> None:
+        if type(self.margin) is not int:
+            raise InvalidArgument(f"margin is {self.margin!r}, expected a whole number")
         if self.fp8_format not in (Format.HYBRID, Format.E4M3):
             raise Unsupported(f"fp8_format is {self.fp8_format}, expected Format.HYBRID or Format.E4M3")
         for name, value in refused.items():
@@ -72,12 +74,19 @@ class DelayedScaling(Recipe):
     fp8_dpa: bool = False
     fp8_mha: bool = False
     backward_override: Optional[str] = None
+    interval: int = 1  # this and the next one are of TransformerEngine 1, and what Megatron gives it
+    override_linear_precision: Tuple[bool, bool, bool] = (False, False, False)
 
     def __post_init__(self) -> None:
         self._check(fp8_dpa=self.fp8_dpa, fp8_mha=self.fp8_mha, backward_override=self.backward_override,
                     scaling_factor_compute_algo=self.scaling_factor_compute_algo)
-        if self.amax_history_len < 1:
-            raise InvalidArgument(f"amax_history_len is {self.amax_history_len}, expected at least 1")
+        if type(self.amax_history_len) is not int or self.amax_history_len < 1:
+            raise InvalidArgument(f"amax_history_len is {self.amax_history_len!r}, expected a whole number, at least 1")
+        if self.interval != 1:
+            raise Unsupported(f"interval is {self.interval!r}, expected 1: scales are made after each pass")
+        if any(self.override_linear_precision):
+            raise Unsupported(f"override_linear_precision is {self.override_linear_precision!r}, expected (False, False, "
+                              "False): all GEMMs are FP8")
         if self.amax_compute_algo not in ("max", "most_recent"):
             raise Unsupported(f"amax_compute_algo is {self.amax_compute_algo!r}, expected 'max' or 'most_recent'")
         if not self.reduce_amax:

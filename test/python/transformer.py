@@ -122,6 +122,19 @@ class Transformer(Case):
                                 if name.startswith("qkv") else value for name, value in state.items()})
         close("batch first", second(x.transpose(0, 1)).transpose(0, 1), first(x))
 
+    def test_what_transformer_engine_saved(self):
+        """Its states have FP8 scales, too, under names of their own."""
+        module = torch.nn.Sequential(lap.TransformerLayer(HIDDEN, FFN, HEADS, device="cpu"))
+        state = {name: torch.full_like(value, 2.0) for name, value in module.state_dict().items()}
+        state.update({f"0.{name}_extra_state": torch.empty(0) for name in (
+            "layernorm_mlp.", "self_attention.layernorm_qkv.", "self_attention.proj.", "self_attention.core_attention.")})
+        before = dict(state)
+        module.load_state_dict(state)
+        self.assertEqual(state.keys(), before.keys())
+        self.assertEqual({float(value.mean()) for value in module.parameters()}, {2.0})
+        with self.assertRaisesRegex(RuntimeError, "Unexpected key.*core_attention.scale"):
+            module.load_state_dict({**state, "0.self_attention.core_attention.scale": torch.empty(0)})
+
     def test_sentences(self):
         mha, whole = (lap.MultiheadAttention(HIDDEN, HEADS, device="cpu"),
                       lap.TransformerLayer(HIDDEN, FFN, HEADS, device="cpu"))

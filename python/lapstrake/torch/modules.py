@@ -120,6 +120,12 @@ class _Parallel(nn.Module):
         begins = {name: how._replace(init=None) for name, how in self._begins.items()}
         return {**self.__dict__, "tp_group": None, "_group_name": "", "_begins": begins}
 
+    def _load_from_state_dict(self, state_dict: Dict[str, Any], prefix: str, *rest: Any) -> None:
+        # TransformerEngine keeps FP8 scales under such names, also in modules that these have not, and without FP8.
+        for name in [name for name in state_dict if name.startswith(prefix) and name.endswith("_extra_state")]:
+            del state_dict[name]  # of a copy, which PyTorch makes for each module
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def _methods(self, name: str, hidden: int) -> Tuple[str, str, str]:
         return _rules.methods(name, self.tp_size, hidden, **self._overlap)
 

@@ -267,6 +267,10 @@ bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *t
 /* What --tied says; it may have no value, which is yes. No text: *tied_p stays as it is. */
 bool lap_arg_tied(const lap_command_t *command, const char *text, int *tied_p);
 
+/* Features of an MLP by --mlp-expansion-factor, which excludes --ffn. Neither is given: *ffn_p stays as it is. */
+bool lap_arg_expansion(const lap_args_t *args, size_t ffn, size_t expansion, size_t hidden,
+                       size_t *ffn_p);
+
 /* A target of --target, by its name. */
 struct lap_target;
 bool lap_arg_target(const lap_command_t *command, const char *text,

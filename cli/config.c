@@ -39,6 +39,18 @@ typedef struct config {
 
 static config_t config_read; /* the last one */
 
+/* Whether an argument is this option; *value_p is then its value, or NULL. */
+static bool is_option(const char *argument, const char *option, const char **value_p)
+{
+    const size_t length = strlen(option);
+    const char *rest = argument + strlen("--");
+    if (strncmp(rest, option, length) != 0)
+        return false;
+    rest += length;
+    *value_p = *rest == '=' ? rest + 1 : NULL;
+    return *rest == '=' || *rest == '\0';
+}
+
 /* Whether a path ends in a key, from a whole name on. */
 static bool ends_in(const char *path, const char *key)
 {
@@ -179,24 +191,12 @@ static bool has_option_of(const lap_command_t *command, const char *argument)
     return has_option(command, argument + strlen("--"), strcspn(argument, "=") - strlen("--"));
 }
 
-/* Whether an argument is the option of a word; *value_p is then its value, or NULL. */
-static bool is_word(const lap_config_word_t *word, const char *argument, const char **value_p)
-{
-    const size_t length = strlen(word->option);
-    const char *rest = argument + strlen("--");
-    if (strncmp(rest, word->option, length) != 0)
-        return false;
-    rest += length;
-    *value_p = *rest == '=' ? rest + 1 : NULL;
-    return *rest == '=' || *rest == '\0';
-}
-
 /* Whether the command makes nothing of an argument, and somebody might think that it does. */
 static bool is_lost(const config_t *config, const char *argument)
 {
     const char *value;
     for (const lap_config_word_t *word = config->words; word->option; word++)
-        if (is_word(word, argument, &value))
+        if (is_option(argument, word->option, &value))
             return false;
     return !has_option_of(config->command, argument);
 }
@@ -247,7 +247,7 @@ static void translate(config_t *config)
     const char *value;
     for (const lap_config_word_t *word = config->words; word && word->option; word++)
         for (size_t i = 0; i < count; i++) {
-            if (!config->from[i] || !is_word(word, given->arguments[i], &value))
+            if (!config->from[i] || !is_option(given->arguments[i], word->option, &value))
                 continue;
             if (word->own && is_last(config, i, count)) {
                 config->from[given->count] = config->from[i];
@@ -321,12 +321,10 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
 /* The value that the file gives an option, or NULL. */
 static const char *find_given(const config_t *config, const char *option)
 {
-    const size_t length = strlen(option);
-    for (size_t i = 0; i < config->given.count; i++) {
-        const char *argument = config->given.arguments[i] + strlen("--");
-        if (strncmp(argument, option, length) == 0 && argument[length] == '=')
-            return argument + length + 1;
-    }
+    const char *value;
+    for (size_t i = 0; i < config->given.count; i++)
+        if (is_option(config->given.arguments[i], option, &value) && value)
+            return value;
     return NULL;
 }
 
@@ -371,10 +369,9 @@ static void settle(config_t *config)
 
 static bool is_on_line(int argc, char **argv, const char *option)
 {
-    const size_t length = strlen(option);
+    const char *value;
     for (int i = 1; i < argc; i++)
-        if (strncmp(argv[i], "--", 2) == 0 && strncmp(argv[i] + 2, option, length) == 0 &&
-            strchr("=", argv[i][2 + length]))
+        if (strncmp(argv[i], "--", 2) == 0 && is_option(argv[i], option, &value))
             return true;
     return false;
 }
@@ -447,11 +444,10 @@ static int read_file(const lap_command_t *command, const char *path, const lap_c
 /* The key of the file that an option was made of, and its line; or NULL. */
 static const char *find_key(const char *option, size_t *line_p)
 {
-    const size_t length = strlen(option);
+    const char *value;
     for (size_t i = config_read.given.count; i-- > 0;) {
-        const char *argument = config_read.given.arguments[i] + strlen("--");
         const row_t *row = config_read.from[i];
-        if (!row || strncmp(argument, option, length) != 0 || !strchr("=", argument[length]))
+        if (!row || !is_option(config_read.given.arguments[i], option, &value))
             continue;
         *line_p = config_read.lines[row - rows];
         return row->kind == ON_FALSE ? NULL : row->key;

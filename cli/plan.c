@@ -247,7 +247,6 @@ static bool parse_fields(const lap_args_t *args, lap_nn_desc_t *desc)
 {
     static const int fields[] = {LAYERS, HIDDEN, FFN,        HEADS,     KV_HEADS, HEAD_DIM,
                                  VOCAB,  NORM,   ACTIVATION, POSITIONS, SEQ};
-    size_t factor = 4;
     if (args->given[HEADS] && !args->given[KV_HEADS])
         desc->kv_heads = 0;
     desc->head_dim = 0;
@@ -255,16 +254,10 @@ static bool parse_fields(const lap_args_t *args, lap_nn_desc_t *desc)
         if (!lap_arg_option(&command, fields[i], args->values[fields[i]], lap_nn_fields,
                             sizeof(lap_field_t), desc))
             return false;
-    if (args->given[FFN] && args->given[EXPANSION])
-        return lap_args_wrong(
-            &command, "--ffn and --mlp-expansion-factor are both given; expected one of them");
-    if (args->values[EXPANSION] &&
-        !lap_arg_size(&command, "--mlp-expansion-factor", args->values[EXPANSION], 1,
-                      INT32_MAX / desc->hidden, &factor))
-        return false;
-    if (args->given[EXPANSION] || (args->given[HIDDEN] && !args->given[FFN]))
-        desc->ffn = factor * desc->hidden;
-    return lap_arg_tied(&command, args->values[TIED], &desc->tied);
+    if (args->given[HIDDEN] && !args->given[FFN])
+        desc->ffn = 4 * desc->hidden;
+    return lap_arg_expansion(args, FFN, EXPANSION, desc->hidden, &desc->ffn) &&
+           lap_arg_tied(&command, args->values[TIED], &desc->tied);
 }
 
 static bool parse_model(const lap_args_t *args, const bool *line, lap_plan_request_t *request)

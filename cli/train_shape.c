@@ -246,24 +246,6 @@ static bool parse_model_sizes(lap_train_t *train, const lap_args_t *args)
            lap_train_count(args, MAX_POSITIONS, "", &desc->max_positions);
 }
 
-static bool parse_ffn(lap_train_t *train, const lap_args_t *args)
-{
-    lap_nn_desc_t *desc = &train->desc;
-    size_t factor;
-    if (args->given[FFN] && args->given[EXPANSION])
-        return lap_args_wrong(
-            args->command, "--ffn and --mlp-expansion-factor are both given; expected one of them");
-    if (args->given[FFN] && !lap_train_count(args, FFN, "", &desc->ffn))
-        return false;
-    if (!args->given[EXPANSION])
-        return true;
-    if (!lap_arg_size(args->command, "--mlp-expansion-factor", args->values[EXPANSION], 1,
-                      COUNT_MOST / desc->hidden, &factor))
-        return false;
-    desc->ffn = factor * desc->hidden;
-    return true;
-}
-
 bool lap_train_shape(lap_train_t *train, const lap_args_t *args)
 {
     const bool cuda = strcmp(train->device, "cuda") == 0;
@@ -272,7 +254,9 @@ bool lap_train_shape(lap_train_t *train, const lap_args_t *args)
                        : parse_hidden(train, args) &&
                              lap_train_count(args, SEQ, cuda ? "2048" : "256", &desc->seq)))
         return false;
-    return parse_batch(train, args) && parse_ffn(train, args) &&
+    return parse_batch(train, args) &&
+           lap_arg_expansion(args, FFN, EXPANSION, desc->hidden, &desc->ffn) &&
+           (!args->given[FFN] || lap_train_count(args, FFN, "", &desc->ffn)) &&
            ((train->model && !args->given[LAYERS]) ||
             lap_arg_size(args->command, "--layers", args->values[LAYERS], 1, LAYERS_MOST,
                          &desc->layers)) &&

@@ -72,6 +72,22 @@ bool lap_arg_tied(const lap_command_t *command, const char *text, int *tied_p)
     return true;
 }
 
+bool lap_arg_expansion(const lap_args_t *args, size_t ffn, size_t expansion, size_t hidden,
+                       size_t *ffn_p)
+{
+    size_t factor;
+    if (args->given[ffn] && args->given[expansion])
+        return lap_args_wrong(
+            args->command, "--ffn and --mlp-expansion-factor are both given; expected one of them");
+    if (!args->given[expansion])
+        return true;
+    if (!lap_arg_size(args->command, "--mlp-expansion-factor", args->values[expansion], 1,
+                      INT32_MAX / hidden, &factor))
+        return false;
+    *ffn_p = factor * hidden;
+    return true;
+}
+
 bool lap_arg_target(const lap_command_t *command, const char *text, const lap_target_t **target_p)
 {
     enum { NAMES = 8 };

@@ -9,10 +9,11 @@ import torch._dynamo.testing
 import torch.distributed as dist
 import torch.nn.functional as F
 
+import lapstrake
 import lapstrake.torch as lap
 from lapstrake.torch import fp8
 from lapstrake.torch.recipe import DelayedScaling, Float8CurrentScaling
-from torch_ranks import DEVICE, Case, import_compiler
+from torch_ranks import DEVICE, Case, fails, import_compiler
 
 
 class Tracker:
@@ -200,6 +201,17 @@ def named(rank, ranks):
     same("reentrant", results[0], results[2])
 
 
+def by_position(rank, ranks):
+    """As older programs for TransformerEngine call it: what it needs itself stands before the arguments of the function."""
+    tracker = Tracker(11)
+    for group in (None, dist.group.WORLD):
+        x = torch.full((2,), 3.0, requires_grad=True)
+        lap.checkpoint(lambda x: x * x, False, lambda: tracker, group, x).sum().backward()
+        same("d x", [x.grad], [torch.full((2,), 6.0)])
+    fails(lapstrake.Unsupported, "distribute_saved_activations is True", lap.checkpoint, lambda x: x, True, lambda: tracker,
+          None, x)
+
+
 class Recompute(Case):
     def test_scales(self):
         self.on((1, 2), scales)
@@ -219,6 +231,9 @@ class Recompute(Case):
 
     def test_named(self):
         self.on((1,), named)
+
+    def test_by_position(self):
+        self.on((1,), by_position)
 
 
 if __name__ == "__main__":

@@ -135,6 +135,28 @@ class Transformer(Case):
         with self.assertRaisesRegex(RuntimeError, "Unexpected key.*core_attention.scale"):
             module.load_state_dict({**state, "0.self_attention.core_attention.scale": torch.empty(0)})
 
+    def test_arguments_by_position(self):
+        """They are in the order of TransformerEngine's."""
+        layer = lap.TransformerLayer(HIDDEN, FFN, HEADS, kv_channels=4, hidden_dropout=0, attention_dropout=0, device="cpu")
+        x, angles = torch.randn(ROWS, BATCH, HIDDEN), torch.randn(ROWS, 1, 1, 4)
+        mask = torch.ones(ROWS, ROWS).tril(-1).bool()
+        truth = layer(x, mask, "arbitrary", rotary_pos_emb=angles)
+        cross, rest = (None, None, None, None, None), ("no_bias", None, None, *[None] * 6, True, None)
+        self.assertTrue(torch.equal(truth, layer(x, mask, "arbitrary", (-1, -1), True, *cross, True, False, None, angles, *rest)))
+        attention = layer.self_attention
+        truth = attention(x, mask, attn_mask_type="arbitrary", rotary_pos_emb=angles)
+        self.assertTrue(torch.equal(truth, attention(x, mask, None, "arbitrary", None, False, True, False, None, angles, *rest)))
+        for text, call in (
+            ("window_size of TransformerLayer.forward is (4, 0), expected None", lambda: layer(x, None, None, (4, 0))),
+            ("encoder_output of TransformerLayer.forward is a tensor", lambda: layer(x, None, None, None, None, x)),
+            ("core_attention_bias_type of MultiheadAttention.forward is 'alibi', expected 'no_bias'",
+             lambda: attention(x, *[None] * 6, False, None, None, "alibi")),
+        ):
+            with self.assertRaises(lapstrake.Unsupported) as caught:
+                call()
+            self.assertIn(text, str(caught.exception))
+        lap.MultiheadAttention(HIDDEN, HEADS, 4, 0.1, 1e-5, None, None, 1, "causal", (-1, 0), True, device="cpu")
+
     def test_sentences(self):
         mha, whole = (lap.MultiheadAttention(HIDDEN, HEADS, device="cpu"),
                       lap.TransformerLayer(HIDDEN, FFN, HEADS, device="cpu"))
@@ -159,7 +181,7 @@ class Transformer(Case):
              lambda: mha(torch.randn(ROWS, BATCH, HIDDEN), alibi_slopes=torch.ones(4))),
             (lapstrake.Unsupported, "checkpoint_core_attention of TransformerLayer.forward is True",
              lambda: whole(torch.randn(ROWS, BATCH, HIDDEN), checkpoint_core_attention=True)),
-            (TypeError, "TransformerLayer.forward has no argument 'atention_mask'",
+            (TypeError, "unexpected keyword argument 'atention_mask'",
              lambda: whole(torch.randn(ROWS, BATCH, HIDDEN), atention_mask=None)),
             (lapstrake.InvalidArgument, "hidden_states is [8, 12], expected [s, b, hidden_size]",
              lambda: whole(torch.randn(ROWS, HIDDEN))),

@@ -8,6 +8,7 @@ import contextlib
 from typing import Any, Callable, Dict, Iterator, Optional
 
 import torch
+import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint as plain
 
 from lapstrake.errors import Unsupported
@@ -47,6 +48,11 @@ def checkpoint(function: Any, *args: Any, distribute_saved_activations: bool = F
                use_reentrant: bool = True, **kwargs: Any) -> Any:
     """torch.utils.checkpoint.checkpoint of `function`, which recomputes in FP8 what was computed in FP8, with the same
     scales, and with the same random numbers of the tracker. Within torch.compile, delayed scaling is a graph break."""
+    if (len(args) > 3 and isinstance(args[0], bool) and callable(args[1])
+            and (args[2] is None or isinstance(args[2], dist.ProcessGroup))):
+        # So older programs for TransformerEngine call it.
+        distribute_saved_activations, get_rng_state_tracker, tp_group = args[:3]
+        args = args[3:]
     if distribute_saved_activations:
         raise Unsupported("distribute_saved_activations is True, expected False: it is not supported")
     recipe = fp8.active()

@@ -22,24 +22,21 @@ _MASKS = ("no_mask", "causal", "arbitrary", "padding", "padding_causal")
 Rotary = Union[Tensor, Tuple[Tensor, Tensor], None]
 
 
-# Arguments of TransformerEngine's forward() that are taken with the values that ask for nothing.
+# Arguments of TransformerEngine's forward() that are taken with the values that ask for nothing; others: with None.
 _NOTHING: Dict[str, Tuple[Any, ...]] = {
-    "window_size": (None, (-1, -1), (-1, 0)), "core_attention_bias_type": (None, "no_bias"),
-    "fast_zero_fill": (True, False), "checkpoint_core_attention": (None, False), "pad_between_seqs": (None, False)}
-_NOTHING.update((name, (None,)) for name in (
-    "alibi_slopes", "bottom_right_diagonal", "core_attention_bias", "cu_seqlens_kv", "cu_seqlens_kv_padded",
-    "cu_seqlens_q", "cu_seqlens_q_padded", "enc_dec_attn_mask", "enc_dec_attn_mask_type",
-    "enc_dec_bottom_right_diagonal", "enc_dec_window_size", "encoder_output", "inference_params", "max_seqlen_kv",
-    "max_seqlen_q"))
+    "window_size": (None, (-1, -1), (-1, 0)), "core_attention_bias_type": ("no_bias", None),
+    "fast_zero_fill": (True, False), "checkpoint_core_attention": (False, None), "pad_between_seqs": (None, False),
+    "enc_dec_attn_mask_type": (None, "no_mask")}
+_NOTHING.update((name, (None, True, False)) for name in (
+    "bottom_right_diagonal", "enc_dec_bottom_right_diagonal"))  # as many keys as queries: both corners are one
 
 
-def _refuse_others(where: str, others: Dict[str, Any]) -> None:
+def _refuse_others(where: str, **others: Any) -> None:
     for name, value in others.items():
-        if name not in _NOTHING:
-            raise TypeError(f"{where} has no argument '{name}'")
-        if isinstance(value, Tensor) or value not in _NOTHING[name]:
+        nothing = _NOTHING.get(name, (None,))
+        if isinstance(value, Tensor) or value not in nothing:
             what = "a tensor" if isinstance(value, Tensor) else repr(value)
-            raise Unsupported(f"{name} of {where} is {what}, expected {_NOTHING[name][0]!r}: it is not supported")
+            raise Unsupported(f"{name} of {where} is {what}, expected {nothing[0]!r}: it is not supported")
 
 
 def _check_mask(mask: Tensor, shape: Tuple[int, ...]) -> None:
@@ -85,8 +82,8 @@ class MultiheadAttention(_Parallel):
                  seq_length: Optional[int] = None, micro_batch_size: Optional[int] = None,
                  softmax_type: str = "vanilla") -> None:
         window = window_size if window_size not in ((-1, -1), (-1, 0)) else None
-        _refuse(window_size=window, bottom_right_diagonal=bottom_right_diagonal, qk_norm_type=qk_norm_type,
-                rotary_pos_interleaved=rotary_pos_interleaved, fuse_wgrad_accumulation=fuse_wgrad_accumulation)
+        _refuse(window_size=window, qk_norm_type=qk_norm_type, rotary_pos_interleaved=rotary_pos_interleaved,
+                fuse_wgrad_accumulation=fuse_wgrad_accumulation)
         for what, value, known in (("attention_type", attention_type, ("self",)),
                                    ("softmax_type", softmax_type, ("vanilla",)),
                                    ("qkv_format", qkv_format, ("sbhd", "bshd")),
@@ -135,14 +132,27 @@ class MultiheadAttention(_Parallel):
         self.proj = Linear(num_attention_heads * self.head_dim, hidden_size, init_method=output_layer_init_method,
                            return_bias=return_bias, parallel_mode=row, ub_name="proj", **common)
 
-    def forward(self, hidden_states: Tensor, attention_mask: Optional[Tensor] = None,
-                encoder_output: Optional[Tensor] = None, attn_mask_type: Optional[str] = None, *,
-                rotary_pos_emb: Rotary = None, is_first_microbatch: Optional[bool] = None, **others: Any) -> Any:
+    def forward(self, hidden_states: Tensor, attention_mask: Optional[Tensor] = None, encoder_output: Any = None,
+                attn_mask_type: Optional[str] = None, window_size: Optional[Tuple[int, int]] = None,
+                bottom_right_diagonal: Optional[bool] = None, is_first_microbatch: Optional[bool] = None,
+                checkpoint_core_attention: bool = False, inference_params: Any = None, rotary_pos_emb: Rotary = None,
+                core_attention_bias_type: str = "no_bias", core_attention_bias: Any = None, alibi_slopes: Any = None,
+                cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None, cu_seqlens_q_padded: Any = None,
+                cu_seqlens_kv_padded: Any = None, max_seqlen_q: Optional[int] = None,
+                max_seqlen_kv: Optional[int] = None, fast_zero_fill: bool = True,
+                pad_between_seqs: Optional[bool] = None) -> Any:
         """The attention of x; with return_layernorm_output also norm(x). A mask is True where nothing is attended.
 
-        Other arguments of TransformerEngine are refused, unless they ask for nothing.
+        Arguments are in the order of TransformerEngine's. Those that ask for what there is not are refused.
         """
-        _refuse_others("MultiheadAttention.forward", {"encoder_output": encoder_output, **others})
+        _refuse_others("MultiheadAttention.forward", encoder_output=encoder_output, window_size=window_size,
+                       bottom_right_diagonal=bottom_right_diagonal,
+                       checkpoint_core_attention=checkpoint_core_attention, inference_params=inference_params,
+                       core_attention_bias_type=core_attention_bias_type, core_attention_bias=core_attention_bias,
+                       alibi_slopes=alibi_slopes, cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv,
+                       cu_seqlens_q_padded=cu_seqlens_q_padded, cu_seqlens_kv_padded=cu_seqlens_kv_padded,
+                       max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, fast_zero_fill=fast_zero_fill,
+                       pad_between_seqs=pad_between_seqs)
         if hidden_states.dim() != 3:
             order = "[s, b, hidden_size]" if self.qkv_format == "sbhd" else "[b, s, hidden_size]"
             raise InvalidArgument(f"hidden_states is {shape_of(hidden_states)}, expected {order}")
@@ -264,13 +274,30 @@ class TransformerLayer(_Parallel):
                                           activation_params=activation_params, **common)
 
     def forward(self, hidden_states: Tensor, attention_mask: Optional[Tensor] = None,
-                self_attn_mask_type: Optional[str] = None, *, rotary_pos_emb: Rotary = None,
-                is_first_microbatch: Optional[bool] = None, **others: Any) -> Tensor:
+                self_attn_mask_type: Optional[str] = None, window_size: Optional[Tuple[int, int]] = None,
+                bottom_right_diagonal: Optional[bool] = None, encoder_output: Any = None, enc_dec_attn_mask: Any = None,
+                enc_dec_attn_mask_type: Optional[str] = None, enc_dec_window_size: Optional[Tuple[int, int]] = None,
+                enc_dec_bottom_right_diagonal: Optional[bool] = None, is_first_microbatch: Optional[bool] = None,
+                checkpoint_core_attention: bool = False, inference_params: Any = None, rotary_pos_emb: Rotary = None,
+                core_attention_bias_type: str = "no_bias", core_attention_bias: Any = None, alibi_slopes: Any = None,
+                cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None, cu_seqlens_q_padded: Any = None,
+                cu_seqlens_kv_padded: Any = None, max_seqlen_q: Optional[int] = None,
+                max_seqlen_kv: Optional[int] = None, fast_zero_fill: bool = True,
+                pad_between_seqs: Optional[bool] = None) -> Tensor:
         """The layer; a mask is True where nothing is attended to.
 
-        Other arguments of TransformerEngine are refused, unless they ask for nothing.
+        Arguments are in the order of TransformerEngine's. Those that ask for what there is not are refused.
         """
-        _refuse_others("TransformerLayer.forward", others)
+        _refuse_others("TransformerLayer.forward", window_size=window_size, bottom_right_diagonal=bottom_right_diagonal,
+                       encoder_output=encoder_output, enc_dec_attn_mask=enc_dec_attn_mask,
+                       enc_dec_attn_mask_type=enc_dec_attn_mask_type, enc_dec_window_size=enc_dec_window_size,
+                       enc_dec_bottom_right_diagonal=enc_dec_bottom_right_diagonal,
+                       checkpoint_core_attention=checkpoint_core_attention, inference_params=inference_params,
+                       core_attention_bias_type=core_attention_bias_type, core_attention_bias=core_attention_bias,
+                       alibi_slopes=alibi_slopes, cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv,
+                       cu_seqlens_q_padded=cu_seqlens_q_padded, cu_seqlens_kv_padded=cu_seqlens_kv_padded,
+                       max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, fast_zero_fill=fast_zero_fill,
+                       pad_between_seqs=pad_between_seqs)
         attended = self.self_attention(hidden_states, attention_mask, attn_mask_type=self_attn_mask_type,
                                        rotary_pos_emb=rotary_pos_emb)
         hidden = hidden_states + F.dropout(attended, self.hidden_dropout, self.training)

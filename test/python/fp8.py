@@ -186,6 +186,43 @@ def compiled(rank, ranks):
         raise AssertionError("a second derivative left something out")
 
 
+def decorated(rank, ranks):
+    """autocast as a decorator is around each call, also of itself, and of what torch.compile makes."""
+    recipe = DelayedScaling(amax_history_len=2)
+    layer = lap.Linear(8, 4 * ranks, parallel_mode="column", sequence_parallel=True, tp_group=dist.group.WORLD,
+                       bias=False, device=DEVICE, **OVERLAP)
+
+    @lap.fp8_autocast(enabled=True, fp8_recipe=recipe, fp8_group=dist.group.WORLD)
+    def forward(module, x, depth=0):
+        """Some words."""
+        return forward(module, x, depth - 1) if depth else module(x)
+
+    if forward.__name__ != "forward" or forward.__doc__ != "Some words.":
+        raise AssertionError("another name")
+    runs = [forward, lambda module, x: forward(module, x, 2), lap.autocast(recipe=recipe)(lambda module, x: module(x)),
+            torch.compile(forward, backend="aot_eager")]
+    results = []
+    for run in (None, *runs):
+        module, found = copy.deepcopy(layer), []
+        for step in range(3):
+            torch.manual_seed(step)
+            x = (torch.randn(4, 8) * 37.0 ** step).requires_grad_()
+            if run is None:
+                with lap.autocast(recipe=recipe):
+                    y = module(x)
+            else:
+                y = run(module, x)
+            if fp8.active() is not None or fp8._state.depth:
+                raise AssertionError("autocast did not end")
+            y.pow(2).sum().backward()
+            found += [y.detach(), x.grad, module.weight.grad.clone()]
+        results.append(found)
+    for which, result in enumerate(results):
+        for ours, theirs in zip(result, results[0]):
+            if not torch.equal(ours, theirs):
+                raise AssertionError(f"decorator {which}: {ours} is not {theirs}")
+
+
 def frozen(rank, ranks):
     """Weights or inputs without gradients; eval notes no magnitudes; no rows at all."""
     layer = lap.Linear(8, 4 * ranks, parallel_mode="column", sequence_parallel=True, tp_group=dist.group.WORLD,
@@ -395,6 +432,10 @@ class Fp8(Case):
         import_compiler()
         self.on((2,), compiled)
 
+    def test_decorated(self):
+        import_compiler()
+        self.on((1, 2), decorated)
+
     def test_overflow(self):
         self.on((1, 2), overflow)
 
@@ -445,6 +486,8 @@ class Fp8(Case):
             (lapstrake.Unsupported, "override_linear_precision is (False, False, True), expected (False, False, False)",
              lambda: DelayedScaling(interval=1, override_linear_precision=(False, False, True))),
             (lapstrake.Unsupported, "calibrating is True", lambda: lap.autocast(calibrating=True)),
+            (lapstrake.InvalidArgument, "enabled is <built-in function abs>, expected True or False: a decorator needs",
+             lambda: lap.fp8_autocast(abs)),
             (lapstrake.InvalidArgument, "recipe is 'delayed'", lambda: lap.autocast(recipe="delayed")),
             (lapstrake.Unsupported, "parameters are not stored in FP8", lap.fp8_model_init),
             (lapstrake.Unsupported, "distribute_saved_activations is True",

@@ -201,15 +201,19 @@ def active() -> Optional[str]:
     return _state.recipe
 
 
-class autocast:
+class autocast(contextlib.ContextDecorator):
     """Within it, the GEMMs of this package's modules are FP8, by `recipe` (default: DelayedScaling). Collective.
 
     The arguments are those of TransformerEngine. Magnitudes are always exchanged between tensor-parallel ranks, and
-    also over `amax_reduction_group` if that is given. Backward belongs outside, as there.
+    also over `amax_reduction_group` if that is given. Backward belongs outside, as there. As the decorator of a function
+    it is around each call.
     """
 
     def __init__(self, enabled: bool = True, calibrating: bool = False, recipe: Optional[Recipe] = None,
                  amax_reduction_group: Any = None, _graph: bool = False) -> None:
+        if callable(enabled):
+            raise InvalidArgument(f"enabled is {enabled!r}, expected True or False: a decorator needs its parentheses, as in "
+                                  "@autocast()")
         if calibrating:
             raise Unsupported("calibrating is True, expected False: it is not supported")
         if recipe is not None and not isinstance(recipe, (DelayedScaling, Float8CurrentScaling)):

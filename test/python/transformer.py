@@ -2,6 +2,7 @@
 """MultiheadAttention and TransformerLayer: with several ranks as with one, and with one as plain torch."""
 
 import unittest
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -157,6 +158,38 @@ class Transformer(Case):
             self.assertIn(text, str(caught.exception))
         lap.MultiheadAttention(HIDDEN, HEADS, 4, 0.1, 1e-5, None, None, 1, "causal", (-1, 0), True, device="cpu")
 
+    def test_masks_that_are_ignored(self):
+        """As by TransformerEngine, but not without a word: a mask may hide more than the type does."""
+        layer = lap.TransformerLayer(HIDDEN, FFN, HEADS, hidden_dropout=0, attention_dropout=0, device="cpu")
+        x, mask = torch.randn(ROWS, BATCH, HIDDEN), torch.zeros(BATCH, 1, 1, ROWS).bool()
+        mask[0, ..., -3:] = True
+        import_compiler()
+        for run in (layer, torch.compile(layer, fullgraph=True, backend="aot_eager")):
+            for kind in ("causal", "no_mask"):
+                truth = layer(x, None, kind)
+                with self.assertWarnsRegex(UserWarning, f"attention_mask is ignored with attn_mask_type '{kind}'"):
+                    self.assertTrue(torch.equal(run(x, mask, kind), truth))
+                with self.assertWarns(UserWarning):  # of a type that would be wrong where it counts
+                    self.assertTrue(torch.equal(run(x, torch.ones(1), kind), truth))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.assertFalse(torch.equal(layer(x, mask, "padding_causal"), layer(x)))
+
+    def test_other_names_of_masks(self):
+        for other, name in (("causal_bottom_right", "causal"), ("padding_causal_bottom_right", "padding_causal"),
+                            ("padding,causal", "padding_causal"), ("causal,padding", "padding_causal")):
+            torch.manual_seed(1)
+            layers = [lap.TransformerLayer(HIDDEN, FFN, HEADS, hidden_dropout=0, attention_dropout=0, device="cpu",
+                                           self_attn_mask_type=kind) for kind in (other, name)]
+            layers[1].load_state_dict(layers[0].state_dict())
+            x, mask = torch.randn(ROWS, BATCH, HIDDEN), torch.zeros(BATCH, 1, 1, ROWS).bool()
+            mask[0, ..., :3] = True
+            given = mask if "padding" in name else None
+            truth = layers[1](x, given)
+            self.assertTrue(truth.isfinite().all())
+            for result in (layers[0](x, given), layers[1](x, given, other)):
+                self.assertTrue(torch.equal(result, truth), other)
+
     def test_sentences(self):
         mha, whole = (lap.MultiheadAttention(HIDDEN, HEADS, device="cpu"),
                       lap.TransformerLayer(HIDDEN, FFN, HEADS, device="cpu"))
@@ -189,7 +222,7 @@ class Transformer(Case):
              lambda: whole(torch.randn(ROWS, BATCH, HIDDEN), torch.zeros(ROWS, ROWS).long(), "arbitrary")),
             (lapstrake.InvalidArgument, "attention_mask is [3, 1, 8, 8], expected [2, 4, 8, 8]",
              lambda: whole(torch.randn(ROWS, BATCH, HIDDEN), torch.zeros(3, 1, ROWS, ROWS).bool(), "arbitrary")),
-            (lapstrake.InvalidArgument, "attention_mask is not given",
+            (lapstrake.InvalidArgument, "attention_mask is not given, expected a tensor with attn_mask_type 'arbitrary'",
              lambda: mha(torch.randn(ROWS, BATCH, HIDDEN), attn_mask_type="arbitrary")),
         ):
             with self.assertRaises(error) as caught:

@@ -8,6 +8,7 @@ have one weight: that of TransformerEngine with fuse_qkv_params.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 import torch
@@ -19,6 +20,9 @@ from lapstrake.torch._matrix import shape_of
 from lapstrake.torch.modules import Device, Init, LayerNormLinear, LayerNormMLP, Linear, _Parallel, _refuse, _share
 
 _MASKS = ("no_mask", "causal", "arbitrary", "padding", "padding_causal")
+# Other names of TransformerEngine's: with as many keys as queries both corners are one.
+_OTHER_MASKS = {"causal_bottom_right": "causal", "padding_causal_bottom_right": "padding_causal",
+                "padding,causal": "padding_causal", "causal,padding": "padding_causal"}
 Rotary = Union[Tensor, Tuple[Tensor, Tensor], None]
 
 
@@ -37,6 +41,21 @@ def _refuse_others(where: str, **others: Any) -> None:
         if isinstance(value, Tensor) or value not in nothing:
             what = "a tensor" if isinstance(value, Tensor) else repr(value)
             raise Unsupported(f"{name} of {where} is {what}, expected {nothing[0]!r}: it is not supported")
+
+
+def _mask_type(name: str) -> str:
+    name = _OTHER_MASKS.get(name, name)
+    if name not in _MASKS:
+        raise Unsupported(f"attn_mask_type is '{name}', expected {', '.join(_MASKS)}")
+    return name
+
+
+@torch.compiler.assume_constant_result
+def _warn_of_mask(mask_type: str) -> bool:
+    """Within torch.compile when a graph is made."""
+    warnings.warn(f"attention_mask is ignored with attn_mask_type '{mask_type}', as by TransformerEngine: 'padding', "
+                  "'padding_causal' and 'arbitrary' take it")
+    return True
 
 
 def _check_mask(mask: Tensor, shape: Tuple[int, ...]) -> None:
@@ -86,10 +105,10 @@ class MultiheadAttention(_Parallel):
                 fuse_wgrad_accumulation=fuse_wgrad_accumulation)
         for what, value, known in (("attention_type", attention_type, ("self",)),
                                    ("softmax_type", softmax_type, ("vanilla",)),
-                                   ("qkv_format", qkv_format, ("sbhd", "bshd")),
-                                   ("attn_mask_type", attn_mask_type, _MASKS)):
+                                   ("qkv_format", qkv_format, ("sbhd", "bshd"))):
             if value not in known:
                 raise Unsupported(f"{what} is '{value}', expected {' or '.join(known)}")
+        _mask_type(attn_mask_type)
         overlap = {"ub_overlap_ag": ub_overlap_ag, "ub_overlap_rs": ub_overlap_rs,
                    "ub_overlap_rs_dgrad": ub_overlap_rs_dgrad, "ub_bulk_dgrad": ub_bulk_dgrad,
                    "ub_bulk_wgrad": ub_bulk_wgrad}
@@ -183,11 +202,13 @@ class MultiheadAttention(_Parallel):
         return query.flatten(-3, -2), key.flatten(-3, -2), value.flatten(-3, -2)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], mask_type: str) -> Tensor:
-        if mask_type not in _MASKS:
-            raise Unsupported(f"attn_mask_type is '{mask_type}', expected {', '.join(_MASKS)}")
-        if (mask_type in ("arbitrary", "padding", "padding_causal")) != (mask is not None):
-            raise InvalidArgument(f"attn_mask_type is '{mask_type}' and attention_mask is "
-                                  f"{'not given' if mask is None else 'given'}, expected one to fit the other")
+        mask_type = _mask_type(mask_type)
+        if mask_type in ("no_mask", "causal"):
+            if mask is not None:
+                _warn_of_mask(mask_type)
+            mask = None
+        elif mask is None:
+            raise InvalidArgument(f"attention_mask is not given, expected a tensor with attn_mask_type '{mask_type}'")
         order = (1, 2, 0, 3) if self.qkv_format == "sbhd" else (0, 2, 1, 3)  # to [b, heads, s, d]
         query, key, value = (part.permute(order) for part in (query, key, value))
         if self.queries > 1:

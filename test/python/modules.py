@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import lapstrake
 import lapstrake.torch as lap
 from lapstrake.torch import _rules
+from lapstrake.torch.recipe import Float8CurrentScaling
 from torch_ranks import COMPILED, DEVICE, Case, fails, import_compiler, replayed
 
 OVERLAP = dict(ub_overlap_ag=True, ub_overlap_rs=True, ub_bulk_dgrad=True, ub_bulk_wgrad=True)
@@ -242,6 +243,23 @@ def named(rank, ranks):
         raise AssertionError(module.tp_group)
 
 
+def exported(rank, ranks):
+    """torch.export takes what torch.jit.trace cannot record, which says so."""
+    for mode, columns in (("column", 8), ("row", 8 // ranks)):
+        layer = lap.Linear(8, 8, parallel_mode=mode, sequence_parallel=True, tp_group=dist.group.WORLD, device=DEVICE)
+        x = torch.randn(4, columns)
+        for recipe in (None, Float8CurrentScaling()):
+            with lap.autocast(recipe is not None, recipe=recipe):
+                truth = layer(x)
+                if not torch.equal(torch.export.export(layer, (x,)).module()(x), truth):
+                    raise AssertionError(f"{mode}, {recipe}: another result")
+                if recipe is None and mode == "row":
+                    continue
+                name = "gather_matmul" if recipe is None else "fp8_linear"
+                fails(lapstrake.Unsupported, f"torch.jit.trace cannot record lapstrake::{name}: use torch.compile or torch.export",
+                      torch.jit.trace, layer, x)
+
+
 MARKS = ("tensor_model_parallel", "partition_dim", "partition_stride", "sequence_parallel")
 
 
@@ -387,6 +405,10 @@ class Modules(Case):
 
     def test_named(self):
         self.on((2,), named)
+
+    def test_exported(self):
+        import_compiler()
+        self.on((2,), exported)
 
     def test_tied(self):
         self.on((2,), tied)

@@ -103,6 +103,9 @@ def differentiate(name: str, kernel: Any, backward: Any, setup: Any = _save_noth
     # Those of each number of arguments that a call may give.
     least = sum(not argument.has_default_value() for argument in arguments)
     plain_types = {given for count in range(least, len(types) + 1) for given in product(*types[:count])}
+    # torch.jit.trace knows no results that may be None, and no lists of strings; its own sentences say no more than that.
+    traceable = not any("Optional" in str(result.real_type) for result in op._schema.returns) and "List[str]" not in map(
+        str, (argument.real_type for argument in arguments))
     required = [(place, argument.name) for place, argument in enumerate(arguments) if types[place] is _PLAIN]
 
     def refuse_none(inputs: Tuple[Any, ...]) -> None:
@@ -145,6 +148,8 @@ def differentiate(name: str, kernel: Any, backward: Any, setup: Any = _save_noth
     def call(*inputs: Any) -> Any:
         if not _alone() or tuple(map(type, inputs)) not in plain_types:
             refuse_none(inputs)
+            if not traceable and torch.jit.is_tracing():
+                raise Unsupported(f"torch.jit.trace cannot record lapstrake::{name}: use torch.compile or torch.export")
             return op(*inputs)
         needed = False
         for tensor in inputs[:tensors]:

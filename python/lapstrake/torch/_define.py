@@ -136,7 +136,7 @@ def differentiate(name: str, kernel: Any, backward: Any, setup: Any = _save_noth
 
     apply_below = function(below).apply
     # apply() of torch.autograd.Function looks for transforms, and for wrappers that they left; here there are none.
-    apply = super(torch.autograd.Function, function(kernel)).apply  # type: ignore[misc]
+    apply = super(torch.autograd.Function, function(kernel)).apply
 
     def dispatched(*inputs: Any) -> Any:
         refuse_none(inputs)

@@ -8,7 +8,7 @@ transposed copy of the weight: tensor cores want k along the rows of both matric
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ def _view(matrix: Tensor) -> Tuple[int, int, int]:
 
 def _prepare(kind: Kind, layout: Layout, group: str, method: str, sizes: Tuple[int, int, int],
              tensors: Dict[str, Tensor]) -> Call:
-    fields = {}
+    fields: Dict[str, torch.dtype] = {}
     if "b" in tensors:
         fields.update(b_dtype=tensors["b"].dtype, out_dtype=tensors["d"].dtype)
     if kind == Kind.BULK_RS:
@@ -165,8 +165,8 @@ def _column_backward(plan: Plan, g: Scaled, x: Scaled, w: Scaled, dtypes: Tuple[
         _run(Kind.BULK_RS, Layout.WGRAD, plan, wgrad, (rows, *dw.shape), a=g, b=full, d=dw, x=dx, y=mine)
         return mine, dw
     method = dgrad if kind == "gemm_rs" else "auto"
-    dx = _reduced(plan, g, _transposed(w), dtypes[0], method) if needs_x else None
-    return dx, _weight_gradient(plan, g, _gathered(plan, x, "auto"), dtypes[1]) if needs_w else None
+    return (_reduced(plan, g, _transposed(w), dtypes[0], method) if needs_x else None,
+            _weight_gradient(plan, g, _gathered(plan, x, "auto"), dtypes[1]) if needs_w else None)
 
 
 def _row_backward(plan: Plan, g: Scaled, x: Scaled, w: Scaled, dtypes: Tuple[torch.dtype, torch.dtype], needs_x: bool,
@@ -269,7 +269,7 @@ define(f"fp8_linear(Tensor x, Tensor weight, Tensor slots, {_REST}) -> (Tensor, 
        _linear_fake)
 define("fp8_linear_backward(Tensor dy, Tensor x8, Tensor w8, Tensor scales, Tensor slots, bool needs_x, bool needs_w, "
        f"ScalarType weight_dtype, {_REST}) -> (Tensor, Tensor)", _linear_backward, _linear_backward_fake)
-_apply = differentiate("fp8_linear", _linear, _gradient, _setup)
+_apply: Callable[..., Tuple[Tensor, ...]] = differentiate("fp8_linear", _linear, _gradient, _setup)
 _apply_backward = refuse_gradient("fp8_linear_backward", _linear_backward)
 
 

@@ -12,7 +12,7 @@ transposed view of a weight [n, k]. Tensors are used in place: a gather_dim or s
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from torch import Tensor
 
@@ -180,7 +180,8 @@ def _bulk_call(kind: Kind, A: Tensor, B: Tensor, X: Tensor, group_name: str, met
         raise InvalidArgument(f"X is {shape_of(X)}, expected the rows of the product, {sizes[0]}"
                               + (f" divided by {here.size}" if kind == Kind.BULK_AG else ""))
     d, y = (A.shape[0], B.shape[1]), (rows, x[1])
-    views, outputs, fields = {"a": a, "b": b, "d": (*d, d[1]), "x": x, "y": (*y, y[1])}, (d, y), {}
+    views, fields = {"a": a, "b": b, "d": (*d, d[1]), "x": x, "y": (*y, y[1])}, {}
+    outputs: Tuple[Tuple[int, ...], ...] = (d, y)
     if sums and layout == Layout.WGRAD:  # of a matrix that lies the other way the operator would sum its result
         views["bias_grad"], outputs = (1, d[0], d[0]), (d, y, d[:1])
         fields["epilogue"] = int(Epilogue.EPILOGUE_BIAS_GRAD)
@@ -420,12 +421,14 @@ def _reduce_scatter_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
     return all_gather(dY.contiguous(), *ctx.rest),
 
 
-gather_matmul = differentiate("gather_matmul", _gather_matmul, _gather_matmul_backward, _gather_matmul_setup)
-matmul_scatter = differentiate("matmul_scatter", _matmul_scatter, _matmul_scatter_backward, _save_operands)
-matmul_sum = differentiate("matmul_all_reduce", _matmul_all_reduce, _matmul_all_reduce_backward, _save_operands)
-copy_matmul = differentiate("copy_matmul", _copy_matmul, _copy_matmul_backward, _save_operands)
-all_gather = differentiate("all_gather", _all_gather, _all_gather_backward)
-reduce_scatter = differentiate("reduce_scatter", _reduce_scatter, _reduce_scatter_backward)
+_One = Callable[..., Tensor]
+gather_matmul: Callable[..., Tuple[Any, Tensor]] = differentiate(  # the first is None unless it is kept
+    "gather_matmul", _gather_matmul, _gather_matmul_backward, _gather_matmul_setup)
+matmul_scatter: _One = differentiate("matmul_scatter", _matmul_scatter, _matmul_scatter_backward, _save_operands)
+matmul_sum: _One = differentiate("matmul_all_reduce", _matmul_all_reduce, _matmul_all_reduce_backward, _save_operands)
+copy_matmul: _One = differentiate("copy_matmul", _copy_matmul, _copy_matmul_backward, _save_operands)
+all_gather: _One = differentiate("all_gather", _all_gather, _all_gather_backward)
+reduce_scatter: _One = differentiate("reduce_scatter", _reduce_scatter, _reduce_scatter_backward)
 _matmul_and_gather = refuse_gradient("matmul_with_all_gather", _matmul_with_all_gather)
 _matmul_and_reduce = refuse_gradient("matmul_with_reduce_scatter", _matmul_with_reduce_scatter)
 

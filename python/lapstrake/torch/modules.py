@@ -66,6 +66,8 @@ class _Parallel(nn.Module):
 
     # Parameters that every rank has whole; with sequence parallelism their gradients are those of a rank's rows only.
     _whole: Tuple[str, ...] = ("layer_norm_weight", "layer_norm_bias", "fc2_bias")
+    layer_norm_weight: nn.Parameter
+    layer_norm_bias: Optional[nn.Parameter]
 
     def __init__(self, tp_group: Any, tp_size: int, sequence_parallel: bool, params_dtype: Optional[torch.dtype],
                  device: Device, get_rng_state_tracker: Optional[Callable[[], Any]], **overlap: bool) -> None:
@@ -86,7 +88,7 @@ class _Parallel(nn.Module):
         self._begins: Dict[str, _Begin] = {}  # of this module's own parameters, by their names
         self._slots = fp8.Slots()  # of FP8 operands
         self._tracker = get_rng_state_tracker
-        self._factory = {"dtype": params_dtype or torch.get_default_dtype(), "device": device or _default_device()}
+        self._factory = params_dtype or torch.get_default_dtype(), device or _default_device()
         if tp_group is not None:
             self.set_tensor_parallel_group(tp_group)
 
@@ -136,7 +138,8 @@ class _Parallel(nn.Module):
         self._add(name, (size,), _Begin(None, value, partition if self.tp_size > 1 else None, whole))
 
     def _add(self, name: str, shape: Tuple[int, ...], how: _Begin) -> None:
-        setattr(self, name, nn.Parameter(torch.empty(shape, **self._factory)))
+        dtype, device = self._factory
+        setattr(self, name, nn.Parameter(torch.empty(shape, dtype=dtype, device=device)))
         self._begins[name] = how
         self._begin(name)
 
@@ -263,6 +266,9 @@ class Linear(_Parallel):
     sequence_parallel a column-parallel one gathers x while it computes, a row-parallel one scatters y.
     """
 
+    weight: nn.Parameter
+    bias: Optional[nn.Parameter]
+
     def __init__(self, in_features: int, out_features: int, sequence_parallel: bool = False,
                  fuse_wgrad_accumulation: bool = False, tp_group: Any = None, tp_size: int = 1,
                  get_rng_state_tracker: Optional[Callable[[], Any]] = None, rng_tracker_name: Optional[str] = None,
@@ -368,18 +374,24 @@ def _gelu(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-_ACTIVATIONS = {"gelu": _gelu, "relu": F.relu, "silu": F.silu, "qgelu": _quick_gelu,
-                "srelu": lambda x: F.relu(x) ** 2}
-_GATED = {"geglu": _gelu, "reglu": F.relu, "swiglu": F.silu, "qgeglu": _quick_gelu}
+_Activation = Callable[[Tensor], Tensor]
+_ACTIVATIONS: Dict[str, _Activation] = {"gelu": _gelu, "relu": F.relu, "silu": F.silu, "qgelu": _quick_gelu,
+                                        "srelu": lambda x: F.relu(x) ** 2}
+_GATED: Dict[str, _Activation] = {"geglu": _gelu, "reglu": F.relu, "swiglu": F.silu, "qgeglu": _quick_gelu}
 
 
 class LayerNormMLP(_Parallel):
     """fc2(activation(fc1(norm(x)))): fc1 is column parallel, fc2 row parallel with set_parallel_mode."""
 
+    fc1_weight: nn.Parameter
+    fc1_bias: Optional[nn.Parameter]
+    fc2_weight: nn.Parameter
+    fc2_bias: Optional[nn.Parameter]
+
     def __init__(self, hidden_size: int, ffn_hidden_size: int, eps: float = 1e-5, sequence_parallel: bool = False,
                  return_bias: bool = False, get_rng_state_tracker: Optional[Callable[[], Any]] = None,
                  tp_group: Any = None, tp_size: int = 1, init_method: Init = None, bias: bool = True,
-                 normalization: str = "LayerNorm", activation: str = "gelu", activation_params: Optional[dict] = None,
+                 normalization: str = "LayerNorm", activation: str = "gelu", activation_params: Optional[Dict[str, Any]] = None,
                  output_layer_init_method: Init = None, fuse_wgrad_accumulation: bool = False,
                  params_dtype: Optional[torch.dtype] = None, return_layernorm_output: bool = False,
                  return_layernorm_output_gathered: bool = False, seq_length: Optional[int] = None,

@@ -195,10 +195,10 @@ class MultiheadAttention(_Parallel):
         parts = self.queries + 2
         if self.interleaved:
             mixed = mixed.view(*mixed.shape[:-1], self.groups, parts, self.head_dim)
-            query, key, value = mixed.split((self.queries, 1, 1), -2)
+            query, key, value = torch.split(mixed, [self.queries, 1, 1], -2)
         else:
             mixed = mixed.view(*mixed.shape[:-1], parts, self.groups, self.head_dim)
-            query, key, value = (part.transpose(-2, -3) for part in mixed.split((self.queries, 1, 1), -3))
+            query, key, value = (part.transpose(-2, -3) for part in torch.split(mixed, [self.queries, 1, 1], -3))
         return query.flatten(-3, -2), key.flatten(-3, -2), value.flatten(-3, -2)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], mask_type: str) -> Tensor:
@@ -264,8 +264,8 @@ class TransformerLayer(_Parallel):
                  qkv_weight_interleaved: bool = True, ub_tp_comm_overlap: bool = False, ub_overlap_ag: bool = True,
                  ub_overlap_rs: bool = True, ub_overlap_rs_dgrad: bool = False, ub_bulk_dgrad: bool = True,
                  ub_bulk_wgrad: bool = True, bias: bool = True, activation: str = "gelu",
-                 activation_params: Optional[dict] = None,
-                 normalization: str = "LayerNorm", device: Device = None, attn_input_format: str = "sbhd",
+                 activation_params: Optional[Dict[str, Any]] = None, normalization: str = "LayerNorm",
+                 device: Device = None, attn_input_format: str = "sbhd",
                  name: Optional[str] = None, qk_norm_type: Optional[str] = None, qk_norm_eps: float = 1e-6,
                  qk_norm_before_rope: bool = False, softmax_type: str = "vanilla") -> None:
         _refuse(apply_residual_connection_post_layernorm=apply_residual_connection_post_layernorm,

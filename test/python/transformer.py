@@ -15,7 +15,7 @@ from torch_ranks import COMPILED, DEVICE, Case, import_compiler, replayed
 HIDDEN, FFN, HEADS, DIM, ROWS, BATCH = 12, 16, 4, 3, 8, 2
 
 
-def plain(p, x, groups, interleaved, mask, angles):
+def plain(p, x, groups, mask, angles):
     """The whole layer in plain torch, head by head, from its parameters by name."""
     def norm(x, name):
         return F.layer_norm(x, (HIDDEN,), p[f"{name}.layer_norm_weight"], p[f"{name}.layer_norm_bias"], 1e-5)
@@ -32,9 +32,7 @@ def plain(p, x, groups, interleaved, mask, angles):
     a = "self_attention"
     mixed = F.linear(norm(x, f"{a}.layernorm_qkv"), p[f"{a}.layernorm_qkv.weight"], p[f"{a}.layernorm_qkv.bias"])
     each = HEADS // groups
-    rows = mixed.unflatten(-1, (groups, each + 2, DIM) if interleaved else (each + 2, groups, DIM))
-    if not interleaved:
-        rows = rows.transpose(-2, -3)
+    rows = mixed.unflatten(-1, (groups, each + 2, DIM))
     heads = []
     for head in range(HEADS):
         group = rows[:, :, head // each]
@@ -76,7 +74,7 @@ def layer(rank, ranks, sequence_parallel, overlap, groups, masked=False, rotary=
         x, scale = torch.randn(ROWS, BATCH, HIDDEN), torch.randn(ROWS, BATCH, HIDDEN)
         mine, factor = (t.chunk(ranks)[rank] if split else t for t in (x, scale))
         mine, x = mine.clone().requires_grad_(), x.requires_grad_()
-        truth = plain(p, x, groups, True, mask, angles)
+        truth = plain(p, x, groups, mask, angles)
         with replayed(compiled, step):
             y = run(mine, mask, "arbitrary" if masked else None, rotary_pos_emb=angles)
             close(f"result of step {step}", y.detach(), truth.detach().chunk(ranks)[rank] if split else truth.detach())
@@ -87,6 +85,13 @@ def layer(rank, ranks, sequence_parallel, overlap, groups, masked=False, rotary=
         for name, parameter in module.named_parameters():
             close(f"d {name} of step {step}", parameter.grad, share(name, p[name].grad, rank, ranks))
             parameter.grad = p[name].grad = None
+
+
+def apart(mixed):
+    """Rows of an interleaved weight of two groups, as TransformerEngine has them without interleaving: those of all query heads in
+    their order, then of keys, then of values."""
+    rows = mixed.unflatten(0, (2, HEADS // 2 + 2, DIM))
+    return torch.cat([rows[:, :-2].flatten(0, 2), rows[:, -2].flatten(0, 1), rows[:, -1].flatten(0, 1)])
 
 
 def layers(rank, ranks):
@@ -115,12 +120,12 @@ class Transformer(Case):
     def test_batch_first_and_not_interleaved(self):
         torch.manual_seed(1)
         x = torch.randn(ROWS, BATCH, HIDDEN)
-        first, second = (lap.MultiheadAttention(HIDDEN, HEADS, DIM, 0.0, device="cpu", num_gqa_groups=2,
-                                                qkv_format=order, qkv_weight_interleaved=interleaved)
+        first, second = (lap.MultiheadAttention(HIDDEN, HEADS, DIM, 0.0, 1e-5, torch.nn.init.normal_, torch.nn.init.normal_,
+                                                device="cpu", num_gqa_groups=2, qkv_format=order,
+                                                qkv_weight_interleaved=interleaved)
                          for order, interleaved in (("sbhd", True), ("bshd", False)))
         state = first.state_dict()
-        second.load_state_dict({name: value.unflatten(0, (2, 4, DIM)).transpose(0, 1).flatten(0, 2)
-                                if name.startswith("qkv") else value for name, value in state.items()})
+        second.load_state_dict({name: apart(value) if name.startswith("qkv") else value for name, value in state.items()})
         close("batch first", second(x.transpose(0, 1)).transpose(0, 1), first(x))
 
     def test_what_transformer_engine_saved(self):

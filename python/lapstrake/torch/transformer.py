@@ -196,9 +196,9 @@ class MultiheadAttention(_Parallel):
         if self.interleaved:
             mixed = mixed.view(*mixed.shape[:-1], self.groups, parts, self.head_dim)
             query, key, value = torch.split(mixed, [self.queries, 1, 1], -2)
-        else:
+        else:  # all queries, then all keys, then all values: queries are in the order of heads, as those of a group are neighbours
             mixed = mixed.view(*mixed.shape[:-1], parts, self.groups, self.head_dim)
-            query, key, value = (part.transpose(-2, -3) for part in torch.split(mixed, [self.queries, 1, 1], -3))
+            query, key, value = torch.split(mixed, [self.queries, 1, 1], -3)
         return query.flatten(-3, -2), key.flatten(-3, -2), value.flatten(-3, -2)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], mask_type: str) -> Tensor:

@@ -163,6 +163,29 @@ class Transformer(Case):
             self.assertIn(text, str(caught.exception))
         lap.MultiheadAttention(HIDDEN, HEADS, 4, 0.1, 1e-5, None, None, 1, "causal", (-1, 0), True, device="cpu")
 
+    def test_weights_of_transformer_engine_that_are_apart(self):
+        """Without fuse_qkv_params it has a weight each for query, key and value."""
+        normal = torch.nn.init.normal_
+        x, size = torch.randn(ROWS, BATCH, HIDDEN), (HEADS * DIM, 2 * DIM, 2 * DIM)
+        for normed in (True, False):
+            for interleaved in (True, False):
+                first, second = (lap.MultiheadAttention(
+                    HIDDEN, HEADS, DIM, 0.0, 1e-5, normal, normal, num_gqa_groups=2, input_layernorm=normed, device="cpu",
+                    qkv_weight_interleaved=either) for either in (True, interleaved))
+                state = first.state_dict()
+                name = "layernorm_qkv" if normed else "qkv"
+                normal(state[f"{name}.bias"])
+                for kind in ("weight", "bias"):
+                    parts = apart(state.pop(f"{name}.{kind}")).split(size)
+                    state.update({f"{name}.{part}_{kind}": value for part, value in zip(("query", "key", "value"), parts)})
+                before = dict(state)
+                second.load_state_dict(state)
+                self.assertEqual(state.keys(), before.keys())
+                close(f"interleaved: {interleaved}", second(x), first(x))
+                del state[f"{name}.key_bias"]
+                with self.assertRaisesRegex(RuntimeError, f"(?s)Missing key.*{name}.bias.*Unexpected key.*{name}.query_bias"):
+                    torch.nn.Sequential(second).load_state_dict({f"0.{key}": value for key, value in state.items()})
+
     def test_masks_that_are_ignored(self):
         """As by TransformerEngine, but not without a word: a mask may hide more than the type does."""
         layer = lap.TransformerLayer(HIDDEN, FFN, HEADS, hidden_dropout=0, attention_dropout=0, device="cpu")

@@ -190,6 +190,21 @@ class MultiheadAttention(_Parallel):
             return result
         return (*result, normed) if isinstance(result, tuple) else (result, normed)
 
+    def _load_from_state_dict(self, state_dict: Dict[str, Any], prefix: str, *rest: Any) -> None:
+        # TransformerEngine has a weight each for query, key and value, unless it is told to fuse them.
+        whole = prefix + ("layernorm_qkv." if self.input_layernorm else "qkv.")
+        for kind in ("weight", "bias"):
+            parts = [f"{whole}{part}_{kind}" for part in ("query", "key", "value")]
+            if all(part in state_dict for part in parts):
+                state_dict[whole + kind] = self._mixed(*(state_dict.pop(part) for part in parts))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def _mixed(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """The rows of a weight, or the elements of a bias, of those for query, key and value."""
+        if not self.interleaved:
+            return torch.cat((query, key, value))
+        return torch.cat([part.unflatten(0, (self.groups, -1)) for part in (query, key, value)], 1).flatten(0, 1)
+
     def _heads(self, mixed: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """[..., features] to the heads of query [..., heads, d], key and value [..., groups, d]."""
         parts = self.queries + 2

@@ -307,6 +307,27 @@ def begun_by_fsdp(rank, ranks):
         raise AssertionError("not begun")
 
 
+def flat(rank, ranks):
+    """The older FSDP may hide parameters, and their gradients with them: these were left as they were."""
+    group, alone = dist.group.WORLD, [dist.new_group([each]) for each in range(ranks)][rank]
+    for original in (True, False):
+        torch.manual_seed(3)
+        layer = lap.LayerNormMLP(4, 8, sequence_parallel=True, set_parallel_mode=True, tp_group=group)
+        plain = copy.deepcopy(layer)
+        run = FullyShardedDataParallel(layer, alone, use_orig_params=original, device_id=torch.device("cpu"))
+        x = torch.randn(2, 4) * (rank + 1)
+        for model in (plain, run):
+            model(x).pow(2).sum().backward()
+        lap.reduce_sequence_parallel_gradients(plain)
+        if not original:
+            fails(lapstrake.Unsupported, "layer_norm_weight of LayerNormMLP is Tensor, expected Parameter: with FullySharded",
+                  lap.reduce_sequence_parallel_gradients, run)
+            continue
+        lap.reduce_sequence_parallel_gradients(run)
+        for (name, theirs), ours in zip(plain.named_parameters(), run.parameters()):
+            close(f"d {name}", ours.grad.view(theirs.shape), theirs.grad)
+
+
 def clipped(rank, ranks):
     """The norm of all gradients, by the lines of docs/python.md, is that of the whole model."""
     group = dist.group.WORLD
@@ -422,6 +443,10 @@ class Modules(Case):
     @unittest.skipIf(DEVICE == "cuda", "gloo has no all-gather of GPUs' memory")
     def test_begun_by_fsdp(self):
         self.on((2,), begun_by_fsdp)
+
+    @unittest.skipIf(DEVICE == "cuda", "gloo has no all-gather of GPUs' memory")
+    def test_flat(self):
+        self.on((2,), flat)
 
     def test_clipped(self):
         self.on((1, 2), clipped)

@@ -452,6 +452,9 @@ def reduce_sequence_parallel_gradients(module: nn.Module) -> None:
             # By their names: what load_state_dict assigns, and what FSDP shards, has lost the attribute that Megatron looks for.
             for name in part._whole:
                 parameter = getattr(part, name, None)
+                if parameter is not None and not isinstance(parameter, nn.Parameter):
+                    raise Unsupported(f"{name} of {type(part).__name__} is {type(parameter).__name__}, expected Parameter: with "
+                                      "FullyShardedDataParallel, give it use_orig_params=True")
                 if parameter is not None and parameter.grad is not None and parameter not in done:
                     done.add(parameter)
                     gradient = parameter.grad  # of FSDP a DTensor: the same part of it on all tensor-parallel ranks

@@ -511,6 +511,17 @@ class Modules(Case):
             self.assertEqual(half(x.bfloat16()).dtype, torch.bfloat16)
             self.refused((lapstrake.InvalidArgument, f"{name} torch.float32, expected torch.bfloat16", lambda: half(x)))
 
+    def test_gated_activations(self):
+        """The first half of fc1 is the gate."""
+        for name, function in (("glu", torch.sigmoid), ("sreglu", lambda x: F.relu(x).pow(2)), ("reglu", F.relu),
+                               ("geglu", lambda x: F.gelu(x, approximate="tanh")), ("swiglu", F.silu),
+                               ("qgeglu", lambda x: x * torch.sigmoid(1.702 * x))):
+            normal = torch.nn.init.normal_
+            module = lap.LayerNormMLP(6, 4, init_method=normal, output_layer_init_method=normal, activation=name, device="cpu")
+            x = torch.randn(5, 6)
+            gate, value = F.linear(F.layer_norm(x, (6,)), module.fc1_weight).chunk(2, -1)
+            close(name, module(x), F.linear(function(gate) * value, module.fc2_weight))
+
     def test_names_of_transformer_engine(self):
         for name, text in (("DotProductAttention", "use torch.nn.functional.scaled_dot_product_attention"),
                            ("RMSNorm", "use torch.nn.RMSNorm"), ("GroupedLinear", "there is nothing like it here")):

@@ -374,10 +374,15 @@ def _gelu(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+def _squared_relu(x: Tensor) -> Tensor:
+    return F.relu(x) ** 2
+
+
 _Activation = Callable[[Tensor], Tensor]
 _ACTIVATIONS: Dict[str, _Activation] = {"gelu": _gelu, "relu": F.relu, "silu": F.silu, "qgelu": _quick_gelu,
-                                        "srelu": lambda x: F.relu(x) ** 2}
-_GATED: Dict[str, _Activation] = {"geglu": _gelu, "reglu": F.relu, "swiglu": F.silu, "qgeglu": _quick_gelu}
+                                        "srelu": _squared_relu}
+_GATED: Dict[str, _Activation] = {"geglu": _gelu, "glu": torch.sigmoid, "reglu": F.relu, "sreglu": _squared_relu,
+                                  "swiglu": F.silu, "qgeglu": _quick_gelu}
 
 
 class LayerNormMLP(_Parallel):

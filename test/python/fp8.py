@@ -391,6 +391,7 @@ def lean(rank, ranks):
 def script(rank, ranks):
     """What a script for TransformerEngine's overlap asks for, by its names and in its places."""
     import lapstrake.torch.cpp_extensions as tex
+    from lapstrake.torch.distributed import checkpoint
     if not tex.device_supports_multicast():
         raise AssertionError("a script would switch something off")
     mode = lap.module.base.UserBufferQuantizationMode.FP8
@@ -407,7 +408,7 @@ def script(rank, ranks):
     for _ in range(6):
         with torch.amp.autocast(DEVICE, dtype=torch.bfloat16):
             with lap.autocast(enabled=True, recipe=recipe, amax_reduction_group=dist.group.WORLD):
-                loss = model(x, is_first_microbatch=True).pow(2).sum()
+                loss = checkpoint(model, x, is_first_microbatch=True).pow(2).sum()
         loss.backward()
         lap.reduce_sequence_parallel_gradients(model)
         optimizer.step()

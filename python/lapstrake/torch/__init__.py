@@ -10,14 +10,14 @@ from lapstrake.torch._rules import UserBufferQuantizationMode, destroy_ub, initi
 from lapstrake.torch.fp8 import (autocast, fp8_autocast, fp8_model_init, get_default_recipe, is_fp8_available,
                                  is_fp8_block_scaling_available, is_mxfp8_available,
                                  is_nvfp4_available, quantized_model_init)
-from lapstrake.torch import module
+from lapstrake.torch import distributed, module
 from lapstrake.torch.modules import LayerNormLinear, LayerNormMLP, Linear, reduce_sequence_parallel_gradients
 from lapstrake.torch.transformer import MultiheadAttention, TransformerLayer
 
 __all__ = [
     "LayerNormLinear", "LayerNormMLP", "Linear", "MultiheadAttention", "TransformerLayer", "UserBufferQuantizationMode",
-    "all_gather_matmul", "autocast", "checkpoint", "close", "destroy_ub", "fp8_autocast", "fp8_model_init",
-    "get_default_recipe", "init", "initialize_ub", "is_fp8_available", "is_fp8_block_scaling_available",
+    "all_gather_matmul", "autocast", "checkpoint", "close", "destroy_ub", "distributed", "fp8_autocast",
+    "fp8_model_init", "get_default_recipe", "init", "initialize_ub", "is_fp8_available", "is_fp8_block_scaling_available",
     "is_mxfp8_available", "is_nvfp4_available", "matmul_all_reduce", "matmul_reduce_scatter", "module",
     "quantized_model_init", "reduce_sequence_parallel_gradients", "synchronize",
 ]
@@ -35,7 +35,7 @@ _ABSENT: Dict[str, str] = {
     **dict.fromkeys(("Float8Tensor", "QuantizedTensor", "Float8Quantizer", "Float8CurrentScalingQuantizer"),
                     "parameters are not stored in FP8"),
     **dict.fromkeys(("Fp8Padding", "Fp8Unpadding", "GroupedLinear", "InferenceParams", "apply_recipe", "attention",
-                     "constants", "distributed", "moe_permute", "moe_unpermute", "onnx_export", "ops",
+                     "constants", "moe_permute", "moe_unpermute", "onnx_export", "ops",
                      "parallel_cross_entropy", "quantization", "tensor", "utils"), "there is nothing like it here"),
 }
 

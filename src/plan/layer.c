@@ -176,9 +176,11 @@ double lap_plan_wire_bytes(const lap_plan_coster_t *coster, uint32_t f, double *
     *puts_p = 0;
     for (uint32_t s = 0; s < schedule->nsteps && schedule->size > 1; s++) {
         const lap_step_t *step = &schedule->steps[s];
-        bytes += step->kind == LAP_STEP_PUT     ? (double)lap_range_bytes(&step->src)
-                 : step->kind == LAP_STEP_RAISE ? (double)step->bytes
-                                                : 0;
+        /* Of a put without a signal the raise after it counts. */
+        if (step->kind == LAP_STEP_PUT && step->signal != LAP_NO_SIGNAL)
+            bytes += (double)lap_range_bytes(&step->src);
+        if (step->kind == LAP_STEP_RAISE)
+            bytes += (double)step->bytes;
         *puts_p += step->kind == LAP_STEP_PUT;
     }
     return bytes;
@@ -289,6 +291,20 @@ static void share_time(const coster_t *coster, lap_plan_layer_t *layer)
     }
 }
 
+/*
+ * Without overlap nothing is computed while data travel: what a call itself issues meanwhile hides nothing, and the layer takes
+ * as long.
+ */
+static void expose(lap_plan_span_t spans[LAP_PLAN_PASSES])
+{
+    for (int pass = 0; pass < LAP_PLAN_PASSES; pass++) {
+        lap_plan_span_t *span = &spans[pass];
+        const double hidden = fmax(0, fmin(span->tp_s - span->tp, span->compute));
+        span->tp += hidden;
+        span->compute -= hidden;
+    }
+}
+
 /* ---- memory ---- */
 
 /* What forward makes and backward uses. */
@@ -362,6 +378,11 @@ lap_status_t lap_plan_layer(const lap_plan_config_t *config, const lap_machine_t
     lap_status_t status = lap_plan_coster_play(&coster, &plan, &programs);
     if (status == LAP_OK) {
         share_time(&coster, &layer);
+        if (!config->tp_overlap) {
+            expose(layer.layer);
+            expose(layer.embedding);
+            expose(layer.head);
+        }
         count_memory(&coster, &layer);
     }
     lap_plan_coster_clear(&coster);

@@ -373,7 +373,9 @@ static bool parse_rate(const char *what, const char *text, double *value_p)
         return true;
     *value_p = strtod(text, &end);
     if (end == text || *end || !(*value_p > 0 && *value_p < 1e9))
-        return lap_args_wrong(&command, "%s is '%s', expected a number above 0", what, text);
+        return lap_args_wrong(&command,
+                              "%s is '%s', expected a number above 0 and below 1000000000", what,
+                              text);
     return true;
 }
 

@@ -72,7 +72,8 @@ for value in -1 long '' 1e999 nan 0x3; do
 done
 long=$(printf '%0200d' 5)
 wrong 'a --timeout that is too long a text' '--timeout' 'of 200 characters' 'at most 40' -- run -n 1 --timeout "$long" true
-wrong '--timeout 0' '--timeout is 0' 'seconds, 0.001 to 1e+09' -- run -n 1 --timeout 0 true
+wrong '--timeout 1e9, as its bounds have no exponent' "--timeout is '1e9'" '0.001 to 1000000000' -- run -n 1 --timeout 1e9 true
+wrong '--timeout 0' '--timeout is 0' 'seconds, 0.001 to 1000000000' -- run -n 1 --timeout 0 true
 
 for form in '-n 2' '-n2' '--ranks 2' '--ranks=2' '-n 7 -n 2' '-n 2 --'; do
     # shellcheck disable=SC2086

@@ -85,10 +85,10 @@ refuse '--bucket-size is for gradients sent to other replicas' --bucket-size 100
 refuse "--bucket-by is 'block'; expected size or layer" --tp 1 --dp 2 --bucket-by block
 refuse '--compare is for ranks that communicate' --compare --tp 1
 refuse '--link is for ranks that communicate' --link 1GB/s --tp 1
-LAP_TIMEOUT_S=abc refuse "LAP_TIMEOUT_S is 'abc', expected a number of seconds, 0.001 to 1e+09" --tp 2
+LAP_TIMEOUT_S=abc refuse "LAP_TIMEOUT_S is 'abc', expected a number of seconds, 0.001 to 1000000000" --tp 2
 for seconds in 0 0.0009 1000000001; do
-    LAP_TIMEOUT_S=$seconds refuse "LAP_TIMEOUT_S is $seconds, expected a number of seconds, 0.001 to 1e+09" --tp 2
-    refuse "--timeout is $seconds, expected a number of seconds, 0.001 to 1e+09" --tp 2 --timeout $seconds
+    LAP_TIMEOUT_S=$seconds refuse "LAP_TIMEOUT_S is $seconds, expected a number of seconds, 0.001 to 1000000000" --tp 2
+    refuse "--timeout is $seconds, expected a number of seconds, 0.001 to 1000000000" --tp 2 --timeout $seconds
 done
 LAP_RANK=x LAP_SIZE=2 refuse "LAP_RANK is 'x', expected a number from 0 to 1" --tp 2
 LAP_RANK=0 LAP_SIZE=0 refuse "LAP_SIZE is '0', expected a number from 1 to 4096" --tp 2

@@ -29,7 +29,8 @@ extern const char *const lap_plan_recompute_names[LAP_PLAN_RECOMPUTES + 1];
 
 /* One way to run a model: the grid, and what is overlapped. */
 typedef struct lap_plan_config {
-    lap_nn_desc_t model; /* a model with its whole sequence; batch does not matter */
+    /* A model with its whole sequence and the width of its heads, 0 where there is none; batch does not matter. */
+    lap_nn_desc_t model;
     lap_plan_type_t type;
     size_t gpus, tp, pp, cp, dp;
     size_t virtual_pp; /* stages of a rank */

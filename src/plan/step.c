@@ -111,7 +111,9 @@ lap_status_t lap_plan_check(const lap_plan_config_t *config, const lap_machine_t
                          config->virtual_pp);
     LAP_TRY(check_divides("heads", model->heads, "tp", config->tp));
     LAP_TRY(check_divides("kv_heads", lap_nn_kv_heads(model), "tp", config->tp));
-    LAP_TRY(check_divides("hidden", model->hidden, "heads", model->heads));
+    if (model->head_dim == 0)
+        return lap_error(LAP_ERR_INVALID, "hidden is %zu, expected a multiple of heads, %zu",
+                         model->hidden, model->heads);
     LAP_TRY(check_divides("seq", model->seq, "cp", config->cp));
     if (config->cp > 1)
         LAP_TRY(check_divides("seq", model->seq, "2 * cp", 2 * config->cp));
@@ -131,7 +133,7 @@ double lap_plan_flops(const lap_plan_config_t *config, bool causal)
     const lap_nn_desc_t *model = &config->model;
     const double h = (double)model->hidden, ffn = (double)model->ffn, seq = (double)model->seq;
     const double kv = (double)lap_nn_kv_heads(model);
-    const double dim = model->head_dim ? (double)model->head_dim : h / (double)model->heads;
+    const double dim = (double)model->head_dim;
     const double queries = dim * (double)model->heads;
     const double gated = model->activation == LAP_SWIGLU ? 3 : 2;
     const double weights = h * (queries + 2 * kv * dim) + queries * h + gated * h * ffn;

@@ -252,11 +252,13 @@ static lap_plan_span_t *owner_of(const coster_t *coster, uint32_t f, lap_plan_sp
     const int pass =
         index >= coster->list->parts[LAP_NN_BACKWARD] ? LAP_PLAN_BACKWARD : LAP_PLAN_FORWARD;
     const uint32_t head = (uint32_t)coster->list->plan.nblocks - 1;
-    if (entry->work == LAP_NN_EMBED || entry->work == LAP_NN_EMBED_BACKWARD)
+    const bool of_none = entry->block == LAP_NN_NONE;
+    if (entry->work == LAP_NN_EMBED || entry->work == LAP_NN_EMBED_BACKWARD ||
+        (of_none && strcmp(entry->name, "embedding") == 0)) /* the gather of its gradient */
         return &layer->embedding[pass];
     if (index >= coster->list->parts[LAP_NN_LOSS_PART] && pass == LAP_PLAN_FORWARD)
         return &layer->head[pass];
-    if (entry->block == LAP_NN_NONE)
+    if (of_none)
         return before ? before : &layer->embedding[pass];
     return entry->block == head ? &layer->head[pass] : &layer->layer[pass];
 }

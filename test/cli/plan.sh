@@ -132,6 +132,7 @@ ok 'recomputing a layer takes time' less "$plain" "$(step_of --recompute layer)"
 ok 'a B200 is faster than an H100' less "$(step_of --gpu b200)" "$plain"
 sed 's/^  gb_per_s: 450/  gb_per_s: 45/' "$machines/h100-sxm.yaml" >"$work/slow.yaml"
 ok 'a slower NVLink is slower' less "$plain" "$(step_of --gpu "$work/slow.yaml")"
+# 16 layers of Llama 70B: 10 gathers and scatters of a layer's tokens between 4 ranks, 5 of embedding and head.
 for options in "" --no-overlap-tp --no-overlap; do
     # shellcheck disable=SC2086
     "$LAP" plan --model llama-70b --layers 16 --gpus 4 --tp 4 --pp 1 --cp 1 --global-batch 2 --micro-batch 1 --recompute none --explain --json $options
@@ -140,10 +141,10 @@ ok 'tensor parallelism: what travels counts once, and without overlap none of it
 import json, sys
 overlap, alone, serial = [json.loads(line)["plan"] for line in open(sys.argv[1])]
 tp = lambda plan: (plan["exposed_s"]["tp"], plan["hidden_s"]["tp"])
-travel = tp(serial)[0]
+travel = 2 * (10 * 16 + 5) * 8192 * 3 / 4 * 8192 * 2 / (450e9 * 0.8)
 assert abs(sum(tp(overlap)) / travel - 1) < 1e-3 and tp(overlap)[0] < travel / 2, (tp(overlap), travel)
 for plan in alone, serial:
-    assert tp(plan) == (travel, 0), (tp(plan), travel)
+    assert abs(tp(plan)[0] / travel - 1) < 1e-3 and tp(plan)[1] < 1e-6, (tp(plan), travel)
 PY
 for options in "" --no-overlap --fsdp "--fsdp --global-batch 16" "--fsdp --no-overlap"; do
     # shellcheck disable=SC2086

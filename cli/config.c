@@ -18,7 +18,6 @@
 #include "core/status.h"
 #include "core/yaml.h"
 #include "nn/nn_fields.h"
-#include "util/alloc.h"
 
 enum { ASSUMED = 160 };
 
@@ -39,16 +38,20 @@ typedef struct config {
 
 static config_t config_read; /* the last one */
 
-/* Whether an argument is this option; *value_p is then its value, or NULL. */
-static bool is_option(const char *argument, const char *option, const char **value_p)
+/* Whether an argument is the option with a name of this length; *value_p is then its value, or NULL. */
+static bool is_named(const char *argument, const char *option, size_t length, const char **value_p)
 {
-    const size_t length = strlen(option);
     const char *rest = argument + strlen("--");
     if (strncmp(rest, option, length) != 0)
         return false;
     rest += length;
     *value_p = *rest == '=' ? rest + 1 : NULL;
     return *rest == '=' || *rest == '\0';
+}
+
+static bool is_option(const char *argument, const char *option, const char **value_p)
+{
+    return is_named(argument, option, strlen(option), value_p);
 }
 
 /* Whether a path ends in a key, from a whole name on. */
@@ -177,18 +180,19 @@ static lap_status_t check_others(const config_t *config, const lap_yaml_entry_t 
 
 /* ---- other commands ---- */
 
-static bool has_option(const lap_command_t *command, const char *name, size_t length)
+/* Which option an argument of a file is; noptions: none of the command. */
+static size_t find_option(const lap_command_t *command, const char *argument, const char **value_p)
 {
-    for (size_t o = 0; o < command->noptions; o++)
-        if (strncmp(command->options[o].name, name, length) == 0 &&
-            command->options[o].name[length] == '\0')
-            return true;
-    return false;
+    size_t o = 0;
+    while (o < command->noptions && !is_option(argument, command->options[o].name, value_p))
+        o++;
+    return o;
 }
 
-static bool has_option_of(const lap_command_t *command, const char *argument)
+static bool has_option(const lap_command_t *command, const char *argument)
 {
-    return has_option(command, argument + strlen("--"), strcspn(argument, "=") - strlen("--"));
+    const char *value;
+    return find_option(command, argument, &value) < command->noptions;
 }
 
 /* Whether the command makes nothing of an argument, and somebody might think that it does. */
@@ -198,7 +202,7 @@ static bool is_lost(const config_t *config, const char *argument)
     for (const lap_config_word_t *word = config->words; word->option; word++)
         if (is_option(argument, word->option, &value))
             return false;
-    return !has_option_of(config->command, argument);
+    return !has_option(config->command, argument);
 }
 
 /* A key is without effect where one of its arguments, from `first` on, is. */
@@ -218,23 +222,21 @@ static void tell_lost(config_t *config, const lap_yaml_entry_t *entry, size_t fi
 static void give_whole_optimizer(config_t *config, const lap_yaml_entry_t *entry, const row_t *row,
                                  size_t first)
 {
-    static const char whole[] = "no-distributed-optimizer";
+    static const char whole[] = "--no-distributed-optimizer";
     const bool off = row->option && strcmp(row->option, "distributed-optimizer") == 0 &&
                      config->given.count == first;
     const bool named = strcmp(row->key, "optim.name") == 0 && config->given.count == first + 1;
     if ((off || named) && entry->kind == LAP_YAML_SCALAR && config->words &&
-        has_option(config->command, whole, strlen(whole)))
-        lap_config_give(&config->given, whole, NULL);
+        has_option(config->command, whole))
+        lap_config_give(&config->given, whole + strlen("--"), NULL);
 }
 
 /* Whether no later argument is the same option, which would count more. */
 static bool is_last(const config_t *config, size_t which, size_t count)
 {
-    const char *argument = config->given.arguments[which];
-    const size_t length = strcspn(argument, "=");
+    const char *name = config->given.arguments[which] + strlen("--"), *value;
     for (size_t i = which + 1; i < count; i++)
-        if (strncmp(config->given.arguments[i], argument, length) == 0 &&
-            strchr("=", config->given.arguments[i][length]))
+        if (is_named(config->given.arguments[i], name, strcspn(name, "="), &value))
             return false;
     return true;
 }
@@ -256,7 +258,7 @@ static void translate(config_t *config)
             config->from[i] = NULL;
         }
     for (size_t i = 0; i < given->count && config->words; i++)
-        if (config->from[i] && !has_option_of(config->command, given->arguments[i]))
+        if (config->from[i] && !has_option(config->command, given->arguments[i]))
             config->from[i] = NULL;
 }
 
@@ -367,11 +369,10 @@ static void settle(config_t *config)
     give_later(config, "sched.constant_steps", text);
 }
 
-static bool is_on_line(int argc, char **argv, const char *option)
+static bool has_given(const lap_args_t *args, const char *option)
 {
-    const char *value;
-    for (int i = 1; i < argc; i++)
-        if (strncmp(argv[i], "--", 2) == 0 && is_option(argv[i], option, &value))
+    for (size_t o = 0; o < args->command->noptions; o++)
+        if (args->given[o] && strcmp(args->command->options[o].name, option) == 0)
             return true;
     return false;
 }
@@ -380,16 +381,16 @@ static bool is_on_line(int argc, char **argv, const char *option)
  * Rotary positions make it a Llama, but Megatron has LayerNorm and GELU with any positions: who meant those should read what
  * was taken. It stands behind the keys without effect.
  */
-static void tell_assumed(config_t *config, int argc, char **argv)
+static void tell_assumed(config_t *config, const lap_args_t *args)
 {
     static const struct {
         const char *option, *value;
     } assumed[] = {{"norm", "rmsnorm"}, {"activation", "swiglu"}};
     char text[ASSUMED / 2] = "";
-    if (!config->model || strcmp(config->model, "llama") != 0 || is_on_line(argc, argv, "model"))
+    if (!config->model || strcmp(config->model, "llama") != 0 || has_given(args, "model"))
         return;
     for (size_t i = 0; i < sizeof(assumed) / sizeof(assumed[0]); i++)
-        if (!find_given(config, assumed[i].option) && !is_on_line(argc, argv, assumed[i].option))
+        if (!find_given(config, assumed[i].option) && !has_given(args, assumed[i].option))
             snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%s %s",
                      *text ? " and " : "", assumed[i].option, assumed[i].value);
     const size_t used = strlen(config->unused);
@@ -405,39 +406,38 @@ static bool is_idle(const config_t *config, const char *argument)
     return config->serial && strstr(argument, "tp-comm-") != NULL;
 }
 
-/* Makes options of a file: *argv_p is `argv` with these in front of its arguments, *argc_p their number. */
-static int read_file(const lap_command_t *command, const char *path, const lap_config_word_t *words,
-                     int *argc_p, char ***argv_p)
+/*
+ * An option of the file counts unless the command line has it; of several that are the same the last one counts. `otherwise` is
+ * the value of an argument without one.
+ */
+static void take_option(const bool *line, lap_args_t *args, const char *argument,
+                        const char *otherwise)
 {
-    static char *all[LAP_CONFIG_ARGUMENTS + 513];
-    static char model[32];
-    const int argc = *argc_p;
-    char **argv = *argv_p;
-    int count = 1;
-    config_read = (config_t){.command = command, .words = words, .given = {.path = path}};
+    const char *value;
+    const size_t o = find_option(args->command, argument, &value);
+    if (o == args->command->noptions || line[o])
+        return;
+    args->values[o] = value ? value : otherwise;
+    args->given[o] = true;
+}
+
+/* Adds the options of a file to those of the command line. */
+static int read_file(const lap_command_t *command, const char *path, const lap_config_use_t *use,
+                     const bool *line, lap_args_t *args)
+{
     config_t *config = &config_read;
+    *config = (config_t){.command = command, .words = use->words, .given = {.path = path}};
     const lap_status_t status = lap_yaml_read(path, take_entry, config);
     if (status != LAP_OK)
         return lap_args_refused(command, status, "--config");
     settle(config);
-    tell_assumed(config, argc, argv);
+    tell_assumed(config, args);
     translate(config);
-    if (argc > 512)
-        return lap_args_fail(command, "there are %d arguments; expected at most 512 with --config",
-                             argc);
-    all[0] = argv[0];
-    if (config->model) {
-        snprintf(model, sizeof(model), "--model=%s", config->model);
-        all[count++] = model;
-    }
+    if (config->model)
+        take_option(line, args, "--model", config->model);
     for (size_t i = 0; i < config->given.count; i++)
         if (config->from[i] && !is_idle(config, config->given.arguments[i]))
-            all[count++] = config->given.arguments[i];
-    for (int i = 1; i < argc; i++)
-        all[count++] = argv[i];
-    all[count] = NULL;
-    *argc_p = count;
-    *argv_p = all;
+            take_option(line, args, config->given.arguments[i], "");
     return LAP_CLI_GO;
 }
 
@@ -485,26 +485,20 @@ int lap_config_parse(const lap_command_t *command, const lap_config_use_t *use, 
                      char **argv, lap_args_t *args_p, bool given[LAP_OPTIONS_MAX],
                      const char **unused_p)
 {
-    lap_args_t args = {.positionals = NULL};
-    char **copy = lap_alloc((size_t)argc + 1, sizeof(*copy)); /* parsing re-orders them */
-    if (!copy)
-        return lap_args_refused(
-            command, lap_error(LAP_ERR_NO_MEMORY, "no memory for %d arguments", argc), "");
-    memcpy(copy, argv, (size_t)argc * sizeof(*copy));
-    int status = lap_args_parse(command, argc, copy, &args);
-    lap_free(copy);
-    const char *path = args.values[use->option];
-    memcpy(given, args.given, sizeof(args.given));
+    const int status = lap_args_parse(command, argc, argv, args_p);
     config_read = (config_t){.command = command};
-    if (status == LAP_CLI_GO && path)
-        status = read_file(command, path, use->words, &argc, &argv);
-    if (status == LAP_CLI_GO)
-        status = lap_args_parse(command, argc, argv, args_p);
+    *unused_p = config_read.unused;
     if (status != LAP_CLI_GO)
         return status;
+    const char *path = args_p->values[use->option];
+    memcpy(given, args_p->given, sizeof(args_p->given));
+    if (!path)
+        return LAP_CLI_GO;
+    const int read = read_file(command, path, use, given, args_p);
+    if (read != LAP_CLI_GO)
+        return read;
     prefer_line(use, args_p, given);
     spell(path, args_p, given);
-    *unused_p = config_read.unused;
     return LAP_CLI_GO;
 }
 

@@ -23,9 +23,8 @@ typedef struct lap_config_use {
 } lap_config_use_t;
 
 /*
- * lap_args_parse, with what the file of --config says in front of the arguments, so that the command line counts more. `given`:
- * the options of the command line itself. *unused_p names the keys that nothing comes of; "" when there are none. All of it
- * lives until the next call.
+ * lap_args_parse, and what the file of --config says of options that the command line has not. `given`: those that it has.
+ * *unused_p names the keys that nothing comes of; "" when there are none. All of it lives until the next call.
  */
 int lap_config_parse(const lap_command_t *command, const lap_config_use_t *use, int argc,
                      char **argv, lap_args_t *args_p, bool given[LAP_OPTIONS_MAX],

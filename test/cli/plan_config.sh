@@ -195,6 +195,9 @@ printf '%s\n' 'num_layers: 2' 'hidden_size: 128' 'num_attention_heads: 4' 'vocab
 lap plan --config rope.yaml --tp 1 --pp 1 --cp 1
 is 'what the file leaves to a Llama is told, as by lap train' "$status $err" \
     '0 lap plan: rope.yaml: without effect: none; as of Llama, since it has rotary positions and says nothing else: norm rmsnorm and activation swiglu'
+# shellcheck disable=SC2046
+lap plan --config rope.yaml --tp 1 --pp 1 --cp 1 --norm layernorm --activation gelu $(printf -- '--top 3 %.0s' {1..400})
+is '... however long that is' "$status $err" '0 '
 lap plan --config rope.yaml --tp 1 --pp 1 --cp 1 --norm layernorm --activation gelu
 is '... but for what the command line says' "$status $err" '0 '
 

@@ -285,7 +285,7 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
         add_unused(config, entry->path);
         return LAP_OK;
     }
-    if (row->kind == MOOT || row->kind == NO_EFFECT)
+    if (row->kind == MOOT || row->kind == NO_EFFECT || (row->kind == GPUS && !config->words))
         add_unused(config, entry->path);
     if (row->kind == NO_EFFECT)
         return LAP_OK;
@@ -306,6 +306,8 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
         return LAP_OK;
     }
     tell_lost(config, entry, before);
+    if (row->kind == GPUS && config->words && config->given.count == before)
+        add_unused(config, entry->path);
     *line = entry->line;
     snprintf(config->values[row - rows], LAP_YAML_VALUE, "%s", entry->value);
     if (config->given.count > before &&
@@ -337,13 +339,67 @@ static void give_later(config_t *config, const char *key, const char *value)
     lap_config_give(&config->given, row->option, value);
 }
 
+static lap_status_t refuse(const config_t *config, const char *key, const char *expected)
+{
+    const size_t row = (size_t)(find_row(key) - rows);
+    return lap_error(LAP_ERR_INVALID, "%s:%zu: %s is '%s', expected %s", config->given.path,
+                     config->lines[row], key, config->values[row], expected);
+}
+
+/* A recipe turns nothing on: Megatron writes one where fp8 is null. Without one, scales are delayed. */
+static lap_status_t settle_fp8(config_t *config)
+{
+    static const char *const recipes[][2] = {
+        {"delayed", "delayed"}, {"tensorwise", "current"}, {"mxfp8", "mxfp8"}};
+    const char *fp8 = find_given(config, "fp8"), *recipe = find_given(config, "fp8-recipe");
+    const bool plans = config->words != NULL;
+    size_t r = 0;
+    if (find_given(config, "fp4") && !plans)
+        return refuse(config, "fp4", "null or false: there are only plans of FP4 (lap plan)");
+    if (!fp8 || strcmp(fp8, "none") == 0) {
+        if (recipe)
+            add_unused(config, "fp8_recipe");
+        return LAP_OK;
+    }
+    if (strcmp(fp8, "e4m3") == 0 && !plans)
+        return refuse(config, "fp8", "one of true, false, hybrid: gradients are in e5m2");
+    while (recipe && r < 3 && strcasecmp(recipes[r][0], recipe) != 0)
+        r++;
+    if (r == 3 && plans)
+        return refuse(config, "fp8_recipe", "one of delayed, tensorwise, mxfp8");
+    if (r >= 2 && !plans)
+        return refuse(config, "fp8_recipe",
+                      "one of delayed, tensorwise: there are only plans of mxfp8 (lap plan)");
+    if (recipe) {
+        config->from[config->given.count] = find_row("fp8_recipe");
+        lap_config_give(&config->given, "fp8", recipes[r][1]);
+    }
+    return LAP_OK;
+}
+
+/* As many as each host has, on all of them. */
+static void settle_gpus(config_t *config)
+{
+    const char *devices = find_given(config, "devices"), *nodes = find_given(config, "num-nodes");
+    char text[48];
+    if (!devices && nodes)
+        add_unused(config, "trainer.num_nodes");
+    if (!devices)
+        return;
+    snprintf(text, sizeof(text), "%.0f", atof(devices) * (nodes ? atof(nodes) : 1));
+    config->from[config->given.count] = find_row("trainer.devices");
+    lap_config_give(&config->given, "gpus", text);
+}
+
 /* What follows from two keys together. */
-static void settle(config_t *config)
+static lap_status_t settle(config_t *config)
 {
     const char *seq = find_given(config, "seq"), *iters = find_given(config, "iters");
     const char *style = find_given(config, "lr-decay-style");
     const size_t before = config->given.count;
     char text[32];
+    LAP_TRY(settle_fp8(config));
+    settle_gpus(config);
     for (size_t i = 0; i < before; i++)
         if (is_of_samples(config->from[i])) { /* counts more, wherever it stands */
             snprintf(text, sizeof(text), "%s", config->values[config->from[i] - rows]);
@@ -354,10 +410,10 @@ static void settle(config_t *config)
     if (!config->model && find_given(config, "max-positions"))
         config->model = "gpt"; /* NeMo's positions are learned unless a file says otherwise */
     if (config->given.constant_steps == 0 || config->words)
-        return; /* other commands than lap train have no rates */
+        return LAP_OK; /* other commands than lap train have no rates */
     if (!iters || !style || strcmp(style, "cosine") != 0) {
         add_unused(config, "sched.constant_steps");
-        return;
+        return LAP_OK;
     }
     /* NeMo's rate is the least from there on, and at once where that is before the end of the warm-up. */
     const char *warmup = find_given(config, "lr-warmup-iters");
@@ -367,6 +423,7 @@ static void settle(config_t *config)
     end = end < least ? least : end;
     snprintf(text, sizeof(text), "%" PRIu64, end);
     give_later(config, "sched.constant_steps", text);
+    return LAP_OK;
 }
 
 static bool has_given(const lap_args_t *args, const char *option)
@@ -427,10 +484,11 @@ static int read_file(const lap_command_t *command, const char *path, const lap_c
 {
     config_t *config = &config_read;
     *config = (config_t){.command = command, .words = use->words, .given = {.path = path}};
-    const lap_status_t status = lap_yaml_read(path, take_entry, config);
+    lap_status_t status = lap_yaml_read(path, take_entry, config);
+    if (status == LAP_OK)
+        status = settle(config);
     if (status != LAP_OK)
         return lap_args_refused(command, status, "--config");
-    settle(config);
     tell_assumed(config, args);
     translate(config);
     if (config->model)
@@ -450,7 +508,7 @@ static const char *find_key(const char *option, size_t *line_p)
         if (!row || !is_option(config_read.given.arguments[i], option, &value))
             continue;
         *line_p = config_read.lines[row - rows];
-        return row->kind == ON_FALSE ? NULL : row->key;
+        return row->kind == ON_FALSE || row->kind == GPUS ? NULL : row->key;
     }
     return NULL;
 }

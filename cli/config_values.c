@@ -197,6 +197,15 @@ static lap_status_t take_number(lap_config_given_t *given, const lap_yaml_entry_
     return LAP_OK;
 }
 
+/* NeMo has other words for them, too: all that there are, a list of those to take. */
+static lap_status_t take_gpus(lap_config_given_t *given, const lap_yaml_entry_t *entry,
+                              const row_t *row)
+{
+    if (entry->kind == LAP_YAML_SCALAR && entry->whole && is_number(entry->value, 1, 1e9, true))
+        lap_config_give(given, row->option, entry->value);
+    return LAP_OK;
+}
+
 /* As if it were not there, unless the row says what it is. */
 static lap_status_t take_null(lap_config_given_t *given, const row_t *row)
 {
@@ -215,6 +224,8 @@ lap_status_t lap_config_take(lap_config_given_t *given, const lap_yaml_entry_t *
         return take_betas(given, entry);
     if (row->kind == WINDOW)
         return take_window(given, entry);
+    if (row->kind == GPUS)
+        return take_gpus(given, entry, row);
     if (entry->kind != LAP_YAML_SCALAR || !entry->whole)
         return refuse(given, entry, "one value");
     if (strstr(entry->value, "${"))

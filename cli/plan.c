@@ -153,7 +153,13 @@ static const lap_config_word_t words[] = {
     {"dtype=float16", "precision=fp16"},
     {"dtype=bfloat16", "precision=bf16"},
     {"fp8=none", NULL},
-    {"fp8", "precision=fp8"}, /* behind the types of weights and activations: GEMMs are in FP8 */
+    {"fp8=mxfp8",
+     "precision=mxfp8"}, /* behind the types of weights and activations: GEMMs are in FP8 */
+    {"fp8", "precision=fp8"},
+    {"fp8-recipe", NULL}, /* which fp8 has become by then */
+    {"fp4", "precision=fp4"},
+    {"devices", NULL}, /* of which there are --gpus */
+    {"num-nodes", NULL},
     {"recompute=full", "recompute=layer"}, /* Megatron keeps the input of a layer, no more */
     {"no-comm-overlap", "no-overlap-tp"},
     {"no-overlap-p2p", "no-overlap-pp"},
@@ -373,9 +379,8 @@ static bool parse_rate(const char *what, const char *text, double *value_p)
         return true;
     *value_p = strtod(text, &end);
     if (end == text || *end || !(*value_p > 0 && *value_p < 1e9))
-        return lap_args_wrong(&command,
-                              "%s is '%s', expected a number above 0 and below 1000000000", what,
-                              text);
+        return lap_args_wrong(
+            &command, "%s is '%s', expected a number above 0 and below 1000000000", what, text);
     return true;
 }
 

@@ -101,6 +101,24 @@ printf '%s\n' 'qkv_fprop:' '  method: ring_exchange' >rules.yaml
 lap train --config rules.yaml
 has 'a file of rules is for another option' "$status $err" '2 ' 'rules.yaml:' 'qkv_fprop is a rule of overlap' '--tp-comm-overlap-cfg'
 
+# FP8 is what fp8 says; its recipe says how. What only plans know has its sentence.
+while IFS='|' read -r keys expected; do
+    { cat model.yaml && tr ';' '\n' <<<"$keys"; } >fp8.yaml
+    lap train --config fp8.yaml --json --no-predict --iters 1
+    has "$keys" "$status $err$out" "$expected"
+done <<'KEYS'
+fp8: hybrid|"fp8":"delayed"
+fp8_recipe: tensorwise;fp8: true|"fp8":"current"
+fp8: false;fp8_recipe: delayed|"fp8":"none"
+fp8_recipe: delayed|"fp8":"none"
+fp8_recipe: delayed|, fp8_recipe
+fp8: null;fp8_recipe: mxfp8;fp4: null|"fp8":"none"
+fp8: hybrid;fp8_recipe: mxfp8|fp8_recipe is 'mxfp8', expected one of delayed, tensorwise: there are only plans of mxfp8 (lap plan)
+fp8: hybrid;fp8_recipe: blockwise|2 lap train: --config: fp8.yaml:
+fp8: e4m3|fp8 is 'e4m3', expected one of true, false, hybrid: gradients are in e5m2
+fp4: e2m1|fp4 is 'e2m1', expected null or false: there are only plans of FP4 (lap plan)
+KEYS
+
 # A model: by its vocabulary, or its positions.
 printf '%s\n' 'vocab_size: 99' 'hidden_size: 32' 'num_attention_heads: 4' 'num_layers: 1' 'seq_length: 8' 'grad_sync_dtype: bf16' \
     'global_batch_size: 4' 'micro_batch_size: 2' >gpt.yaml

@@ -157,7 +157,7 @@ expected=$plan
 plan "${nemo[@]}" --vocab 512
 is 'a file of NeMo: the plan of the same options' "$plan" "$expected"
 is '... what is not planned is told once, in the order of the file' "$err" \
-    'lap plan: nemo.yaml: without effect: trainer.devices, trainer.num_nodes, model.hidden_dropout, model.tp_comm_split_ag, model.cp_comm_type, model.data.num_workers, model.optim.bucket_cap_mb'
+    'lap plan: nemo.yaml: without effect: model.hidden_dropout, model.tp_comm_split_ag, model.cp_comm_type, model.data.num_workers, model.optim.bucket_cap_mb'
 for name in distributed_fused_adam mcore_distributed_optim; do
     sed "s/fused_adam/$name/" nemo.yaml >shared.yaml
     plan "${gpt[@]/--no-distributed-optimizer/--explain}" --vocab 512
@@ -188,8 +188,29 @@ printf '%s\n' 'fp8_recipe: delayed' 'fp8: false' 'precision: 16' 'optimizer: sgd
 plan "${gpt[@]}" --precision fp16
 expected=$plan
 plan "${gpt[@]:0:20}" --config types.yaml --no-distributed-optimizer --cp 1 --recompute none
-is 'of two keys of FP8 the last counts' "$plan" "$expected"
-is '... and another optimizer than AdamW is not planned' "$err" 'lap plan: types.yaml: without effect: optimizer'
+is 'FP8 that is off is off, whatever its recipe' "$plan" "$expected"
+is '... which is told, and that another optimizer than AdamW is not planned' "$err" 'lap plan: types.yaml: without effect: optimizer, fp8_recipe'
+# type_of LINE...: of GEMMs, in a plan of these keys.
+type_of() {
+    printf '%s\n' "$@" >types.yaml
+    lap plan --model llama-8b --layers 4 --gpu b200 --tp 1 --pp 1 --cp 1 --config types.yaml --json
+    python3 -c 'import json; print(json.load(open("out"))["precision"])'
+}
+is 'a recipe alone turns on no FP8' "$(type_of 'fp8_recipe: delayed') $(type_of 'fp8: null' 'fp8_recipe: blockwise')" 'bf16 bf16'
+is 'of a recipe of blocks MXFP8 is planned, wherever it stands' "$(type_of 'fp8: e4m3' 'bf16: true' 'fp8_recipe: mxfp8') $(type_of 'fp8_recipe: mxfp8' 'fp8: hybrid')" 'mxfp8 mxfp8'
+is '... of others FP8' "$(type_of 'fp8: hybrid' 'fp8_recipe: tensorwise') $(type_of 'fp8: e4m3')" 'fp8 fp8'
+is 'FP4' "$(type_of 'fp4: e2m1' 'bf16: true' 'fp4_recipe: nvfp4') $(type_of 'fp4: null')" 'fp4 bf16'
+
+# gpus_of LINE...: of the cluster, in a plan of these keys of a trainer.
+gpus_of() {
+    printf '%s\n' 'trainer:' "$@" >gpus.yaml
+    lap plan --model llama-8b --layers 4 --tp 1 --pp 1 --cp 1 --config gpus.yaml --global-batch 48 --json
+    python3 -c 'import json; print(json.load(open("out"))["gpus"])'
+}
+is 'the GPUs of all hosts of a file' "$(gpus_of '  devices: 4' '  num_nodes: 3') $(gpus_of '  devices: 4')" '12 4'
+is '... or those of --gpus, and without any 8' "$(gpus_of '  devices: auto' '  num_nodes: 3') $(gpus_of '  devices: [0, 1]')" '8 8'
+lap plan --model llama-8b --layers 4 --tp 1 --pp 1 --cp 1 --config gpus.yaml --global-batch 48 --gpus 2
+is '... which is told' "$status $err" '0 lap plan: gpus.yaml: without effect: trainer.devices'
 
 printf '%s\n' 'num_layers: 2' 'hidden_size: 128' 'num_attention_heads: 4' 'vocab_size: 512' 'seq_length: 128' 'position_embedding_type: rope' >rope.yaml
 lap plan --config rope.yaml --tp 1 --pp 1 --cp 1
@@ -244,6 +265,8 @@ bad 'num_moe_experts: 8' "num_moe_experts is '8', expected one of null, 0, 1: an
 bad 'add_bias_linear: true' 'add_bias_linear is true, expected false'
 bad 'window_size: [1000, 0]' 'window_size is [1000,0], expected null, or one of at least the 2048 tokens of a sequence'
 bad 'num_layer: 4' "unknown key 'num_layer'; did you mean 'num_layers'?"
+printf '%s\n' 'fp8: hybrid' 'fp8_recipe: blockwise' >types.yaml
+refused 'a recipe that is not planned' "types.yaml:2: fp8_recipe is 'blockwise', expected one of delayed, tensorwise, mxfp8" --model gpt --config types.yaml
 bad 'hidden_size: wide' "hidden_size is 'wide', expected a whole number, 1 or more"
 lap plan --config nowhere.yaml
 has 'no file' "$status $err" "1 lap plan: --config: cannot open 'nowhere.yaml'"

@@ -174,6 +174,7 @@ int lap_cli_calibrate(int argc, char **argv)
                                  .device = request.device,
                                  .transport = request.transport,
                                  .gpus = request.gpus,
+                                 .at_once = true,
                                  .dtype = LAP_BFLOAT16,
                                  .check = check_ranks,
                                  .run = run_rank,

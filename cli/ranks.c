@@ -161,7 +161,8 @@ static int join_world(const lap_ranks_t *job)
     }
     if (status != LAP_OK)
         return lap_ranks_fail(job->name, environment.rank, status);
-    lap_interrupt_begin();
+    if (!job->at_once)
+        lap_interrupt_begin();
     status = compare(job, world);
     result = status == LAP_OK ? job->run(job->context, world)
                               : lap_ranks_fail(job->name, environment.rank, status);
@@ -236,7 +237,8 @@ static int run_threads(const lap_ranks_t *job)
         result = lap_ranks_fail(job->name, 0, status);
         goto out;
     }
-    lap_interrupt_begin();
+    if (!job->at_once)
+        lap_interrupt_begin();
     size_t started = 0;
     for (; started < nranks; started++) {
         rank_thread_t *rank = &ranks[started];

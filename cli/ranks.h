@@ -22,6 +22,7 @@ typedef struct lap_ranks {
     const char *device, *transport;
     lap_gpu_mode_t gpus;
     bool queues;         /* as in lap_launch_t */
+    bool at_once;        /* a signal ends ranks at once: half of what they measure is of no use */
     double device_bytes; /* that a rank needs at least where its device has its memory */
     lap_dtype_t dtype;   /* of what GEMMs multiply */
     unsigned reported;   /* bits: further exit statuses whose cause a rank has printed */

@@ -55,6 +55,15 @@ LAP=$work/lap lap calibrate --ranks 1 --transport self
 is 'one rank, a thread: status 0' "$status$err" 0
 has '... printed' "$out" 'peak_tflops:' 'gpus_per_node: 1' 'attention_efficiency:' 'sms: 0'
 
+setsid env --default-signal=INT,TERM "$LAP" calibrate --ranks 2 -o "$work/none.yaml" >"$work/out" 2>"$work/err" </dev/null &
+launcher=$!
+ok 'the ranks are at work' until_true at_work 2
+sleep 0.3
+kill -INT $launcher
+collect
+is 'an interrupt ends it at once' "$status $err" '130 '
+ok '... and half a description is none' test ! -e "$work/none.yaml"
+
 lap calibrate -o "$work/nowhere/this.yaml"
 is 'a folder that is not there: status 1' "$status" 1
 has '... is named' "$err" nowhere

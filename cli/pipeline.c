@@ -17,6 +17,9 @@
 #include "parallel/pipeline.h"
 #include "shared_options.h"
 
+/* Forward and backward of so many are a gigabyte, and take a minute. */
+enum { PASSES_MOST = 1 << 24 };
+
 enum { PP, VIRTUAL_PP, MICROS, SCHEDULE, COSTS, CSV, SVG, JSON, NOPTIONS };
 
 static const lap_option_t options[NOPTIONS] = {
@@ -144,11 +147,17 @@ static bool parse(const lap_args_t *args, request_t *request)
     const bool interleaved = strcmp(request->schedule, "interleaved") == 0;
     request->chunks = interleaved ? 2 : 1;
     request->micros = request->ranks <= most / 2 ? 2 * request->ranks : most;
-    return (!args->given[VIRTUAL_PP] ||
-            lap_arg_int(command, "--virtual-pp", args->values[VIRTUAL_PP], 1, most,
-                        &request->chunks)) &&
-           (!args->given[MICROS] || lap_arg_int(command, "--micro-batches", args->values[MICROS], 1,
-                                                most, &request->micros));
+    if ((args->given[VIRTUAL_PP] && !lap_arg_int(command, "--virtual-pp", args->values[VIRTUAL_PP],
+                                                 1, most, &request->chunks)) ||
+        (args->given[MICROS] &&
+         !lap_arg_int(command, "--micro-batches", args->values[MICROS], 1, most, &request->micros)))
+        return false;
+    const double passes = (double)request->ranks * request->chunks * request->micros;
+    return passes <= PASSES_MOST || is_file(request->schedule) ||
+           lap_args_wrong(command,
+                          "--pp %d with %d micro-batches and --virtual-pp %d has %.0f passes, "
+                          "expected at most %d",
+                          request->ranks, request->micros, request->chunks, passes, PASSES_MOST);
 }
 
 static lap_status_t load(const request_t *request, lap_pipeline_t *pipeline_p)

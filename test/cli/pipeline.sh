@@ -51,6 +51,9 @@ lap check pipeline --schedule "$work/bytes.csv"
 has 'bytes that are no text are spelled out' "$status $err" "line 1: the action is '\\x1b[2J\\xffF', expected one such as 0F3"
 lap show pipeline --schedule "$work/no.csv"
 has 'no file' "$status $err" "cannot open '$work/no.csv'"
+lap show pipeline --pp 65536
+is 'more passes than a machine has memory for' "$status $err" \
+    '2 lap show pipeline: --pp 65536 with 65536 micro-batches and --virtual-pp 1 has 4294967296 passes, expected at most 16777216'
 ln -s /dev/zero "$work/zero.csv"
 lap show pipeline --schedule "$work/zero.csv"
 has 'a file without an end' "$status $err" '2 ' 'not a regular file'

@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "lap_config.h"
 #include "util/join.h"
+#include "util/nearest.h"
 
 extern const lap_device_ops_t lap_ref_ops;
 extern const lap_device_ops_t lap_cpu_ops;
@@ -28,6 +29,7 @@ const lap_device_ops_t *lap_device_at(size_t index)
 lap_status_t lap_device_find(const char *name, const lap_device_ops_t **ops_p)
 {
     char names[128] = "";
+    const char *all[sizeof(devices) / sizeof(devices[0]) + 1] = {NULL};
     if (!name)
         return lap_error(LAP_ERR_INVALID, "the name of the device is NULL");
     for (size_t i = 0; lap_device_at(i); i++) {
@@ -37,8 +39,11 @@ lap_status_t lap_device_find(const char *name, const lap_device_ops_t **ops_p)
             return LAP_OK;
         }
         lap_join(names, sizeof(names), ops->name);
+        all[i] = ops->name;
     }
-    return lap_error(LAP_ERR_INVALID, "there is no device '%s'; there are: %s", name, names);
+    const char *near = lap_nearest(name, all);
+    return lap_error(LAP_ERR_INVALID, "there is no device '%s'; there are: %s%s%s%s", name, names,
+                     near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 lap_status_t lap_device_check_dtype(const char *what, lap_dtype_t dtype)

@@ -9,6 +9,7 @@
 #include "lap_config.h"
 #include "transport/transport.h"
 #include "util/join.h"
+#include "util/nearest.h"
 
 extern const lap_transport_ops_t lap_self_ops;
 extern const lap_transport_ops_t lap_shm_ops;
@@ -37,6 +38,7 @@ const lap_transport_ops_t *lap_transport_at(size_t index)
 lap_status_t lap_transport_find(const char *name, const lap_transport_ops_t **ops_p)
 {
     char names[128] = "";
+    const char *all[sizeof(transports) / sizeof(transports[0]) + 1] = {NULL};
     if (!name)
         return lap_error(LAP_ERR_INVALID, "the name of the transport is NULL");
     for (size_t i = 0; lap_transport_at(i); i++) {
@@ -46,8 +48,11 @@ lap_status_t lap_transport_find(const char *name, const lap_transport_ops_t **op
             return LAP_OK;
         }
         lap_join(names, sizeof(names), ops->name);
+        all[i] = ops->name;
     }
-    return lap_error(LAP_ERR_INVALID, "there is no transport '%s'; there are: %s", name, names);
+    const char *near = lap_nearest(name, all);
+    return lap_error(LAP_ERR_INVALID, "there is no transport '%s'; there are: %s%s%s%s", name,
+                     names, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 bool lap_transport_fits(const lap_transport_ops_t *ops, const lap_device_ops_t *device)

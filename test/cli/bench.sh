@@ -149,6 +149,8 @@ refuse "--link 1GB/s is for ranks that communicate" -- ag 8 8 8 --ranks 1 --link
 refuse "--link ratio:0.4 is for ranks that communicate" -- demo --ranks 1 --link ratio:0.4
 refuse "--num-sm 4 is for GPUs" -- ag 8 8 8 --num-sm 4
 refuse gpu9 -- ag 8 8 8 --device gpu9
+refuse "there is no device 'cpuu'; there are: cpu, ref" "; did you mean 'cpu'?" -- ag 8 8 8 --device cpuu
+refuse "there is no transport 'sm'" "; did you mean 'shm'?" -- ag 8 8 8 --transport sm
 refuse "--device" "''" -- ag 8 8 8 --device ''
 refuse "--transport" "''" -- ag 8 8 8 --transport ''
 refuse pigeon -- ag 8 8 8 --transport pigeon

@@ -399,6 +399,9 @@ static bool parse(const lap_args_t *args, const bool *line, lap_plan_request_t *
                                   options[i].name);
     if (request->validate)
         return true;
+    if (line[FSDP] && line[WHOLE_OPTIMIZER])
+        return lap_args_wrong(&command, "--no-distributed-optimizer is given with --fsdp, expected "
+                                        "one of them: with --fsdp the optimizer is sharded, too");
     return parse_model(args, line, request) && parse_grid(args, &request->config) &&
            parse_ways(args, &request->config) &&
            lap_arg_int(&command, "--top", args->values[TOP], 1, LAP_PLAN_BEST_MOST,

@@ -227,7 +227,13 @@ void lap_plan_json_found(const lap_plan_request_t *request, const lap_plan_found
         printf("%s", i ? "," : "");
         json_choice(request, &found->best[i]);
     }
-    printf("],\"left_out\":{");
+    printf("]");
+    if (found->count == 0 &&
+        found->any_nearest) { /* what needs the least memory, of all that do not fit */
+        printf(",\"nearest\":");
+        json_choice(request, &found->nearest);
+    }
+    printf(",\"left_out\":{");
     for (int i = 0; i < LAP_PLAN_REASONS; i++) {
         if (found->left_out[i] == 0)
             continue;

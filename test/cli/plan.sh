@@ -292,6 +292,14 @@ refused 'an unknown model' '(did you mean llama-70b?)' --model lama-70b
 refused 'a machine by its family' '(did you mean h100-sxm?)' --model llama-8b --gpu H100
 lap plan --model llama-8b --layers 4 --hidden 4016 --heads 32 --head-dim 128 --ffn 14336 --gpus 8 --tp 2 --pp 1 --cp 1 --json
 is 'a hidden size that is no multiple of the heads, whose width is given' "$status$err" 0
+lap plan --model llama-405b --gpus 1 --json
+ok 'where nothing fits JSON has what needs the least, as the table says' python3 - "$work/out" <<'PY'
+import json, sys
+answer = json.load(open(sys.argv[1]))
+assert answer["plans"] == [] and not answer["nearest"]["fits"] and answer["nearest"]["memory_bytes"] > 85.9e9, answer
+PY
+refused 'an optimizer that is whole and sharded' '--no-distributed-optimizer is given with --fsdp, expected one of them' \
+    --model llama-8b --fsdp --no-distributed-optimizer
 refused 'a price beyond its bounds' "--price is '1e9', expected a number above 0 and below 1000000000" --model llama-8b --price 1e9
 refused 'no heads' '--heads is 0, expected at least 1' --model llama-8b --heads 0
 refused 'stages of a rank without a pipeline' 'lap plan: --virtual-pp is 3 with pp 1, expected 1' --model llama-8b --tp 1 --pp 1 --cp 1 --virtual-pp 3

@@ -309,8 +309,8 @@ static bool parse_real(const lap_command_t *command, const char *what, const cha
     double value;
     char *end;
     if (!parse_number(text, &value, &end) || *end != '\0' || value < min || value > max)
-        return lap_args_wrong(command, "%s is '%s'; expected %s, from %.12g to %.12g", what, text, unit,
-                              min, max);
+        return lap_args_wrong(command, "%s is '%s'; expected %s, from %.12g to %.12g", what, text,
+                              unit, min, max);
     *value_p = value;
     return true;
 }

@@ -151,12 +151,15 @@ static bool parse_scale(lap_train_t *train, const lap_args_t *args)
         !lap_train_count(args, SCALE_WINDOW, "", &window) ||
         !lap_train_count(args, HYSTERESIS, "", &hysteresis))
         return false;
-    if (!(first > 0) || !(least > 0) || (train->dynamic && least > first))
+    if (!train->dynamic && !(first > 0))
+        return lap_args_wrong(args->command,
+                              "--loss-scale is '%s'; expected a number above 0, or dynamic", text);
+    if (train->dynamic && (!(first > 0) || !(least > 0) || least > first))
         return lap_args_wrong(
             args->command,
-            "--%s is %g and --min-loss-scale is %g; expected numbers above 0, the "
+            "--initial-loss-scale is %g and --min-loss-scale is %g; expected numbers above 0, the "
             "first not below the other",
-            train->dynamic ? "initial-loss-scale" : "loss-scale", (double)first, (double)least);
+            (double)first, (double)least);
     train->scale = (lap_loss_scale_t){
         .scale = (double)first, .least = (double)least, .window = window, .hysteresis = hysteresis};
     lap_loss_scale_init(&train->scale);

@@ -52,5 +52,6 @@ has '... as is one that is too large from the beginning' "$status $err" '3 ' '; 
 
 refuse '--hysteresis is for a scale that changes; expected --loss-scale dynamic' --hysteresis 3
 refuse "--loss-scale is 'much'; expected a number" --loss-scale much
+refuse "--loss-scale is '0'; expected a number above 0, or dynamic" --loss-scale 0
 refuse '--initial-loss-scale is 2 and --min-loss-scale is 4' --dtype fp16 --initial-loss-scale 2 --min-loss-scale 4
 finish

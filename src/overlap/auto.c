@@ -127,21 +127,11 @@ lap_status_t lap_auto_predict(lap_forecast_t *forecast, const lap_target_t *targ
 
 /* ---- the decision ---- */
 
-/* Plain bytes: it travels. */
+/* What rank 0 found, plain bytes: it travels. The candidates follow from the description. */
 typedef struct decision {
     double seconds[LAP_AUTO_CANDIDATES]; /* of the capacity */
     uint64_t picked[LAP_AUTO_BANDS];     /* per band */
-    uint64_t whole;                      /* of the capacity */
 } decision_t;
-
-static void note(decision_t *decision, size_t band, const lap_forecast_t *forecast)
-{
-    decision->picked[band] = forecast->picked;
-    if (band > 0)
-        return;
-    decision->whole = forecast->picked;
-    memcpy(decision->seconds, forecast->seconds, sizeof(decision->seconds));
-}
 
 static lap_status_t decide(const lap_op_desc_t *desc, int size, const lap_target_t *target,
                            const lap_cost_t *cost, size_t nbands, decision_t *decision)
@@ -150,7 +140,9 @@ static lap_status_t decide(const lap_op_desc_t *desc, int size, const lap_target
     for (size_t b = 0; b < nbands; b++) {
         LAP_TRY(lap_auto_list(desc, size, target->can, desc->m >> b, &forecast));
         LAP_TRY(lap_auto_predict(&forecast, target, cost));
-        note(decision, b, &forecast);
+        decision->picked[b] = forecast.picked;
+        if (b == 0)
+            memcpy(decision->seconds, forecast.seconds, sizeof(decision->seconds));
     }
     return LAP_OK;
 }
@@ -176,25 +168,26 @@ static void sort(lap_forecast_t *forecast)
                 swap(forecast, i, j);
 }
 
-/* The candidates follow from the description; the decision says which of them. */
-static lap_status_t apply(const lap_op_desc_t *desc, int size, unsigned can, bool tried,
+/* Of the capacity: what is picked, and what else there was. */
+static void take_whole(const lap_forecast_t *forecast, lap_auto_t *choice)
+{
+    choice->whole = forecast->candidates[forecast->picked];
+    choice->capacity = *forecast;
+    sort(&choice->capacity);
+}
+
+static lap_status_t apply(const lap_op_desc_t *desc, int size, unsigned can,
                           const decision_t *decision, lap_auto_t *choice)
 {
     lap_forecast_t forecast;
     for (size_t b = 0; b < choice->nbands; b++) {
         LAP_TRY(lap_auto_list(desc, size, can, desc->m >> b, &forecast));
-        choice->bands[b] = forecast.candidates[decision->picked[b]];
+        forecast.picked = decision->picked[b];
+        choice->bands[b] = forecast.candidates[forecast.picked];
         if (b > 0)
             continue;
-        if (tried)
-            LAP_TRY(add_foreign(desc, size, can, &forecast));
         memcpy(forecast.seconds, decision->seconds, sizeof(forecast.seconds));
-        if (isinf(forecast.seconds[forecast.count - 1])) /* it was refused */
-            forecast.count--;
-        forecast.picked = decision->whole;
-        choice->whole = forecast.candidates[decision->whole];
-        sort(&forecast);
-        choice->capacity = forecast;
+        take_whole(&forecast, choice);
     }
     return LAP_OK;
 }
@@ -217,27 +210,29 @@ lap_status_t lap_auto_gemm(const lap_op_desc_t *desc, int size, unsigned can, si
 }
 
 /*
- * Collective; the ranks share what they measure, and so decide alike. Fewer rows than the capacity
+ * Collective; the ranks share what they measure, and so choose alike. Fewer rows than the capacity
  * are for methods of our own.
  */
 static lap_status_t try_bands(lap_trial_t *trial, const lap_op_desc_t *desc, int size, unsigned can,
-                              size_t nbands, decision_t *decision)
+                              lap_auto_t *choice)
 {
     lap_forecast_t capacity, forecast;
-    for (size_t b = 0; b < nbands; b++) {
+    for (size_t b = 0; b < choice->nbands; b++) {
         LAP_TRY(lap_auto_list(desc, size, can, desc->m >> b, &forecast));
         const size_t ours = forecast.count;
         if (b == 0)
             LAP_TRY(add_foreign(desc, size, can, &forecast));
         LAP_TRY(
             lap_trial_run(trial, desc->m >> b, b > 0 ? &capacity : NULL, FAVOURITES, &forecast));
-        note(decision, b, &forecast);
-        if (b > 0)
-            continue;
-        forecast.count = ours;
-        lap_trial_pick(&forecast);
-        decision->picked[0] = forecast.picked;
-        capacity = forecast;
+        if (b == 0) {
+            if (isinf(forecast.seconds[forecast.count - 1])) /* cuBLASMp was refused */
+                forecast.count--;
+            take_whole(&forecast, choice);
+            forecast.count = ours;
+            lap_trial_pick(&forecast);
+            capacity = forecast;
+        }
+        choice->bands[b] = forecast.candidates[forecast.picked];
     }
     return LAP_OK;
 }
@@ -245,16 +240,14 @@ static lap_status_t try_bands(lap_trial_t *trial, const lap_op_desc_t *desc, int
 static lap_status_t choose_by_trial(lap_group_t *group, lap_engine_t *engine,
                                     const lap_op_desc_t *desc, unsigned can, lap_auto_t *auto_p)
 {
-    decision_t decision = {.whole = 0};
     lap_trial_t *trial;
     auto_p->nbands = 1;
     while (auto_p->nbands < LAP_AUTO_BANDS && desc->m >> auto_p->nbands >= TRIED_ROWS)
         auto_p->nbands++;
     LAP_TRY(lap_trial_begin(group, engine, desc, &trial));
-    const lap_status_t status = try_bands(trial, desc, group->size, can, auto_p->nbands, &decision);
+    const lap_status_t status = try_bands(trial, desc, group->size, can, auto_p);
     lap_trial_end(trial);
-    LAP_TRY(status);
-    return lap_group_agree(group, apply(desc, group->size, can, true, &decision, auto_p));
+    return lap_group_agree(group, status);
 }
 
 /* Serial, for all rows. */
@@ -314,13 +307,13 @@ static lap_status_t choose_by_model(lap_group_t *group, lap_engine_t *engine,
     while (auto_p->nbands < LAP_AUTO_BANDS && desc->m >> auto_p->nbands > 0 &&
            group->size < MANY_RANKS)
         auto_p->nbands++;
-    decision_t decision = {.whole = 0};
+    decision_t decision = {.picked = {0}};
     lap_status_t status = LAP_OK;
     if (group->rank == 0)
         status = decide(desc, group->size, target, &cost, auto_p->nbands, &decision);
     LAP_TRY(lap_group_agree(group, status));
     LAP_TRY(lap_group_broadcast(group, &decision, sizeof(decision)));
-    LAP_TRY(lap_group_agree(group, apply(desc, group->size, can, false, &decision, auto_p)));
+    LAP_TRY(lap_group_agree(group, apply(desc, group->size, can, &decision, auto_p)));
     return lap_kind_multiplies(desc->kind) && group->size > 1
                ? lap_auto_confirm(group, engine, desc, can, auto_p)
                : LAP_OK;

@@ -82,7 +82,29 @@ lap_status_t lap_meet_look(const lap_rendezvous_t *place, int self, int rank)
 {
     if (place->look)
         LAP_TRY(place->look(place->context));
+    if (lap_job_has_no_files(place->dir, rank))
+        return lap_error(LAP_ERR_SYSTEM,
+                         "rank %d cannot come to the other ranks: it has too many files open "
+                         "(ulimit -n)",
+                         lap_meet_known(place, rank));
     return lap_job_look(place->dir, self, rank);
+}
+
+static void let_go(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+void lap_bootstrap_excuse(lap_world_t *world, const char *dir)
+{
+    const int askers = world->rank == 0 ? world->size - 1 : 1; /* rank 0 tells the others */
+    if (errno != EMFILE && errno != ENFILE)
+        return;
+    let_go(&world->peers[world->rank].heap_fd);
+    let_go(&world->job_fd);
+    lap_job_say_no_files(dir, world->rank, askers, LAP_BOOTSTRAP_LINGER_NS);
 }
 
 lap_status_t lap_meet_open_pidfds(lap_world_t *world, const lap_rendezvous_t *place)

@@ -62,4 +62,11 @@ typedef struct lap_rendezvous {
 lap_status_t lap_bootstrap_meet(lap_world_t *world, const lap_rendezvous_t *place,
                                 lap_region_t *board_p);
 
+/*
+ * Right after a failure before this rank could come to the others in `dir`: where errno says that it was for want of
+ * files, they hear of it, at once if they wait already. Takes a moment. The world is of no use any more: what
+ * it has open serves for this. The sentence of this thread stays.
+ */
+void lap_bootstrap_excuse(lap_world_t *world, const char *dir);
+
 #endif

@@ -6,11 +6,14 @@
  */
 #include "core/job.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -97,6 +100,51 @@ static bool is_announced(const char *dir, int rank, lap_job_word_t word)
     struct ucred who;
     const socklen_t bytes = job_address(dir, rank, word, &address);
     return find_owner(&address, bytes, &who) && who.uid == geteuid();
+}
+
+bool lap_job_has_no_files(const char *dir, int rank)
+{
+    return is_announced(dir, rank, LAP_JOB_NO_FILES);
+}
+
+static int announce_no_files(const char *dir, int rank)
+{
+    struct rlimit limit;
+    int fd = lap_job_announce(dir, rank, LAP_JOB_NO_FILES);
+    if (fd >= 0 || errno != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) != 0 ||
+        limit.rlim_cur >= limit.rlim_max)
+        return fd;
+    const struct rlimit more = {limit.rlim_cur + 1, limit.rlim_max};
+    if (setrlimit(RLIMIT_NOFILE, &more) != 0)
+        return -1;
+    fd = lap_job_announce(dir, rank, LAP_JOB_NO_FILES);
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+    return fd;
+}
+
+/* Each asks once. To count one takes a descriptor: without any, only that somebody asks is known. */
+void lap_job_say_no_files(const char *dir, int rank, int askers, uint64_t ns)
+{
+    const uint64_t end = lap_now_ns() + ns;
+    const int fd = announce_no_files(dir, rank);
+    while (fd >= 0 && askers > 0 && lap_now_ns() < end) {
+        struct pollfd asked = {.fd = fd, .events = POLLIN};
+        struct ucred who = {.uid = (uid_t)-1};
+        socklen_t room = sizeof(who);
+        if (poll(&asked, 1, PAUSE_NS / 1000000) <= 0)
+            continue;
+        const int asker = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+        if (asker >= 0 && getsockopt(asker, SOL_SOCKET, SO_PEERCRED, &who, &room) == 0)
+            askers -= who.uid == geteuid();
+        if (asker >= 0)
+            close(asker);
+        else if (askers == 1)
+            askers = 0;
+        else
+            lap_sleep_until_ns(lap_now_ns() + PAUSE_NS);
+    }
+    if (fd >= 0)
+        close(fd);
 }
 
 lap_status_t lap_job_look(const char *dir, int self, int rank)

@@ -8,15 +8,17 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <lap/status.h>
 
 /* What can be announced of a rank. */
 typedef enum lap_job_word {
-    LAP_JOB_TAKEN, /* this process is the rank */
-    LAP_JOB_WIRED, /* the rank makes a world with a wire, and does not come to the directory */
-    LAP_JOB_ENDED, /* the rank has ended with status 0; its launcher says so */
-    LAP_JOB_HEARS, /* the launcher hears why ranks fail; of no rank */
+    LAP_JOB_TAKEN,    /* this process is the rank */
+    LAP_JOB_WIRED,    /* the rank makes a world with a wire, and does not come to the directory */
+    LAP_JOB_ENDED,    /* the rank has ended with status 0; its launcher says so */
+    LAP_JOB_HEARS,    /* the launcher hears why ranks fail; of no rank */
+    LAP_JOB_NO_FILES, /* the rank cannot open what it takes to come to the directory */
 } lap_job_word_t;
 
 /*
@@ -28,6 +30,13 @@ lap_status_t lap_job_take(const char *dir, int rank, int *fd_p);
 
 /* Announces it until the descriptor is closed or the process ends. -1: that is not possible. */
 int lap_job_announce(const char *dir, int rank, lap_job_word_t word);
+
+/*
+ * Announces for so long, or until as many processes have seen it, that the rank has no files left. Needs one:
+ * where there is none, and the hard limit is higher than the soft one, that is raised for a moment.
+ */
+void lap_job_say_no_files(const char *dir, int rank, int askers, uint64_t ns);
+bool lap_job_has_no_files(const char *dir, int rank);
 
 /*
  * LAP_ERR_PEER_LOST or LAP_ERR_MISMATCH when `rank`, for which `self` waits in `dir`, is known not

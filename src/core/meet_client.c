@@ -122,6 +122,30 @@ static lap_status_t client_prepare(lap_world_t *world, const lap_rendezvous_t *p
     return lap_region_map(world, 0, board, lap_board_bytes(world->size), region_p);
 }
 
+/*
+ * After a failure of this rank: rank 0, which has been told, tells the others. Until then they must not take this rank
+ * for a dead one. Who is lost here may have ended because of an earlier failure, which rank 0 tells. Whatever else
+ * comes is thrown away, with the descriptors in it.
+ */
+static lap_status_t client_await_end(int fd, lap_deadline_t *deadline, lap_status_t status)
+{
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+    lap_message_t message = {.kind = LAP_MESSAGE_HELLO};
+    lap_saved_error_t saved;
+    ssize_t got = 1;
+    lap_error_save(&saved);
+    while (got != 0 && lap_wait_polls(&one, 1, deadline) == LAP_OK) {
+        got = recv(fd, &message, sizeof(message), MSG_DONTWAIT);
+        if (got < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNRESET)
+            break;
+        const bool last = got == sizeof(message) && message.kind == LAP_MESSAGE_FAILURE;
+        if (last && message.status != LAP_OK && status == LAP_ERR_PEER_LOST)
+            return lap_error((lap_status_t)message.status, "%s", message.text);
+    }
+    lap_error_restore(&saved);
+    return status;
+}
+
 static lap_status_t client_talk(lap_world_t *world, const lap_rendezvous_t *place, int fd,
                                 lap_deadline_t *deadline, lap_region_t *region)
 {
@@ -143,11 +167,13 @@ static lap_status_t client_talk(lap_world_t *world, const lap_rendezvous_t *plac
     if (status != LAP_OK && status != LAP_ERR_PEER_LOST && status != LAP_ERR_TIMEOUT)
         return status;
     uint64_t board = 0;
-    LAP_TRY(client_hear_table(world, place, fd, deadline, &board));
-    status = client_prepare(world, place, board, region);
+    status = client_hear_table(world, place, fd, deadline, &board);
+    if (status == LAP_OK)
+        status = client_prepare(world, place, board, region);
     message = lap_message_make_status(LAP_MESSAGE_READY, status);
     const lap_status_t sent = lap_message_send(fd, &message, NULL, 0, deadline);
-    LAP_TRY(status);
+    if (status != LAP_OK)
+        return client_await_end(fd, deadline, status);
     /* The host, which has not heard of us, waits for nothing else: it will see that we end. */
     if (sent != LAP_OK && sent != LAP_ERR_PEER_LOST)
         return sent;
@@ -162,8 +188,11 @@ lap_status_t lap_meet_client(lap_world_t *world, const lap_rendezvous_t *place,
     lap_deadline_t deadline = lap_meet_deadline(world, place);
     lap_region_t region = {0};
     int fd = -1;
-    LAP_TRY(client_connect(world, place, &deadline, &fd));
-    lap_status_t status = client_talk(world, place, fd, &deadline, &region);
+    lap_status_t status = client_connect(world, place, &deadline, &fd);
+    if (status == LAP_ERR_SYSTEM)
+        lap_bootstrap_excuse(world, place->dir);
+    LAP_TRY(status);
+    status = client_talk(world, place, fd, &deadline, &region);
     close(fd);
     if (status != LAP_OK) {
         lap_region_unmap(world, &region);

@@ -120,6 +120,21 @@ static void host_leave_dir(host_t *host)
     host->listener = host->dir_fd = -1;
 }
 
+/* Both. Without descriptors for them there is another way to say so. */
+static lap_status_t host_open(host_t *host)
+{
+    lap_status_t status = host_enter_dir(host);
+    if (status == LAP_OK)
+        status = host_listen(host);
+    if (status == LAP_ERR_SYSTEM) {
+        const int error = errno;
+        host_leave_dir(host);
+        errno = error;
+        lap_bootstrap_excuse(host->world, host->dir);
+    }
+    return status;
+}
+
 /* "1, 3" */
 static void list_missing(const host_t *host, char *text, size_t bytes)
 {
@@ -237,7 +252,9 @@ static lap_status_t host_greet(host_t *host, int fd, int *came_p)
         return LAP_OK;
     }
     ++*came_p;
-    if (status == LAP_OK)
+    if (host->failure != LAP_OK)
+        status = lap_error(host->failure, "%s", host->sentence);
+    else if (status == LAP_OK)
         status = check_hello(host, fd, &hello, nfds);
     if (status != LAP_OK) {
         tell_failure(fd, status);
@@ -261,6 +278,24 @@ static void forget_stranger(host_t *host, int index)
             (size_t)(host->nstrangers - index) * sizeof(int));
 }
 
+/*
+ * Without a descriptor for who comes there will be no world: those serve that were for it, and then that of the
+ * eldest who has not said who it is.
+ */
+static void host_make_room(host_t *host)
+{
+    int *heap = &host->world->peers[0].heap_fd;
+    if (*heap >= 0) {
+        close(*heap);
+        *heap = -1;
+    } else if (host->nstrangers > 0) {
+        (void)lap_error(host->failure, "%s", host->sentence);
+        tell_failure(host->strangers[0], host->failure);
+        close(host->strangers[0]);
+        forget_stranger(host, 0);
+    }
+}
+
 /* Lets one in. Nobody waits for what it says: others may come meanwhile. */
 static lap_status_t host_accept(host_t *host)
 {
@@ -277,7 +312,9 @@ static lap_status_t host_accept(host_t *host)
     }
     if (errno == EINTR || errno == EAGAIN || errno == ECONNABORTED)
         return LAP_OK;
-    return lap_error_errno("accepting a rank");
+    const lap_status_t status = lap_error_errno("accepting a rank");
+    host_make_room(host);
+    return status;
 }
 
 /* Hears those strangers who, as host_watch found, have something to say, or have gone. */
@@ -300,9 +337,25 @@ static lap_status_t host_hear_strangers(host_t *host, int *came_p)
     return first == LAP_OK ? LAP_OK : lap_error(first, "%s", sentence);
 }
 
+/* The last word to all who came. A client that died meanwhile is found by the first collective. */
+static void host_tell_all(host_t *host, lap_status_t status)
+{
+    const lap_message_t go = lap_message_make(LAP_MESSAGE_GO);
+    for (int rank = 1; rank < host->world->size; rank++) {
+        if (host->clients[rank] < 0)
+            continue;
+        if (status == LAP_OK)
+            lap_message_send(host->clients[rank], &go, NULL, 0, &host->deadline);
+        else
+            tell_failure(host->clients[rank], status);
+        close(host->clients[rank]);
+        host->clients[rank] = -1;
+    }
+}
+
 /*
- * Keeps the first failure, and leaves only a moment for the ranks that still are to come and hear
- * of it.
+ * Keeps the first failure, of which all hear who have come, and leaves only a moment for the ranks that still are
+ * to come and hear of it.
  */
 static void host_note_failure(host_t *host, lap_status_t status)
 {
@@ -310,15 +363,21 @@ static void host_note_failure(host_t *host, lap_status_t status)
         return;
     host->failure = status;
     snprintf(host->sentence, sizeof(host->sentence), "%s", lap_last_error());
+    host_tell_all(host, status);
     lap_deadline_shorten(&host->deadline, LAP_BOOTSTRAP_LINGER_NS);
 }
 
-/* Whether those who have not come are known not to. */
-static lap_status_t host_look(const host_t *host)
+/* Whether one of those who have not come is known not to; it counts as one that has. */
+static lap_status_t host_look(const host_t *host, int *came_p)
 {
-    for (int rank = 1; rank < host->world->size; rank++)
-        if (host->clients[rank] < 0)
-            LAP_TRY(lap_meet_look(host->place, 0, rank));
+    for (int rank = 1; rank < host->world->size; rank++) {
+        const lap_status_t status =
+            host->clients[rank] < 0 ? lap_meet_look(host->place, 0, rank) : LAP_OK;
+        if (status == LAP_OK)
+            continue;
+        ++*came_p;
+        return status;
+    }
     return LAP_OK;
 }
 
@@ -326,13 +385,13 @@ static lap_status_t host_look(const host_t *host)
  * As host_watch, and looks in between. What that finds is noted at once: it may be a timeout, of
  * another rank, and this one's is none.
  */
-static lap_status_t host_watch_and_look(host_t *host)
+static lap_status_t host_watch_and_look(host_t *host, int *came_p)
 {
     lap_deadline_t look = lap_deadline_after(LOOK_NS);
     lap_deadline_t *next = lap_deadline_left(&host->deadline) < LOOK_NS ? &host->deadline : &look;
     const lap_status_t status = host_watch(host, next);
     const bool looks = status == LAP_ERR_TIMEOUT && host->failure == LAP_OK;
-    const lap_status_t found = looks ? host_look(host) : LAP_OK;
+    const lap_status_t found = looks ? host_look(host, came_p) : LAP_OK;
     if (found != LAP_OK)
         host_note_failure(host, found);
     return status;
@@ -342,7 +401,7 @@ static lap_status_t host_gather(host_t *host)
 {
     int came = 1;
     while (came < host->world->size && !lap_deadline_passed(&host->deadline)) {
-        lap_status_t status = host_watch_and_look(host);
+        lap_status_t status = host_watch_and_look(host, &came);
         if (status == LAP_OK)
             status = host_hear_strangers(host, &came);
         if (status == LAP_OK)
@@ -409,8 +468,7 @@ static lap_status_t host_share(host_t *host, uint64_t board)
 static lap_status_t host_run(host_t *host, lap_region_t *region_p)
 {
     lap_world_t *world = host->world;
-    LAP_TRY(host_enter_dir(host));
-    LAP_TRY(host_listen(host));
+    LAP_TRY(host_open(host));
     LAP_TRY(host_gather(host));
     lap_region_t region = {0};
     LAP_TRY(lap_region_create(world, lap_board_bytes(world->size), world->size, &region));
@@ -421,21 +479,6 @@ static lap_status_t host_run(host_t *host, lap_region_t *region_p)
     }
     *region_p = region;
     return LAP_OK;
-}
-
-/* The last word to all who came. A client that died meanwhile is found by the first collective. */
-static void host_tell_all(host_t *host, lap_status_t status)
-{
-    const lap_message_t go = lap_message_make(LAP_MESSAGE_GO);
-    for (int rank = 1; rank < host->world->size; rank++) {
-        if (host->clients[rank] < 0)
-            continue;
-        if (status == LAP_OK)
-            lap_message_send(host->clients[rank], &go, NULL, 0, &host->deadline);
-        else
-            tell_failure(host->clients[rank], status);
-        close(host->clients[rank]);
-    }
 }
 
 lap_status_t lap_meet_host(lap_world_t *world, const lap_rendezvous_t *place, lap_region_t *board_p)

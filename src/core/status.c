@@ -59,6 +59,8 @@ lap_status_t lap_error_errno(const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    return lap_error(error == ENOMEM ? LAP_ERR_NO_MEMORY : LAP_ERR_SYSTEM, "%s: %s", text,
-                     strerror_r(error, reason, sizeof(reason)));
+    lap_error(LAP_ERR_SYSTEM, "%s: %s%s", text, strerror_r(error, reason, sizeof(reason)),
+              error == EMFILE ? " (ulimit -n)" : "");
+    errno = error;
+    return error == ENOMEM ? LAP_ERR_NO_MEMORY : LAP_ERR_SYSTEM;
 }

@@ -152,17 +152,21 @@ static lap_status_t take_board(lap_world_t *world, lap_region_t *board)
     return status;
 }
 
-/* A world of processes that meet in `dir`. */
-static lap_status_t process_world_create(int rank, int size, const char *dir,
+/* A world of processes that meet in `dir`. `named`: by a name that another job may have as well. */
+static lap_status_t process_world_create(int rank, int size, const char *dir, bool named,
                                          const lap_settings_t *settings, lap_world_t **world_p)
 {
     lap_world_t *world = NULL;
     lap_region_t board = {0};
     LAP_TRY(lap_world_alloc(LAP_WORLD_PROCESSES, rank, size, settings, &world));
     world->peers[rank].pid = (int)getpid();
-    lap_status_t status = lap_heap_open(&world->peers[rank].heap_fd);
-    if (status != LAP_OK)
+    lap_status_t status = named ? lap_job_take(dir, rank, &world->job_fd) : LAP_OK;
+    if (status == LAP_OK)
+        status = lap_heap_open(&world->peers[rank].heap_fd);
+    if (status != LAP_OK) {
+        lap_bootstrap_excuse(world, dir);
         goto err_destroy;
+    }
     if (size > 1)
         status = lap_bootstrap_meet(world, &(lap_rendezvous_t){.dir = dir}, &board);
     else
@@ -239,19 +243,8 @@ lap_status_t lap_world_create_noted(const lap_world_options_t *options, lap_note
     LAP_TRY(lap_environment_read(&environment));
     if (needs_wire(&environment, settings.transport_name))
         return wired_world_announce(&environment, &settings, world_p);
-    int job_fd = -1;
-    if (environment.named)
-        LAP_TRY(lap_job_take(environment.dir, environment.rank, &job_fd));
-    lap_world_t *world = NULL;
-    const lap_status_t status = process_world_create(environment.rank, environment.size,
-                                                     environment.dir, &settings, &world);
-    if (status == LAP_OK) {
-        world->job_fd = job_fd;
-        *world_p = world;
-    } else if (job_fd >= 0) {
-        close(job_fd);
-    }
-    return status;
+    return process_world_create(environment.rank, environment.size, environment.dir,
+                                environment.named, &settings, world_p);
 }
 
 /* Worlds with a caller's own ranks. */
@@ -354,10 +347,10 @@ static lap_status_t meet_with_cards(const lap_bootstrap_t *bootstrap, lap_status
     lap_environment_host(mine.host, sizeof(mine.host));
     status = exchange_cards(bootstrap, status, &mine, cards);
     if (status == LAP_OK)
-        status =
-            are_wired(cards, mine.nranks)
-                ? meet_over_tcp(bootstrap, &mine, cards, settings, world_p)
-                : process_world_create(mine.rank, mine.nranks, cards[0].dir, settings, world_p);
+        status = are_wired(cards, mine.nranks)
+                     ? meet_over_tcp(bootstrap, &mine, cards, settings, world_p)
+                     : process_world_create(mine.rank, mine.nranks, cards[0].dir, false, settings,
+                                            world_p);
     lap_rendezvous_dir_remove(NULL, mine.dir, made);
     return status;
 }
@@ -413,7 +406,7 @@ lap_status_t lap_world_create_with(const lap_bootstrap_t *bootstrap,
     if (known.nranks > 1)
         return world_create_with_ranks(&known, status, &settings, world_p);
     LAP_TRY(status);
-    return process_world_create(0, 1, "", &settings, world_p);
+    return process_world_create(0, 1, "", false, &settings, world_p);
 }
 
 /* Worlds of threads. */

@@ -107,8 +107,8 @@ typedef struct lap_tcp_rendezvous {
 /*
  * All ranks come to rank 0. Needs rank, size, master and timeout_ns. Collective; on failure all who
  * came hear of it. `ready`: what came of this rank's preparations; a failure, with this thread's
- * sentence, is returned, and rank 0 first tells it to those who come within a moment. Ended by
- * lap_tcp_part in any case.
+ * sentence, is returned. Others than rank 0 come all the same and report it; rank 0 first tells it to those who come
+ * within a moment. Ended by lap_tcp_part in any case.
  */
 lap_status_t lap_tcp_meet(lap_tcp_rendezvous_t *rendezvous, lap_status_t ready,
                           lap_deadline_t *deadline);

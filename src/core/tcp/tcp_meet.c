@@ -63,6 +63,7 @@ typedef struct host {
     int listener, port;
     int came;
     lap_tcp_address_t *from; /* of each rank that has come */
+    bool *ready;             /* who waits to be gathered */
     stranger_t *strangers;   /* who has connected and not yet proved it, the eldest first */
     int nstrangers, most;    /* of them, and how many there may be */
     int others;              /* who were of another job, or of none */
@@ -89,13 +90,6 @@ static lap_status_t host_listen(host_t *host)
                      "rank 0 cannot listen at %s: another process of this host does; expected a "
                      "port of its own for each job, such as LAP_MASTER=host:port gives",
                      place_of(host->rendezvous, place));
-}
-
-static lap_status_t went_away(const host_t *host, int rank)
-{
-    char name[LAP_TCP_TEXT];
-    return lap_error(LAP_ERR_PEER_LOST, "rank %d (%s) went away while the ranks were meeting", rank,
-                     lap_tcp_name(&host->from[rank], name));
 }
 
 /* Whether a hello of this job makes sense. */
@@ -140,8 +134,11 @@ static lap_status_t admit(host_t *host, const stranger_t *stranger)
         close(stranger->fd);
         return LAP_OK;
     }
-    const lap_status_t status = check_hello(host, stranger);
+    const lap_status_t status = host->failure == LAP_OK
+                                    ? check_hello(host, stranger)
+                                    : lap_error(host->failure, "%s", host->sentence);
     if (status != LAP_OK) {
+        host->came += host->failure != LAP_OK;
         lap_tcp_tell(stranger->fd, status);
         close(stranger->fd);
         return status;
@@ -223,7 +220,7 @@ static lap_status_t host_accept(host_t *host)
     return LAP_OK;
 }
 
-/* Waits for whatever comes, and hears it; finds those who go away. */
+/* Waits for whatever comes, and hears it; finds those who fail, or go away. */
 static lap_status_t host_step(host_t *host)
 {
     const lap_tcp_rendezvous_t *rendezvous = host->rendezvous;
@@ -231,16 +228,21 @@ static lap_status_t host_step(host_t *host)
     const int heard = host->nstrangers;
     polls[0] = (struct pollfd){.fd = host->listener, .events = POLLIN};
     for (int rank = 1; rank < rendezvous->size; rank++)
-        polls[rank] = (struct pollfd){.fd = rendezvous->fds[rank], .events = POLLRDHUP};
+        polls[rank] = (struct pollfd){.fd = rendezvous->fds[rank],
+                                      .events = host->ready[rank] ? POLLRDHUP : POLLIN | POLLRDHUP};
     for (int i = 0; i < heard; i++)
         strangers[i] = (struct pollfd){.fd = host->strangers[i].fd, .events = POLLIN};
     LAP_TRY(lap_wait_polls(polls, rendezvous->size + heard, host->deadline));
     for (int rank = 1; rank < rendezvous->size; rank++) {
-        if (polls[rank].revents) {
-            close(rendezvous->fds[rank]);
-            rendezvous->fds[rank] = -1;
-            return went_away(host, rank);
-        }
+        if (!polls[rank].revents)
+            continue;
+        const lap_status_t status =
+            lap_tcp_hear(host->rendezvous, rank, polls[rank].revents, &host->ready[rank]);
+        if (status == LAP_OK)
+            continue;
+        close(rendezvous->fds[rank]);
+        rendezvous->fds[rank] = -1;
+        return status;
     }
     for (int i = heard - 1; i >= 0; i--)
         if (strangers[i].revents)
@@ -269,13 +271,18 @@ static lap_status_t host_timeout(const host_t *host)
                      lap_tcp_within(rendezvous, within), missing, silent, others);
 }
 
-/* Keeps the first failure, and leaves only a moment for ranks that are still to come and hear of it. */
+/*
+ * Keeps the first failure, of which all hear who have come, and leaves only a moment for ranks that are still to
+ * come and hear of it.
+ */
 static void note_failure(host_t *host, lap_status_t status)
 {
     if (host->failure != LAP_OK)
         return;
     host->failure = status;
     snprintf(host->sentence, sizeof(host->sentence), "%s", lap_last_error());
+    if (!host->rendezvous->failed)
+        lap_tcp_tell_all(host->rendezvous, status);
     lap_deadline_shorten(host->deadline, LAP_BOOTSTRAP_LINGER_NS);
 }
 
@@ -307,22 +314,24 @@ static lap_status_t host_meet(lap_tcp_rendezvous_t *rendezvous, lap_status_t rea
                    .came = 1,
                    .most = (int)most,
                    .from = lap_alloc(size, sizeof(lap_tcp_address_t)),
+                   .ready = lap_alloc(size, sizeof(bool)),
                    .strangers = lap_alloc(most, sizeof(stranger_t)),
                    .polls = lap_alloc(size + most, sizeof(struct pollfd))};
     lap_status_t status = LAP_OK;
-    if (!host.from || !host.strangers || !host.polls)
+    if (!host.from || !host.ready || !host.strangers || !host.polls)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory to meet %d ranks", rendezvous->size);
     if (status == LAP_OK)
         status = host_run(&host, ready);
     /* Before anybody goes on: the next world of the same ranks may meet at the same place. */
     if (host.listener >= 0 && host.listener != rendezvous->master->listener)
         close(host.listener);
-    if (status != LAP_OK)
+    if (status != LAP_OK && !rendezvous->failed)
         lap_tcp_tell_all(rendezvous, status);
     for (int i = 0; i < host.nstrangers; i++)
         close(host.strangers[i].fd);
     lap_free(host.polls);
     lap_free(host.strangers);
+    lap_free(host.ready);
     lap_free(host.from);
     return status;
 }
@@ -479,16 +488,21 @@ const char *lap_tcp_within(const lap_tcp_rendezvous_t *rendezvous, char text[LAP
 lap_status_t lap_tcp_meet(lap_tcp_rendezvous_t *rendezvous, lap_status_t ready,
                           lap_deadline_t *deadline)
 {
-    if (rendezvous->rank != 0)
-        LAP_TRY(ready);
     rendezvous->limit = (lap_limit_t){rendezvous->timeout_ns, rendezvous->rank};
     rendezvous->fds = lap_alloc((size_t)rendezvous->size, sizeof(int));
     if (!rendezvous->fds)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to meet %d ranks", rendezvous->size);
     for (int rank = 0; rank < rendezvous->size; rank++)
         rendezvous->fds[rank] = -1;
-    return rendezvous->rank == 0 ? host_meet(rendezvous, ready, deadline)
-                                 : client_meet(rendezvous, deadline);
+    if (rendezvous->rank == 0)
+        return host_meet(rendezvous, ready, deadline);
+    if (ready == LAP_OK)
+        return client_meet(rendezvous, deadline);
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
+    const lap_status_t met = client_meet(rendezvous, deadline);
+    lap_error_restore(&saved);
+    return met == LAP_OK ? lap_tcp_report(rendezvous, ready, deadline) : ready;
 }
 
 void lap_tcp_part(lap_tcp_rendezvous_t *rendezvous)

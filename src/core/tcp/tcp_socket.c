@@ -87,10 +87,7 @@ lap_status_t lap_tcp_listen(int port, int *fd_p, int *port_p)
         if (error == EADDRINUSE || error == EMFILE || error == ENFILE)
             break; /* it is not for want of IPv6 */
     }
-    const int error = errno;
-    (void)lap_error_errno("listening at port %d", port);
-    errno = error;
-    return LAP_ERR_SYSTEM;
+    return lap_error_errno("listening at port %d", port);
 }
 
 /* An address of IPv4 that came to a socket of IPv6 is of use where there is no IPv6. */
@@ -111,9 +108,7 @@ lap_status_t lap_tcp_accept(int listener, int rank, int size, int *fd_p, lap_tcp
     if (*fd_p >= 0)
         make_plain(from_p);
     else if (errno == EMFILE || errno == ENFILE)
-        return lap_error_errno("rank %d has no descriptors left for %d ranks; expected a larger "
-                               "`ulimit -n`",
-                               rank, size);
+        return lap_error_errno("rank %d has no descriptors left for %d ranks", rank, size);
     return LAP_OK;
 }
 

@@ -152,18 +152,29 @@ static lap_status_t check_files(const maker_t *maker, int expected)
     return error == 0
                ? LAP_OK
                : lap_error_errno("rank %d can open %d more files, expected %d for a world of "
-                                 "%d ranks over TCP: a larger `ulimit -n`",
+                                 "%d ranks over TCP",
                                  maker->wired.rank, count, expected, maker->wired.size);
 }
 
 /* For the rendezvous, at which rank 0 has a connection to each rank, and to who may be one. */
-static lap_status_t prepare(maker_t *maker)
+static lap_status_t open_door(maker_t *maker)
 {
+    const bool host = maker->wired.rank == 0;
     LAP_TRY(lap_tcp_random(&maker->door.key));
     LAP_TRY(lap_tcp_listen(0, &maker->door.listener, &maker->port));
-    if (maker->wired.rank == 0)
-        LAP_TRY(check_files(maker, 2 * maker->wired.size + LAP_TCP_STRANGERS + SPARE_FILES));
-    return LAP_OK;
+    return check_files(maker, host ? 2 * maker->wired.size + LAP_TCP_STRANGERS + SPARE_FILES
+                                   : SPARE_FILES);
+}
+
+/* What cannot be used serves to tell the others so: it takes descriptors. */
+static lap_status_t prepare(maker_t *maker)
+{
+    const lap_status_t status = open_door(maker);
+    if (status != LAP_OK && maker->door.listener >= 0) {
+        close(maker->door.listener);
+        maker->door.listener = -1;
+    }
+    return status;
 }
 
 static lap_status_t make(maker_t *maker, const lap_environment_t *environment,

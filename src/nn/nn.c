@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "core/options.h"
 #include "core/status.h"
 #include "nn/context.h"
 #include "overlap/overlap.h"
@@ -203,23 +204,26 @@ static lap_status_t prepare(lap_nn_t *nn, const lap_nn_desc_t *desc, const lap_n
                      : lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu operators", nn->ncalls);
 }
 
-/* Collective. */
+/* Collective over the group of the call. */
 static lap_status_t create_call(lap_nn_t *nn, size_t index)
 {
     lap_nn_call_t *call = &nn->calls[index];
     lap_op_desc_t desc = nn->list.steps[index].desc;
     size_t nsignals;
     const lap_nn_wire_t *wire = &nn->wires[nn->list.steps[index].group];
-    LAP_TRY(lap_op_buffer_size(&desc, wire->group->size, &call->bytes, &nsignals));
+    LAP_TRY(lap_group_agree(wire->group,
+                            lap_op_buffer_size(&desc, wire->group->size, &call->bytes, &nsignals)));
     desc.buffer = wire->buffer;
     return lap_op_create_sharing(wire->group, &desc, &nn->scratch[index % LAP_NN_SCRATCHES],
                                  &call->op);
 }
 
-static lap_status_t create_calls(lap_nn_t *nn)
+/* Those of one group. Collective over it. */
+static lap_status_t create_calls(lap_nn_t *nn, int group)
 {
     for (size_t i = 0; i < nn->ncalls; i++)
-        LAP_TRY(create_call(nn, i));
+        if (nn->list.steps[i].group == group)
+            LAP_TRY(create_call(nn, i));
     return LAP_OK;
 }
 
@@ -231,55 +235,53 @@ static void destroy_call(lap_nn_t *nn, size_t index)
 }
 
 /* Collective. */
-static lap_status_t create_buffer(lap_nn_t *nn)
+static lap_status_t create_buffer_of(const lap_nn_t *nn, lap_group_t *group, int which,
+                                     lap_buffer_t **buffer_p)
 {
     size_t bytes, nsignals;
+    LAP_TRY(lap_group_agree(group, buffer_size(&nn->list, which, &bytes, &nsignals)));
+    return lap_buffer_create(group, bytes, nsignals, nn->list.plan.desc.buffer_options, buffer_p);
+}
+
+/* Collective. */
+static lap_status_t create_buffer(lap_nn_t *nn)
+{
     nn->buffer = nn->list.plan.desc.buffer;
-    if (nn->buffer)
-        return LAP_OK;
-    LAP_TRY(buffer_size(&nn->list, LAP_NN_BY_LAYERS, &bytes, &nsignals));
-    LAP_TRY(lap_buffer_create(nn->group, bytes, nsignals, nn->list.plan.desc.buffer_options,
-                              &nn->buffer));
-    nn->owns_buffer = true;
+    if (!nn->buffer) {
+        LAP_TRY(create_buffer_of(nn, nn->group, LAP_NN_BY_LAYERS, &nn->buffer));
+        nn->owns_buffer = true;
+    }
+    nn->wires[LAP_NN_BY_LAYERS] = (lap_nn_wire_t){nn->group, nn->buffer, false};
     return LAP_OK;
 }
 
-/* The groups of the context, each with a buffer of its own. Collective over it. */
-static lap_status_t create_context(lap_nn_t *nn)
+/* A group of the context, with a buffer of its own. Collective over the context. */
+static lap_status_t create_context(lap_nn_t *nn, int which)
 {
-    static const int groups[] = {LAP_NN_BY_RING, LAP_NN_BY_HEADS};
-    nn->wires[LAP_NN_BY_LAYERS] = (lap_nn_wire_t){nn->group, nn->buffer, false};
-    for (int i = 0; nn->context && i < 2; i++) {
-        const lap_nn_slice_t slice = lap_nn_slice(&nn->list, groups[i]);
-        lap_nn_wire_t *wire = &nn->wires[groups[i]];
-        size_t bytes, nsignals;
-        if (slice.size == 1)
-            continue;
-        wire->owns_group = slice.size != nn->context->size;
+    const lap_nn_slice_t slice = lap_nn_slice(&nn->list, which);
+    lap_nn_wire_t *wire = &nn->wires[which];
+    if (!nn->context || slice.size == 1)
+        return LAP_OK;
+    if (slice.size == nn->context->size) {
         wire->group = nn->context;
-        if (wire->owns_group)
-            LAP_TRY(lap_group_split(
-                nn->context, nn->context->rank - slice.rank * slice.stride / nn->list.plan.nranks,
-                slice.rank, &wire->group));
-        wire->group->kind = nn->context->kind;
-        LAP_TRY(buffer_size(&nn->list, groups[i], &bytes, &nsignals));
-        LAP_TRY(lap_buffer_create(wire->group, bytes, nsignals, nn->list.plan.desc.buffer_options,
-                                  &wire->buffer));
+    } else {
+        LAP_TRY(lap_group_split(
+            nn->context, nn->context->rank - slice.rank * slice.stride / nn->list.plan.nranks,
+            slice.rank, &wire->group));
+        wire->owns_group = true;
     }
-    return LAP_OK;
+    wire->group->kind = nn->context->kind;
+    return create_buffer_of(nn, wire->group, which, &wire->buffer);
 }
 
 /* Of the sums of an optimizer to come. Collective over the ranks that share it. */
 static lap_status_t create_sharers(lap_nn_t *nn)
 {
     lap_nn_wire_t *wire = &nn->wires[LAP_NN_BY_SHARDS];
-    size_t bytes, nsignals;
     if (!nn->sharers)
         return LAP_OK;
     wire->group = nn->sharers;
-    LAP_TRY(buffer_size(&nn->list, LAP_NN_BY_SHARDS, &bytes, &nsignals));
-    return lap_buffer_create(wire->group, bytes, nsignals, nn->list.plan.desc.buffer_options,
-                             &wire->buffer);
+    return create_buffer_of(nn, wire->group, LAP_NN_BY_SHARDS, &wire->buffer);
 }
 
 static void destroy_wires(lap_nn_t *nn)
@@ -328,49 +330,79 @@ static lap_status_t finish(lap_nn_t *nn)
     return lap_nn_wait(nn);
 }
 
+/* The groups that make layers together; NULL: there is none of that kind. */
+typedef struct groups {
+    lap_group_t *layers, *context, *sharers;
+} groups_t;
+
+static groups_t groups_of(lap_group_t *group, const lap_nn_desc_t *given)
+{
+    lap_nn_desc_t desc = LAP_NN_DESC_INIT;
+    if (!given || lap_read_options(&desc, sizeof(desc), given, "LAP_NN_DESC") != LAP_OK)
+        return (groups_t){.layers = group}; /* it will be refused */
+    return (groups_t){group, desc.cp_group, desc.shard_group};
+}
+
+/*
+ * What all ranks of one of the groups know is known to those of the others from here on: a rank that goes on
+ * alone would wait for who has failed.
+ */
+static lap_status_t share(const groups_t *groups, lap_status_t status)
+{
+    if (!groups->context && !groups->sharers)
+        return status;
+    status = lap_group_agree(groups->layers, status);
+    if (groups->context)
+        status = lap_group_agree(groups->context, status);
+    return groups->sharers ? lap_group_agree(groups->sharers, status) : status;
+}
+
+static lap_status_t agree_on_terms(const groups_t *groups, const lap_terms_t *terms,
+                                   lap_status_t status)
+{
+    status = lap_terms_agree(terms, groups->layers, status);
+    if (groups->context)
+        status = lap_terms_agree(terms, groups->context, status);
+    if (groups->sharers)
+        status = lap_terms_agree(terms, groups->sharers, status);
+    return share(groups, status);
+}
+
+/* Collective over all groups. */
+static lap_status_t create_all(lap_nn_t *nn, const groups_t *groups)
+{
+    LAP_TRY(share(groups, create_buffer(nn)));
+    LAP_TRY(share(groups, create_context(nn, LAP_NN_BY_RING)));
+    LAP_TRY(share(groups, create_context(nn, LAP_NN_BY_HEADS)));
+    LAP_TRY(share(groups, create_sharers(nn)));
+    for (int which = LAP_NN_BY_LAYERS; which <= LAP_NN_BY_SHARDS; which++)
+        LAP_TRY(share(groups, create_calls(nn, which)));
+    LAP_TRY(share(groups, lap_group_agree(groups->layers, fill(nn))));
+    return finish(nn);
+}
+
 static lap_status_t create(lap_group_t *group, const lap_nn_desc_t *desc, const lap_nn_cut_t *cut,
                            lap_nn_t **nn_p)
 {
+    const groups_t groups = groups_of(group, desc);
     lap_status_t status = LAP_OK;
     lap_nn_t *nn = lap_alloc(1, sizeof(*nn));
     if (nn) {
         nn->group = lap_group_keep(group);
-        nn->context = desc && desc->cp_group ? lap_group_keep(desc->cp_group) : NULL;
-        nn->sharers = desc && desc->shard_group ? lap_group_keep(desc->shard_group) : NULL;
-    } else
+        nn->context = groups.context ? lap_group_keep(groups.context) : NULL;
+        nn->sharers = groups.sharers ? lap_group_keep(groups.sharers) : NULL;
+    } else {
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for layers");
+    }
     lap_terms_t terms = {.of = "lap_nn_create"};
     if (status == LAP_OK)
         status = prepare(nn, desc, cut);
     if (status == LAP_OK)
         lap_nn_list_terms(&nn->list.plan, &terms);
-    lap_group_t *context = nn ? nn->context : NULL, *sharers = nn ? nn->sharers : NULL;
-    status = lap_terms_agree(&terms, group, status);
-    if (context)
-        status = lap_terms_agree(&terms, context, status);
-    if (sharers)
-        status = lap_terms_agree(&terms, sharers, status);
+    status = agree_on_terms(&groups, &terms, status);
     lap_terms_clear(&terms);
     if (status == LAP_OK)
-        status = create_buffer(nn);
-    if (context)
-        status = lap_group_agree(context, status);
-    if (status == LAP_OK)
-        status = create_context(nn);
-    if (sharers)
-        status = lap_group_agree(sharers, status);
-    if (status == LAP_OK)
-        status = create_sharers(nn);
-    if (status == LAP_OK)
-        status = create_calls(nn);
-    if (status == LAP_OK)
-        status = lap_group_agree(group, fill(nn));
-    if (context)
-        status = lap_group_agree(context, status);
-    if (sharers)
-        status = lap_group_agree(sharers, status);
-    if (status == LAP_OK)
-        status = finish(nn);
+        status = create_all(nn, &groups);
     if (status != LAP_OK) {
         lap_nn_destroy(nn);
         return status;
@@ -521,7 +553,8 @@ static lap_status_t create_norm(lap_nn_t *nn)
     size_t nsignals;
     options.transport = nn->buffer->ops->name;
     options.link = nn->buffer->link;
-    LAP_TRY(lap_op_buffer_size(&desc, nn->norm_group->size, &call->bytes, &nsignals));
+    LAP_TRY(lap_group_agree(
+        nn->norm_group, lap_op_buffer_size(&desc, nn->norm_group->size, &call->bytes, &nsignals)));
     LAP_TRY(lap_buffer_create(nn->norm_group, call->bytes, nsignals, &options, &nn->norm_buffer));
     desc.buffer = nn->norm_buffer;
     return lap_op_create(nn->norm_group, &desc, &call->op);
@@ -529,17 +562,19 @@ static lap_status_t create_norm(lap_nn_t *nn)
 
 lap_status_t lap_nn_start_step(lap_nn_t *nn)
 {
+    const groups_t groups = {.layers = nn->norm_group ? nn->norm_group : nn->group,
+                             .sharers = nn->sharers};
     const lap_nn_mode_t mode = {.first = false};
     lap_nn_pass_t *pass;
     for (; nn->ncalls < nn->list.nsteps; nn->ncalls++)
-        LAP_TRY(nn->norm_group && nn->list.steps[nn->ncalls].group == LAP_NN_BY_LAYERS
-                    ? create_norm(nn)
-                    : create_call(nn, nn->ncalls));
+        LAP_TRY(
+            share(&groups, nn->norm_group && nn->list.steps[nn->ncalls].group == LAP_NN_BY_LAYERS
+                               ? create_norm(nn)
+                               : create_call(nn, nn->ncalls)));
     lap_status_t status = nn->list.plan.desc.debug ? lap_nn_prove_own(nn) : LAP_OK;
     if (status == LAP_OK)
         status = lap_nn_get_pass(nn, 1u << LAP_NN_STEP, 0, mode, &pass);
-    status = lap_group_agree(nn->norm_group ? nn->norm_group : nn->group, status);
-    return nn->sharers ? lap_group_agree(nn->sharers, status) : status;
+    return share(&groups, lap_group_agree(groups.layers, status));
 }
 
 void lap_nn_drop_step(lap_nn_t *nn)
@@ -547,7 +582,7 @@ void lap_nn_drop_step(lap_nn_t *nn)
     lap_device_t *device = nn->engine->device;
     (void)lap_nn_wait(nn);
     lap_nn_free_part(nn, LAP_NN_STEP);
-    for (size_t i = nn->list.own_steps; i < nn->list.nsteps; i++)
+    for (size_t i = nn->list.own_steps; i < nn->ncalls; i++) /* there may be no room for more */
         destroy_call(nn, i);
     nn->ncalls = nn->list.own_steps;
     if (nn->memory[LAP_NN_STATE])

@@ -54,8 +54,8 @@ lap_status_t lap_nn_take_optimizer(lap_nn_t *nn, lap_group_t *group,
         lap_fields_terms(lap_optimizer_fields, 0, desc, &terms);
     lap_status_t status = lap_terms_agree(&terms, group, mine);
     lap_group_t *replicas = nn->replicas ? nn->replicas : nn->sharers;
-    if (replicas)
-        status = lap_terms_agree(&terms, replicas, status);
+    if (replicas) /* what these fail of fails those of other replicas, too, that are in the group */
+        status = lap_group_agree(group, lap_terms_agree(&terms, replicas, status));
     lap_terms_clear(&terms);
     LAP_TRY(status);
     nn->optimizer = *desc;

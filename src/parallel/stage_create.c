@@ -58,56 +58,68 @@ static size_t message_bytes(const lap_pp_t *pp)
     return x->rows * x->cols * lap_dtype_size(x->dtype);
 }
 
-/* Collective over both ranks of each pair. */
-static lap_status_t make_buffers(lap_pp_t *pp)
+/* Collective over both ranks of a pair. */
+static lap_status_t make_buffers(lap_pp_t *pp, lap_stage_peer_t *peer)
 {
-    bool graphs = true;
-    for (uint32_t i = 0; i < pp->stages.npairs; i++) {
-        lap_stage_peer_t *peer = &pp->peers[i];
-        for (uint32_t b = 0; b < LAP_STAGE_BUFFERS && peer->group; b++) {
-            if (pp->stages.pairs[i].tied)
-                continue;
-            LAP_TRY(lap_buffer_create(peer->group, message_bytes(pp), lap_signal_count(2),
-                                      pp->options.buffer_options, &peer->buffers[b]));
-            pp->target = lap_target_of(pp->nn->engine->device->ops, peer->buffers[b]->ops);
-            graphs = graphs && !peer->buffers[b]->no_graphs;
-            pp->target.device.graphs = pp->target.device.graphs && graphs;
-        }
+    for (uint32_t b = 0; b < LAP_STAGE_BUFFERS; b++) {
+        LAP_TRY(lap_buffer_create(peer->group, message_bytes(pp), lap_signal_count(2),
+                                  pp->options.buffer_options, &peer->buffers[b]));
+        lap_target_t target = lap_target_of(pp->nn->engine->device->ops, peer->buffers[b]->ops);
+        target.device.graphs = target.device.graphs && !peer->buffers[b]->no_graphs &&
+                               (!pp->target.name || pp->target.device.graphs); /* of all */
+        pp->target = target;
+    }
+    return LAP_OK;
+}
+
+static const lap_stage_kind_t tied_calls[] = {LAP_STAGE_SCATTER, LAP_STAGE_GATHER};
+
+static lap_status_t tied_buffer_size(const lap_pp_t *pp, size_t *bytes_p, size_t *nsignals_p)
+{
+    *bytes_p = *nsignals_p = 0;
+    for (int k = 0; k < 2; k++) {
+        const lap_op_desc_t desc = lap_stage_tied_desc(&pp->nn->list, tied_calls[k]);
+        size_t bytes, nsignals;
+        LAP_TRY(lap_op_buffer_size(&desc, 2, &bytes, &nsignals));
+        *bytes_p = bytes > *bytes_p ? bytes : *bytes_p;
+        *nsignals_p = nsignals > *nsignals_p ? nsignals : *nsignals_p;
     }
     return LAP_OK;
 }
 
 /* Collective over the two ranks that have tied weights. */
-static lap_status_t make_tied(lap_pp_t *pp)
+static lap_status_t make_tied(lap_pp_t *pp, lap_stage_peer_t *peer)
 {
-    static const lap_stage_kind_t kinds[] = {LAP_STAGE_SCATTER, LAP_STAGE_GATHER};
-    const lap_nn_list_t *list = &pp->nn->list;
+    const lap_nn_weight_t *weight = lap_stage_tied(&pp->nn->list);
     lap_device_t *device = pp->nn->engine->device;
+    size_t bytes, nsignals;
+    LAP_TRY(lap_group_agree(peer->group, tied_buffer_size(pp, &bytes, &nsignals)));
+    LAP_TRY(lap_buffer_create(peer->group, bytes, nsignals, pp->options.buffer_options,
+                              &peer->buffers[0]));
+    for (int k = 0; k < 2; k++) {
+        lap_op_desc_t desc = lap_stage_tied_desc(&pp->nn->list, tied_calls[k]);
+        desc.buffer = peer->buffers[0];
+        LAP_TRY(lap_op_create(peer->group, &desc, &pp->tied[k]));
+    }
+    return device->ops->alloc(device, weight->rows * weight->param.cols * sizeof(float), &pp->sum);
+}
+
+/*
+ * What each pair needs, one after the other: a rank of two pairs that fails with one of its peers does not leave the
+ * other to wait. Collective over the pipeline.
+ */
+static lap_status_t make_pairs(lap_pp_t *pp)
+{
     for (uint32_t i = 0; i < pp->stages.npairs; i++) {
         lap_stage_peer_t *peer = &pp->peers[i];
-        size_t bytes = 0, nsignals = 0;
-        if (!pp->stages.pairs[i].tied || !peer->group)
-            continue;
-        for (int k = 0; k < 2; k++) {
-            const lap_op_desc_t desc = lap_stage_tied_desc(list, kinds[k]);
-            size_t own_bytes, own_signals;
-            LAP_TRY(lap_op_buffer_size(&desc, 2, &own_bytes, &own_signals));
-            bytes = own_bytes > bytes ? own_bytes : bytes;
-            nsignals = own_signals > nsignals ? own_signals : nsignals;
-        }
-        LAP_TRY(lap_buffer_create(peer->group, bytes, nsignals, pp->options.buffer_options,
-                                  &peer->buffers[0]));
-        for (int k = 0; k < 2; k++) {
-            lap_op_desc_t desc = lap_stage_tied_desc(list, kinds[k]);
-            desc.buffer = peer->buffers[0];
-            LAP_TRY(lap_op_create(peer->group, &desc, &pp->tied[k]));
-        }
-        const lap_nn_weight_t *weight = lap_stage_tied(list);
-        LAP_TRY(device->ops->alloc(device, weight->rows * weight->param.cols * sizeof(float),
-                                   &pp->sum));
+        lap_status_t status = LAP_OK;
+        if (peer->group)
+            status = pp->stages.pairs[i].tied ? make_tied(pp, peer) : make_buffers(pp, peer);
+        LAP_TRY(lap_group_agree(pp->pipeline, status));
     }
     return LAP_OK;
 }
+
 /* ---- create, destroy ---- */
 
 static lap_status_t fill(lap_pp_t *pp, lap_group_t *group, const lap_nn_desc_t *desc,
@@ -118,8 +130,7 @@ static lap_status_t fill(lap_pp_t *pp, lap_group_t *group, const lap_nn_desc_t *
     pp->nn->prove_stage = lap_stage_prove_own;
     pp->nn->stage = pp;
     LAP_TRY(split_pairs(pp));
-    LAP_TRY(lap_group_agree(pp->pipeline, make_buffers(pp)));
-    LAP_TRY(lap_group_agree(pp->pipeline, make_tied(pp)));
+    LAP_TRY(make_pairs(pp));
     LAP_TRY(lap_group_agree(pp->pipeline, desc->debug ? lap_stage_prove_own(pp) : LAP_OK));
     return lap_group_agree(pp->pipeline, lap_stage_get_program(pp, pp->nn->list.plan.desc.seq));
 }
@@ -143,10 +154,11 @@ lap_status_t lap_pp_create(lap_group_t *group, lap_group_t *pipeline, const lap_
     } else {
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a pipeline");
     }
-    status = lap_terms_agree(&terms, pipeline, status);
+    /* What a pipeline fails of fails those, too, that share layers with its ranks. */
+    status = lap_group_agree(group, lap_terms_agree(&terms, pipeline, status));
     lap_terms_clear(&terms);
     if (status == LAP_OK)
-        status = fill(pp, group, desc, &cut);
+        status = lap_group_agree(group, fill(pp, group, desc, &cut));
     lap_leave(group->world, before);
     if (status != LAP_OK) {
         lap_pp_destroy(pp);

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One allocation after another fails while what several groups of ranks have in common is made: layers whose ranks share
+ * weights, sequences and the optimizer, and pipelines, which are used, too. On every rank the failure comes back as
+ * what it is, the lack of memory, and not as what it has led to, a rank that is in another call or has left.
+ * Linked with --wrap for lap_alloc and lap_realloc.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <lap/model.h>
+#include <lap/optimizer.h>
+#include <lap/pipeline.h>
+
+#include "failing_alloc.h"
+#include "nn/sequences.h"
+#include "parallel/grid.h"
+#include "tap.h"
+
+enum { MOST_RANKS = 4, SEQ = 4, VOCAB = 13, MICRO = 2, STRIDE = 17 };
+
+/* What is made. */
+typedef struct scene {
+    const char *name;
+    lap_grid_t grid;
+    lap_cp_comm_t cp_comm;
+    bool shards;
+} scene_t;
+
+static const scene_t scenes[] = {
+    {"a pipeline of three ranks", {1, 1, 3, 1}, LAP_CP_P2P, false},
+    {"two pipelines whose ranks share layers", {2, 1, 2, 1}, LAP_CP_P2P, false},
+    {"layers of two ranks", {2, 1, 1, 1}, LAP_CP_P2P, false},
+    {"two contexts whose ranks share layers", {2, 2, 1, 1}, LAP_CP_P2P, false},
+    {"a context of two rings", {1, 4, 1, 1}, LAP_CP_A2A_P2P, false},
+    {"two optimizers whose ranks share layers", {2, 1, 1, 2}, LAP_CP_P2P, true},
+    {"an optimizer of two contexts", {1, 2, 1, 2}, LAP_CP_P2P, true},
+};
+
+typedef struct job {
+    lap_world_t *world;
+    const scene_t *scene;
+    int nth;
+    lap_status_t status;
+    char sentence[200];
+} job_t;
+
+static lap_status_t step(lap_pp_t *pp)
+{
+    int32_t tokens[MICRO * SEQ], targets[MICRO * SEQ];
+    for (size_t m = 0; m < MICRO; m++)
+        fill_tokens(0, m, SEQ, VOCAB, tokens + m * SEQ, targets + m * SEQ);
+    const lap_status_t status = lap_pp_step(pp, SEQ, tokens, targets);
+    return status == LAP_OK ? lap_pp_wait(pp) : status;
+}
+
+/* That sums over ranks. */
+static lap_status_t make_optimizer(lap_nn_t *nn, const lap_grid_groups_t *groups)
+{
+    lap_optimizer_desc_t desc = LAP_OPTIMIZER_DESC_INIT;
+    lap_optimizer_t *optimizer = NULL;
+    desc.clip_norm = 1;
+    const lap_status_t status = lap_optimizer_create(nn, groups->model, &desc, &optimizer);
+    lap_optimizer_destroy(optimizer);
+    return status;
+}
+
+static lap_status_t make_pipeline(const lap_grid_groups_t *groups, const lap_nn_desc_t *desc)
+{
+    lap_pp_options_t options = LAP_PP_OPTIONS_INIT;
+    lap_pp_t *pp = NULL;
+    options.micro_batches = MICRO;
+    lap_status_t status = lap_pp_create(groups->tp, groups->pp, desc, &options, &pp);
+    if (status == LAP_OK)
+        status = make_optimizer(lap_pp_layers(pp), groups);
+    if (status == LAP_OK)
+        status = step(pp);
+    lap_pp_destroy(pp);
+    return status;
+}
+
+static lap_status_t run(const lap_grid_groups_t *groups, const scene_t *scene)
+{
+    lap_nn_desc_t desc = LAP_NN_DESC_INIT;
+    lap_nn_t *nn = NULL;
+    (void)lap_model_preset("gpt2-124m", &desc);
+    desc.layers = (size_t)scene->grid.pp;
+    desc.seq = desc.max_positions = SEQ;
+    desc.batch = 1;
+    desc.hidden = 16;
+    desc.heads = desc.kv_heads = 4;
+    desc.head_dim = 4;
+    desc.ffn = 8;
+    desc.vocab = VOCAB;
+    desc.tied = 1;
+    desc.cp = (size_t)scene->grid.cp;
+    desc.cp_group = groups->cp;
+    desc.cp_comm = scene->cp_comm;
+    desc.shards = scene->shards ? (size_t)(scene->grid.cp * scene->grid.dp) : 1;
+    desc.shard_group = scene->shards ? groups->replicas : NULL;
+    if (scene->grid.pp > 1)
+        return make_pipeline(groups, &desc);
+    lap_status_t status = lap_nn_create(groups->tp, &desc, &nn);
+    if (status == LAP_OK && (scene->shards || scene->grid.cp == 1)) /* all have one */
+        status = make_optimizer(nn, groups);
+    lap_nn_destroy(nn);
+    return status;
+}
+
+static void *rank_main(void *arg)
+{
+    job_t *job = arg;
+    lap_group_t *group = lap_world_group(job->world);
+    lap_grid_groups_t groups;
+    job->status = lap_grid_groups_init(&groups, &job->scene->grid, group);
+    if (job->status == LAP_OK)
+        job->status = lap_group_barrier(group);
+    if (job->status == LAP_OK && lap_world_rank(job->world) == 0)
+        atomic_store(&countdown, job->nth);
+    if (job->status == LAP_OK)
+        job->status = lap_group_barrier(group);
+    if (job->status == LAP_OK)
+        job->status = run(&groups, job->scene);
+    snprintf(job->sentence, sizeof(job->sentence), "%s", lap_last_error());
+    lap_grid_groups_clear(&groups);
+    lap_world_destroy(job->world);
+    return NULL;
+}
+
+/* Returns whether an allocation was made to fail. */
+static bool round_of(const scene_t *scene, int nth)
+{
+    const int size = (int)lap_grid_ranks(&scene->grid, LAP_SLICE_WORLD);
+    lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
+    lap_world_t *worlds[MOST_RANKS];
+    job_t jobs[MOST_RANKS];
+    pthread_t threads[MOST_RANKS];
+    options.timeout_s = 30;
+    atomic_store(&countdown, 0);
+    if (lap_world_create_threads(size, &options, worlds) != LAP_OK)
+        exit(1);
+    for (int r = 0; r < size; r++) {
+        jobs[r] = (job_t){worlds[r], scene, nth, LAP_OK, ""};
+        if (pthread_create(&threads[r], NULL, rank_main, &jobs[r]) != 0)
+            exit(1);
+    }
+    for (int r = 0; r < size; r++)
+        pthread_join(threads[r], NULL);
+    const bool injected = atomic_load(&countdown) <= 0;
+    for (int r = 0; r < size; r++)
+        tap_ok(jobs[r].status == (injected ? LAP_ERR_NO_MEMORY : LAP_OK),
+               "%s, allocation %d fails: rank %d returns %s: %s", scene->name, nth, r,
+               lap_status_string(jobs[r].status), jobs[r].sentence);
+    return injected;
+}
+
+int main(int argc, char **argv)
+{
+    const int stride = argc > 1 ? atoi(argv[1]) : STRIDE;
+    for (size_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++) {
+        int nth = 1;
+        while (round_of(&scenes[i], nth) && nth < 20000)
+            nth += stride;
+        tap_ok(nth > 100, "%s: allocations were made to fail up to %d", scenes[i].name,
+               nth - stride);
+    }
+    return tap_done();
+}

@@ -545,11 +545,11 @@ lap_status_t lap_nn_add_step(lap_nn_t *nn, lap_group_t *group, const lap_optimiz
 }
 
 /* The sum of squares over a pipeline, over what the layers work in. Collective. */
-static lap_status_t create_norm(lap_nn_t *nn)
+static lap_status_t create_norm(lap_nn_t *nn, size_t index)
 {
     lap_op_desc_t desc = lap_nn_norm_desc(nn->norm_group->size);
     lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
-    lap_nn_call_t *call = &nn->calls[nn->ncalls];
+    lap_nn_call_t *call = &nn->calls[index];
     size_t nsignals;
     options.transport = nn->buffer->ops->name;
     options.link = nn->buffer->link;
@@ -566,11 +566,11 @@ lap_status_t lap_nn_start_step(lap_nn_t *nn)
                              .sharers = nn->sharers};
     const lap_nn_mode_t mode = {.first = false};
     lap_nn_pass_t *pass;
-    for (; nn->ncalls < nn->list.nsteps; nn->ncalls++)
-        LAP_TRY(
-            share(&groups, nn->norm_group && nn->list.steps[nn->ncalls].group == LAP_NN_BY_LAYERS
-                               ? create_norm(nn)
-                               : create_call(nn, nn->ncalls)));
+    while (nn->ncalls < nn->list.nsteps) {
+        const size_t index = nn->ncalls++;
+        const bool norm = nn->norm_group && nn->list.steps[index].group == LAP_NN_BY_LAYERS;
+        LAP_TRY(share(&groups, norm ? create_norm(nn, index) : create_call(nn, index)));
+    }
     lap_status_t status = nn->list.plan.desc.debug ? lap_nn_prove_own(nn) : LAP_OK;
     if (status == LAP_OK)
         status = lap_nn_get_pass(nn, 1u << LAP_NN_STEP, 0, mode, &pass);

@@ -124,11 +124,12 @@ static void play(lap_world_t *world, size_t c)
     const lap_op_desc_t desc = describe(cases[c].method, size);
     lap_op_t *op = NULL;
     void *pids = NULL;
-    if (!tap_success(lap_group_collect(group, &pid, sizeof(pid), &pids), "pids") ||
-        !tap_success(lap_op_create(group, &desc, &op), "an operator"))
+    if (!tap_success(lap_group_collect(group, &pid, sizeof(pid), &pids), "pids"))
         return;
     const int victim_pid = ((const int *)pids)[size - 1];
     lap_free(pids);
+    if (!tap_success(lap_op_create(group, &desc, &op), "an operator"))
+        return;
     test_call_t call = call_of(group, &desc);
     tap_ok(test_call_run(op, &call) == LAP_OK && test_call_error(&call) == 0, "a call is right");
     test_call_clear(&call);

@@ -4,7 +4,7 @@
 # nobody waits for the timeout.
 . "$(dirname "$0")/tap.bash"
 unset MASTER_ADDR MASTER_PORT RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK LAP_JOB LAP_DIR LAP_MASTER TORCHELASTIC_RUN_ID
-export LAP_TIMEOUT_S=60
+export LAP_TIMEOUT_S=30
 size=3
 port=$((20000 + RANDOM % 12000))
 
@@ -41,7 +41,7 @@ check() {
     '0 0 0 ') ok "$name: there are enough" test "$sayers" = 0 ;;
     *) is "$name: all say that files are missing" "$statuses$sayers$(grep -hv 'ulimit -n' "$work"/err[0-9])" '1 1 1 3' ;;
     esac
-    ok "... soon ($waited ms)" test "$waited" -lt 30000
+    ok "... soon ($waited ms)" test "$waited" -lt 15000
 }
 
 for n in 5 6 7 8 9; do

@@ -207,7 +207,7 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
         return lap_error(LAP_ERR_INVALID,
                          "%s:%zu: name is '%s', expected a text of 1 to %zu characters",
                          reader->path, entry->line, entry->value, sizeof(reader->machine.name) - 1);
-    snprintf(reader->machine.name, sizeof(reader->machine.name), "%s", entry->value);
+    memcpy(reader->machine.name, entry->value, strlen(entry->value) + 1);
     return LAP_OK;
 }
 

@@ -386,7 +386,7 @@ static void settle_gpus(config_t *config)
         add_unused(config, "trainer.num_nodes");
     if (!devices)
         return;
-    snprintf(text, sizeof(text), "%.0f", atof(devices) * (nodes ? atof(nodes) : 1));
+    snprintf(text, sizeof(text), "%.0f", strtod(devices, NULL) * (nodes ? strtod(nodes, NULL) : 1));
     config->from[config->given.count] = find_row("trainer.devices");
     lap_config_give(&config->given, "gpus", text);
 }

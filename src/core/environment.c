@@ -125,8 +125,9 @@ static bool parse_decimal(const char *text, double *value_p)
 lap_status_t lap_timeout_from_seconds(const char *name, double seconds, uint64_t *ns_p)
 {
     if (!(seconds >= TIMEOUT_MIN_S && seconds <= TIMEOUT_MAX_S))
-        return lap_error(LAP_ERR_INVALID, "%s is %.12g, expected a number of seconds, %.12g to %.12g",
-                         name, seconds, TIMEOUT_MIN_S, TIMEOUT_MAX_S);
+        return lap_error(LAP_ERR_INVALID,
+                         "%s is %.12g, expected a number of seconds, %.12g to %.12g", name, seconds,
+                         TIMEOUT_MIN_S, TIMEOUT_MAX_S);
     *ns_p = (uint64_t)(seconds * 1e9);
     return LAP_OK;
 }
@@ -142,8 +143,9 @@ lap_status_t lap_timeout_parse(const char *name, const char *text, double *secon
                          name, TIMEOUT_DIGITS, text, strlen(text), TIMEOUT_DIGITS, TIMEOUT_MIN_S,
                          TIMEOUT_MAX_S);
     if (!parse_decimal(text, &seconds))
-        return lap_error(LAP_ERR_INVALID, "%s is '%s', expected a number of seconds, %.12g to %.12g",
-                         name, text, TIMEOUT_MIN_S, TIMEOUT_MAX_S);
+        return lap_error(LAP_ERR_INVALID,
+                         "%s is '%s', expected a number of seconds, %.12g to %.12g", name, text,
+                         TIMEOUT_MIN_S, TIMEOUT_MAX_S);
     LAP_TRY(lap_timeout_from_seconds(name, seconds, &ns));
     *seconds_p = seconds;
     return LAP_OK;

@@ -157,8 +157,7 @@ static lap_nn_desc_t model_of(const lap_plan_row_t *row)
     desc.heads = number(row, LAP_ROW_HEADS);
     desc.kv_heads = number(row, LAP_ROW_KV_HEADS);
     desc.kv_heads = lap_nn_kv_heads(&desc);
-    desc.head_dim =
-        desc.heads && desc.hidden % desc.heads == 0 ? desc.hidden / desc.heads : 0;
+    desc.head_dim = desc.heads && desc.hidden % desc.heads == 0 ? desc.hidden / desc.heads : 0;
     desc.vocab = number(row, LAP_ROW_VOCAB);
     desc.seq = number(row, LAP_ROW_SEQ);
     desc.norm = gated ? LAP_RMSNORM : LAP_LAYERNORM;

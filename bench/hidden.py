@@ -19,15 +19,16 @@ import tempfile
 
 LAYERS = "--layers 4 --hidden 768 --seq 256"
 GPT = "--model gpt --layers 2 --hidden 128 --heads 4 --vocab 64 --tp 1 --batch 1"
-FLOAT = 4
+WEIGHTS = 4 * 12 * 768**2 * 4  # bytes of the gradients of LAYERS, biases and norms left out
+HOP = 2 * 128 * 1024 * 4  # of the keys and values of a rank
 # options of lap train; bytes out of a rank in a step, or in a hop; their part of the time
 ROWS = [
-    (f"--tp 1 --num-replicas 2 {LAYERS} --batch 2", 4 * 12 * 768**2 * FLOAT, 0.4),
-    (f"--tp 1 --num-replicas 4 {LAYERS} --batch 4", 4 * 12 * 768**2 * FLOAT * 3 / 2, 0.4),
-    (f"--tp 2 --num-replicas 2 {LAYERS} --batch 2", 4 * 12 * 768**2 * FLOAT / 2, 0.4),
-    (f"{GPT} --seq 2048 --cp 2", 2 * 128 * 1024 * FLOAT, 0.4),
-    (f"{GPT} --seq 2048 --cp 2", 2 * 128 * 1024 * FLOAT, 0.8),
-    (f"{GPT} --seq 4096 --cp 4", 2 * 128 * 1024 * FLOAT, 0.4),
+    (f"--tp 1 --num-replicas 2 {LAYERS} --batch 2", WEIGHTS, 0.4),
+    (f"--tp 1 --num-replicas 4 {LAYERS} --batch 4", WEIGHTS * 3 / 2, 0.4),
+    (f"--tp 2 --num-replicas 2 {LAYERS} --batch 2", WEIGHTS / 2, 0.4),
+    (f"{GPT} --seq 2048 --cp 2", HOP, 0.4),
+    (f"{GPT} --seq 2048 --cp 2", HOP, 0.8),
+    (f"{GPT} --seq 4096 --cp 4", HOP, 0.4),
 ]
 
 

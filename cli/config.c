@@ -332,11 +332,16 @@ static const char *find_given(const config_t *config, const char *option)
     return NULL;
 }
 
+/* Another option that comes of a key. */
+static void give_for(config_t *config, const char *key, const char *option, const char *value)
+{
+    config->from[config->given.count] = find_row(key);
+    lap_config_give(&config->given, option, value);
+}
+
 static void give_later(config_t *config, const char *key, const char *value)
 {
-    const row_t *row = find_row(key);
-    config->from[config->given.count] = row;
-    lap_config_give(&config->given, row->option, value);
+    give_for(config, key, find_row(key)->option, value);
 }
 
 static lap_status_t refuse(const config_t *config, const char *key, const char *expected)
@@ -370,10 +375,8 @@ static lap_status_t settle_fp8(config_t *config)
     if (r >= 2 && !plans)
         return refuse(config, "fp8_recipe",
                       "one of delayed, tensorwise: there are only plans of mxfp8 (lap plan)");
-    if (recipe) {
-        config->from[config->given.count] = find_row("fp8_recipe");
-        lap_config_give(&config->given, "fp8", recipes[r][1]);
-    }
+    if (recipe)
+        give_for(config, "fp8_recipe", "fp8", recipes[r][1]);
     return LAP_OK;
 }
 
@@ -387,8 +390,7 @@ static void settle_gpus(config_t *config)
     if (!devices)
         return;
     snprintf(text, sizeof(text), "%.0f", strtod(devices, NULL) * (nodes ? strtod(nodes, NULL) : 1));
-    config->from[config->given.count] = find_row("trainer.devices");
-    lap_config_give(&config->given, "gpus", text);
+    give_for(config, "trainer.devices", "gpus", text);
 }
 
 /* What follows from two keys together. */

@@ -337,7 +337,7 @@ bool lap_arg_timeout(const lap_command_t *command, const char *text, double *sec
 bool lap_arg_choice(const lap_command_t *command, const char *what, const char *text,
                     const char *const *names, size_t *index_p)
 {
-    char all[512] = "";
+    char all[512] = "", hint[LAP_NEAREST_HINT];
     size_t used = 0;
     for (size_t i = 0; names[i]; i++) {
         if (strcmp(text, names[i]) == 0) {
@@ -348,10 +348,8 @@ bool lap_arg_choice(const lap_command_t *command, const char *what, const char *
         if (used < sizeof(all))
             used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s", before, names[i]);
     }
-    const char *nearest = lap_nearest(text, names);
-    return lap_args_wrong(command, "%s is '%s'; expected %s%s%s%s", what, text, all,
-                          nearest ? "; did you mean '" : "", nearest ? nearest : "",
-                          nearest ? "'?" : "");
+    return lap_args_wrong(command, "%s is '%s'; expected %s%s", what, text, all,
+                          lap_nearest_hint(text, names, hint));
 }
 
 bool lap_arg_list(const lap_command_t *command, const char *what, const char *text,

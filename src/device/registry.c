@@ -28,7 +28,7 @@ const lap_device_ops_t *lap_device_at(size_t index)
 
 lap_status_t lap_device_find(const char *name, const lap_device_ops_t **ops_p)
 {
-    char names[128] = "";
+    char names[128] = "", hint[LAP_NEAREST_HINT];
     const char *all[sizeof(devices) / sizeof(devices[0]) + 1] = {NULL};
     if (!name)
         return lap_error(LAP_ERR_INVALID, "the name of the device is NULL");
@@ -41,9 +41,8 @@ lap_status_t lap_device_find(const char *name, const lap_device_ops_t **ops_p)
         lap_join(names, sizeof(names), ops->name);
         all[i] = ops->name;
     }
-    const char *near = lap_nearest(name, all);
-    return lap_error(LAP_ERR_INVALID, "there is no device '%s'; there are: %s%s%s%s", name, names,
-                     near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    return lap_error(LAP_ERR_INVALID, "there is no device '%s'; there are: %s%s", name, names,
+                     lap_nearest_hint(name, all, hint));
 }
 
 lap_status_t lap_device_check_dtype(const char *what, lap_dtype_t dtype)

@@ -37,7 +37,7 @@ const lap_transport_ops_t *lap_transport_at(size_t index)
 
 lap_status_t lap_transport_find(const char *name, const lap_transport_ops_t **ops_p)
 {
-    char names[128] = "";
+    char names[128] = "", hint[LAP_NEAREST_HINT];
     const char *all[sizeof(transports) / sizeof(transports[0]) + 1] = {NULL};
     if (!name)
         return lap_error(LAP_ERR_INVALID, "the name of the transport is NULL");
@@ -50,9 +50,8 @@ lap_status_t lap_transport_find(const char *name, const lap_transport_ops_t **op
         lap_join(names, sizeof(names), ops->name);
         all[i] = ops->name;
     }
-    const char *near = lap_nearest(name, all);
-    return lap_error(LAP_ERR_INVALID, "there is no transport '%s'; there are: %s%s%s%s", name,
-                     names, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    return lap_error(LAP_ERR_INVALID, "there is no transport '%s'; there are: %s%s", name, names,
+                     lap_nearest_hint(name, all, hint));
 }
 
 bool lap_transport_fits(const lap_transport_ops_t *ops, const lap_device_ops_t *device)

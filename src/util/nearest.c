@@ -8,6 +8,7 @@
 #include <ctype.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -68,4 +69,14 @@ const char *lap_nearest_within(const char *text, const char *const *names, size_
         }
     }
     return nearest;
+}
+
+const char *lap_nearest_hint(const char *text, const char *const *names,
+                             char hint[LAP_NEAREST_HINT])
+{
+    const char *nearest = lap_nearest(text, names);
+    hint[0] = '\0';
+    if (nearest)
+        snprintf(hint, LAP_NEAREST_HINT, "; did you mean '%s'?", nearest);
+    return hint;
 }

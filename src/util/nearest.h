@@ -12,4 +12,9 @@
 const char *lap_nearest(const char *text, const char *const *names);
 const char *lap_nearest_within(const char *text, const char *const *names, size_t part);
 
+/* "; did you mean 'NAME'?" for the end of a sentence, or "" when none can be meant. */
+enum { LAP_NEAREST_HINT = 64 };
+const char *lap_nearest_hint(const char *text, const char *const *names,
+                             char hint[LAP_NEAREST_HINT]);
+
 #endif

@@ -26,18 +26,21 @@ _OTHER_MASKS = {"causal_bottom_right": "causal", "padding_causal_bottom_right": 
 Rotary = Union[Tensor, Tuple[Tensor, Tensor], None]
 
 
-# Arguments of TransformerEngine's forward() that are taken with the values that ask for nothing; others: with None.
+# Arguments of TransformerEngine's forward() that are taken with the values that ask for nothing, the default first.
 _NOTHING: Dict[str, Tuple[Any, ...]] = {
     "window_size": (None, (-1, -1), (-1, 0)), "core_attention_bias_type": ("no_bias", None),
     "fast_zero_fill": (True, False), "checkpoint_core_attention": (False, None), "pad_between_seqs": (None, False),
     "enc_dec_attn_mask_type": (None, "no_mask")}
 _NOTHING.update((name, (None, True, False)) for name in (
     "bottom_right_diagonal", "enc_dec_bottom_right_diagonal"))  # as many keys as queries: both corners are one
+_NONE: Tuple[Any, ...] = (None,)  # what others are taken with
 
 
 def _refuse_others(where: str, **others: Any) -> None:
     for name, value in others.items():
-        nothing = _NOTHING.get(name, (None,))
+        nothing = _NOTHING.get(name, _NONE)
+        if value is nothing[0]:  # most calls have nothing else: each layer of each step comes here
+            continue
         if isinstance(value, Tensor) or value not in nothing:
             what = "a tensor" if isinstance(value, Tensor) else repr(value)
             raise Unsupported(f"{name} of {where} is {what}, expected {nothing[0]!r}: it is not supported")

@@ -297,9 +297,11 @@ typedef struct lap_bench_traced {
     int calls; /* that were traced; 0: none, and nothing else is known */
     int call;  /* which of them this is, from 1: that of the median time */
     double total_ms;
-    double flight_ms, hidden_ms, exposed_ms; /* as in lap_trace_view_t */
-    double cause_ms[LAP_CAUSES];             /* exposed_ms in parts */
-    double bytes;                            /* that a rank sends */
+    double comm_ms,
+        hidden_ms;    /* something was on its way from a rank or to it; ... and it computed */
+    double waited_ms; /* the rank did not compute, */
+    double cause_ms[LAP_CAUSES]; /* for these, which add up to it */
+    double bytes;                /* that a rank sends */
 } lap_bench_traced_t;
 
 typedef struct lap_bench_figure {

@@ -68,11 +68,12 @@ static void json_traced(const lap_bench_traced_t *traced)
     }
     printf(",\"traced\":{\"calls\":%d,\"call\":%d", traced->calls, traced->call);
     lap_bench_json_field("total_ms", traced->total_ms);
-    lap_bench_json_field("in_flight_ms", traced->flight_ms);
+    lap_bench_json_field("comm_ms", traced->comm_ms);
     lap_bench_json_field("hidden_ms", traced->hidden_ms);
-    printf(",\"exposed_ms\":%.9g", traced->exposed_ms);
+    lap_bench_json_field("exposed_ms", traced->comm_ms - traced->hidden_ms);
+    lap_bench_json_field("waited_ms", traced->waited_ms);
     for (int c = 0; c < LAP_CAUSES; c++)
-        printf(",\"exposed_%s_ms\":%.9g", lap_cause_name((lap_cause_t)c), traced->cause_ms[c]);
+        printf(",\"waited_%s_ms\":%.9g", lap_cause_name((lap_cause_t)c), traced->cause_ms[c]);
     printf(",\"sent_bytes\":%.0f}", traced->bytes);
 }
 

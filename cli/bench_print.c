@@ -241,7 +241,7 @@ static void print_traced(const layout_t *layout, const char *op, const lap_bench
         printf("\n");
         return;
     }
-    printf(" %9.3f %8.3f %8.3f", traced->flight_ms, traced->hidden_ms, traced->exposed_ms);
+    printf(" %9.3f %8.3f %8.3f", traced->comm_ms, traced->hidden_ms, traced->waited_ms);
     for (int c = 0; c < LAP_CAUSES; c++)
         printf(" %8.3f", traced->cause_ms[c]);
     printf("\n");
@@ -321,8 +321,7 @@ static void print_causes(const lap_bench_t *bench, const lap_bench_result_t *res
     printf("\n  %s%-*s %9s %9s", layout->op ? "op       " : "", layout->label, "one call", "error",
            "tolerance");
     if (bench->trace)
-        printf(" %9s %8s %8s %8s %8s %8s", "in flight", "hidden", "exposed", "wire", "late",
-               "core");
+        printf(" %9s %8s %8s %8s %8s %8s", "comm", "hidden", "waited", "wire", "late", "core");
     printf("\n");
     for (size_t c = 0; c < bench->ncases; c++) {
         const lap_bench_case_t *it = &bench->cases[c];
@@ -347,10 +346,12 @@ static void print_remarks(const lap_bench_t *bench, const lap_bench_result_t *re
            "element with the largest error / tolerance.\n",
            results[0].rounds, results[0].rounds == 1 ? "" : "s", calls);
     if (bench->trace)
-        printf("in flight to core: ms, mean of the ranks, in the median call of %d. exposed: the "
-               "rank computed\nnothing and waited: for data on the wire, for a rank that was late, "
-               "or for a core.\n",
-               results[0].methods[0].traced.calls);
+        printf(
+            "comm to core: ms, mean of the ranks, in the median call of %d. comm: communication,\n"
+            "hidden: the rank computed meanwhile. waited: it computed nothing, for data on the "
+            "wire,\n"
+            "for a rank that was late, or for a core.\n",
+            results[0].methods[0].traced.calls);
     if (lacks(bench, results, LAP_BENCH_NO_COST))
         printf(
             "E is left out where ECT of serial is within the noise: there is nothing to hide.\n");

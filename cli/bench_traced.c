@@ -59,9 +59,9 @@ static lap_status_t view_call(const lap_trace_t *trace, lap_bench_traced_t *trac
     for (int r = 0; r < trace->size; r++) {
         lap_trace_view_t view;
         LAP_TRY(lap_trace_view(trace, r, NULL, &view));
-        traced->flight_ms += (double)view.times.flight_ns * part;
+        traced->comm_ms += (double)view.times.flight_ns * part;
         traced->hidden_ms += (double)view.times.hidden_ns * part;
-        traced->exposed_ms += (double)view.exposed_ns * part;
+        traced->waited_ms += (double)view.waited_ns * part;
         for (int c = 0; c < LAP_CAUSES; c++)
             traced->cause_ms[c] += (double)view.cause_ns[c] * part;
         lap_trace_view_clear(&view);

@@ -491,9 +491,10 @@ static void put_side(FILE *file, const char *name, const lap_trace_t *timeline,
             lap_analysis_hidden(analysis));
     for (int r = 0; r < timeline->size; r++) {
         const lap_rank_times_t *times = &analysis->ranks[r];
-        fprintf(file, "%s{\"compute_ms\":%.6f,\"comm_ms\":%.6f,\"exposed_ms\":%.6f}", r ? "," : "",
-                (double)times->busy_ns * 1e-6, (double)times->flight_ns * 1e-6,
-                (double)(times->flight_ns - times->hidden_ns) * 1e-6);
+        fprintf(
+            file, "%s{\"compute_ms\":%.6f,\"comm_ms\":%.6f,\"hidden_ms\":%.6f,\"exposed_ms\":%.6f}",
+            r ? "," : "", (double)times->busy_ns * 1e-6, (double)times->flight_ns * 1e-6,
+            (double)times->hidden_ns * 1e-6, (double)(times->flight_ns - times->hidden_ns) * 1e-6);
     }
     fputs("]", file);
     put_clocks(file, timeline);

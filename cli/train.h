@@ -8,6 +8,7 @@
 #define LAP_CLI_TRAIN_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #include <lap/checkpoint.h>
 #include <lap/data.h>
@@ -288,12 +289,14 @@ void lap_train_saver_finish(lap_train_saver_t *saver);
 
 /*
  * Of communication, in seconds, as the mean of the ranks. A row adds up its calls. By kind and in all
- * these are times of the step, and what happens at once counts once: none is more than the step.
+ * these are times of the step, and what happens at once counts once: none is more than the step. What is
+ * hidden is what a timeline says (lap_trace_times): trace, report and table have one definition.
  */
 typedef struct lap_train_comm {
-    double total;              /* something was in flight */
-    double hidden;             /* ... while the rank did not stand still */
-    double exposed;            /* the rank stood still, */
+    double total;              /* something was in flight from the rank or to it */
+    double hidden;             /* ... while the rank computed, */
+    double exposed;            /* ... and while it did not */
+    double waited;             /* in a call the rank did not compute, */
     double causes[LAP_CAUSES]; /* for these, which add up to it; for several at once: the first */
     double bytes;              /* that the rank sent; not a time */
 } lap_train_comm_t;
@@ -367,12 +370,13 @@ lap_comm_times_t *lap_train_times_of(lap_train_times_t *times, const lap_train_c
 /* ---- causes: train_causes.c ---- */
 
 /*
- * When this rank stood still in the calls of a group, and why: adds to their rows and kinds. Collective over the group.
+ * What the calls of a group have cost this rank: what was in flight from it and to it, when it waited, and why. Adds to their
+ * rows and kinds. Collective over the group.
  */
 lap_status_t lap_train_explain(lap_train_model_t *model, lap_train_walk_t walk, lap_group_t *group,
                                lap_train_iteration_t *iteration);
 
-/* The same of the wait for gradients; also when they were in flight, and their bytes. Collective over the replicas. */
+/* The same of gradients. Collective over the replicas. */
 lap_status_t lap_train_explain_gradients(lap_train_model_t *model,
                                          lap_train_iteration_t *iteration);
 
@@ -439,6 +443,11 @@ lap_status_t lap_train_write_trace(const lap_train_t *train, lap_group_t *world,
 bool lap_train_is_hidden(const lap_train_t *train, const lap_train_result_t *result, bool speaks);
 
 /* ---- printing ---- */
+
+/*
+ * Figures of communication as members of an object of JSON: comm_ms and so on; null where nothing was traced.
+ */
+void lap_train_put_comm(FILE *file, const lap_train_comm_t *comm, bool traced);
 
 /*
  * Who says it: "[rank4:node0] ". Nothing with --json or --quiet, from ranks that are not their

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Why the ranks of `lap train` stood still. The ranks of a group that call operators together, whatever they share, tell
- * each other what they did in these calls and besides. Each then looks for the pauses in its own calls, and for what had
- * to end first. Groups come one after another, in the same order on every rank.
+ * What the calls of `lap train` have cost, and why its ranks waited. The ranks of a group that call operators together, whatever
+ * they share, tell each other what they did in these calls and besides. Each then looks for what was in flight from it and to it,
+ * for the pauses in its own calls, and for what had to end first. Groups come one after another, in the same order on every rank.
  */
 #include <stdlib.h>
 
@@ -205,10 +205,39 @@ static lap_intervals_t list_spent(const explaining_t *explaining, const lap_trac
 
 static void add_view(const lap_trace_view_t *view, lap_comm_times_t *times, lap_train_comm_t *row)
 {
-    row->exposed += (double)view->exposed_ns * 1e-9;
+    row->waited += (double)view->waited_ns * 1e-9;
     for (int c = 0; c < LAP_CAUSES; c++)
         row->causes[c] += (double)view->cause_ns[c] * 1e-9;
     lap_comm_times_explain(times, view);
+}
+
+/* What of these records was in flight from this rank or to it, and what of that while it computed, in whichever call or kernel. */
+static lap_status_t add_flights(const explaining_t *explaining, lap_comm_times_t *times,
+                                lap_train_comm_t *row)
+{
+    static const lap_interval_t always = {0, UINT64_MAX};
+    const telling_t *told = explaining->told;
+    const int rank = told->group->rank;
+    lap_rank_times_t own = {.busy_ns = 0};
+    lap_status_t status = lap_trace_times(&explaining->call, rank, rank + 1, &always, NULL, &own);
+    lap_intervals_t exposed = lap_intervals_without(&own.flight, &explaining->work);
+    row->total += (double)own.flight_ns * 1e-9;
+    row->exposed += (double)lap_intervals_length(&exposed) * 1e-9;
+    row->hidden = row->total - row->exposed;
+    lap_comm_times_fly(times, &own.flight);
+    if (exposed.failed && status == LAP_OK)
+        status = no_memory(told->all);
+    lap_intervals_clear(&exposed);
+    lap_rank_times_clear(&own);
+    return status;
+}
+
+static void add_bytes(const telling_t *told, const lap_trace_t *own, int row, int kind)
+{
+    const double bytes = lap_trace_bytes(own);
+    told->iteration->rows[row].bytes += bytes;
+    if (kind < LAP_AXES)
+        told->iteration->kinds[kind].bytes += bytes;
 }
 
 /* Calls may be in flight together, and a pause counts once, for the first of them. */
@@ -217,19 +246,22 @@ static lap_status_t explain_call(void *context, const lap_train_call_t *call)
     explaining_t *explaining = context;
     const telling_t *told = explaining->told;
     lap_trace_t *trace = &explaining->call;
+    lap_comm_times_t *times = lap_train_times_of(&told->model->times, call);
+    lap_train_comm_t *row = &told->iteration->rows[call->row];
     lap_trace_view_t view;
     if (call->group != told->group)
         return LAP_OK;
     take_call(told->all, explaining->number++, explaining->ends, trace);
     lap_trace_trim(trace);
+    add_bytes(told, call->trace, call->row, call->kind);
+    LAP_TRY(add_flights(explaining, times, row));
     lap_intervals_t spent = list_spent(explaining, &trace->calls[told->group->rank]);
     const lap_status_t status = spent.failed
                                     ? no_memory(told->all)
                                     : lap_trace_view(trace, told->group->rank, &spent, &view);
     lap_intervals_clear(&spent);
     LAP_TRY(status);
-    add_view(&view, lap_train_times_of(&told->model->times, call),
-             &told->iteration->rows[call->row]);
+    add_view(&view, times, row);
     lap_intervals_add(&explaining->calls, view.call.begin, view.call.end);
     lap_intervals_join(&explaining->calls);
     lap_trace_view_clear(&view);
@@ -308,8 +340,10 @@ lap_status_t lap_train_explain(lap_train_model_t *model, lap_train_walk_t walk, 
 static lap_status_t explain_wait(const telling_t *told, lap_interval_t *wait)
 {
     explaining_t explaining;
+    lap_comm_times_t *times = &told->model->times.kinds[LAP_AXIS_DP];
+    lap_train_comm_t *row = &told->iteration->rows[LAP_TRAIN_GRADIENTS];
     lap_trace_view_t view = {.idle = {.list = wait, .count = wait->begin < wait->end},
-                             .exposed_ns = wait->end - wait->begin};
+                             .waited_ns = wait->end - wait->begin};
     lap_status_t status = explaining_init(&explaining, told, told->all->nrecords);
     lap_trace_t *trace = &explaining.call;
     for (size_t i = 0; status == LAP_OK && i < told->all->nrecords; i++)
@@ -317,12 +351,13 @@ static lap_status_t explain_wait(const telling_t *told, lap_interval_t *wait)
             trace->records[trace->nrecords++] = told->all->records[i];
     if (status == LAP_OK) {
         lap_trace_trim(trace);
-        status = lap_trace_find_causes(trace, told->group->rank, &view);
+        status = add_flights(&explaining, times, row);
     }
     if (status == LAP_OK)
-        add_view(&view, &told->model->times.kinds[LAP_AXIS_DP],
-                 &told->iteration->rows[LAP_TRAIN_GRADIENTS]);
-    lap_free(view.exposed);
+        status = lap_trace_find_causes(trace, told->group->rank, &view);
+    if (status == LAP_OK)
+        add_view(&view, times, row);
+    lap_free(view.pauses);
     explaining_clear(&explaining);
     return status;
 }
@@ -331,10 +366,9 @@ lap_status_t lap_train_explain_gradients(lap_train_model_t *model, lap_train_ite
 {
     telling_t telling = {.model = model, .group = model->groups.replicas, .iteration = iteration};
     lap_interval_t wait;
-    lap_status_t status =
-        lap_dp_gradients(model->dp, &model->times.kinds[LAP_AXIS_DP], &telling.all, &wait);
+    lap_status_t status = lap_dp_gradients(model->dp, &telling.all, &wait);
     if (status == LAP_OK)
-        iteration->rows[LAP_TRAIN_GRADIENTS].bytes += lap_trace_bytes(telling.all);
+        add_bytes(&telling, telling.all, LAP_TRAIN_GRADIENTS, LAP_AXIS_DP);
     status = tell(&telling, status);
     if (status == LAP_OK)
         status = explain_wait(&telling, &wait);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the iterations of `lap train` cost: the traces of all calls become seconds of communication, hidden
- * and exposed, and a ratio of communication becomes a link. A row of GEMMs, or of gradients, adds up its calls;
- * kinds, messages and all of them are unions, see train_times.c. Why ranks stood still is in train_causes.c.
+ * What the iterations of `lap train` cost: which calls there are, and a ratio of communication becomes a link. What each call
+ * cost is in train_causes.c: a row of GEMMs adds up its calls. Kinds, messages and all of them are unions, see train_times.c.
  */
 #include <math.h>
 #include <string.h>
@@ -123,58 +122,6 @@ void lap_train_add_work(const lap_trace_t *trace, int rank, lap_intervals_t *wor
     }
 }
 
-/* In any call and kernel of the iteration, as far as that is known. */
-static lap_status_t list_work(const lap_train_model_t *model, lap_intervals_t *work_p)
-{
-    *work_p = (lap_intervals_t){.list = NULL};
-    if (model->timeline)
-        lap_train_add_work(model->timeline, -1, work_p);
-    lap_intervals_join(work_p);
-    return work_p->failed ? lap_error(LAP_ERR_NO_MEMORY, "no memory for the work of a rank")
-                          : LAP_OK;
-}
-
-typedef struct measuring {
-    lap_train_model_t *model;
-    lap_intervals_t work;
-    lap_train_iteration_t *iteration;
-} measuring_t;
-
-/* What of one call was in flight, and hidden by any work of this rank; what was exposed is explained by train_causes.c. */
-static lap_status_t measure_call(void *context, const lap_train_call_t *call)
-{
-    const measuring_t *measuring = context;
-    lap_train_times_t *all = &measuring->model->times;
-    lap_train_comm_t *row = &measuring->iteration->rows[call->row];
-    const int rank = call->group->rank;
-    const double bytes = lap_trace_bytes(call->trace);
-    lap_rank_times_t times = {.busy_ns = 0};
-    lap_trace_trim(call->trace);
-    const lap_interval_t within = {call->trace->begin, call->trace->end};
-    const lap_status_t status =
-        lap_trace_times(call->trace, rank, rank + 1, &within, &measuring->work, &times);
-    row->total += (double)times.flight_ns * 1e-9;
-    row->hidden += (double)times.hidden_ns * 1e-9;
-    row->bytes += bytes;
-    if (call->kind < LAP_AXES)
-        measuring->iteration->kinds[call->kind].bytes += bytes;
-    lap_comm_times_fly(lap_train_times_of(all, call), &times.flight);
-    lap_train_add_work(call->trace, -1, &all->busy);
-    lap_rank_times_clear(&times);
-    return status;
-}
-
-static lap_status_t measure_calls(lap_train_model_t *model, lap_train_walk_t walk,
-                                  lap_train_iteration_t *iteration)
-{
-    measuring_t measuring = {.model = model, .iteration = iteration};
-    lap_status_t status = list_work(model, &measuring.work);
-    if (status == LAP_OK)
-        status = walk(model, measure_call, &measuring);
-    lap_intervals_clear(&measuring.work);
-    return status;
-}
-
 /* Between stages of a pipeline. Collective over it. */
 static lap_status_t measure_messages(lap_train_model_t *model, lap_train_iteration_t *iteration)
 {
@@ -213,38 +160,24 @@ lap_status_t lap_train_measure_passes(lap_train_model_t *model, lap_train_iterat
 {
     if (!iteration->traced)
         return LAP_OK;
-    LAP_TRY(measure_calls(model, lap_train_each_call, iteration));
     if (model->pp)
         LAP_TRY(measure_messages(model, iteration));
     return explain_passes(model, iteration);
 }
 
-/* Gradients on their way to replicas, and weights on their way back from those that share an optimizer. */
-static lap_status_t measure_replicas(lap_train_model_t *model, lap_train_iteration_t *iteration)
-{
-    lap_train_comm_t *row = &iteration->rows[LAP_TRAIN_GRADIENTS];
-    double exposed;
-    lap_dp_cost(model->dp, &row->total, &exposed);
-    row->hidden = row->total > exposed ? row->total - exposed : 0;
-    LAP_TRY(lap_train_explain_gradients(model, iteration));
-    iteration->kinds[LAP_AXIS_DP].bytes += row->bytes;
-    LAP_TRY(measure_calls(model, each_weights, iteration));
-    return lap_train_explain(model, each_weights, model->groups.replicas, iteration);
-}
-
 lap_status_t lap_train_measure(lap_train_model_t *model, lap_train_iteration_t *iteration)
 {
     lap_train_times_t *times = &model->times;
-    lap_intervals_t work;
     if (!iteration->traced)
         return LAP_OK;
     LAP_TRY(lap_train_measure_passes(model, iteration));
+    /* Gradients on their way to replicas, and weights on their way back from those that share an optimizer. */
     if (model->dp)
-        LAP_TRY(measure_replicas(model, iteration));
-    LAP_TRY(list_work(model, &work));
-    lap_intervals_append(&times->busy, &work);
-    lap_intervals_append(&times->busy, &times->bubbles);
-    lap_intervals_clear(&work);
+        LAP_TRY(lap_train_explain_gradients(model, iteration));
+    if (model->dp)
+        LAP_TRY(lap_train_explain(model, each_weights, model->groups.replicas, iteration));
+    if (model->timeline)
+        lap_train_add_work(model->timeline, -1, &times->busy);
     for (int i = 0; i < LAP_TRAIN_ALL; i++)
         iteration->rows[LAP_TRAIN_ALL].bytes += iteration->rows[i].bytes;
     return lap_train_times_sum(times, iteration);

@@ -132,12 +132,12 @@ static double median(const lap_train_t *train, const lap_train_result_t *result,
 }
 
 /*
- * What is typically exposed, in parts as those of all iterations that count: medians of the parts
+ * What ranks typically waited for, in parts as those of all iterations that count: medians of the parts
  * would not add up.
  */
 static void share_causes(const lap_train_result_t *result, int row, lap_train_comm_t *comm)
 {
-    double sums[LAP_CAUSES] = {0}, exposed = 0;
+    double sums[LAP_CAUSES] = {0}, waited = 0;
     int seen = 0, traced = 0;
     for (int i = 0; i < result->done; i++)
         traced += result->iterations[i].traced;
@@ -147,11 +147,11 @@ static void share_causes(const lap_train_result_t *result, int row, lap_train_co
             continue;
         for (int c = 0; c < LAP_CAUSES; c++) {
             sums[c] += own->causes[c];
-            exposed += own->causes[c];
+            waited += own->causes[c];
         }
     }
-    for (int c = 0; c < LAP_CAUSES && exposed > 0; c++)
-        comm->causes[c] = comm->exposed * sums[c] / exposed;
+    for (int c = 0; c < LAP_CAUSES && waited > 0; c++)
+        comm->causes[c] = comm->waited * sums[c] / waited;
 }
 
 /* The median of every figure; zeros when there is no memory for it. */
@@ -169,7 +169,8 @@ lap_train_iteration_t lap_train_typical(const lap_train_t *train, const lap_trai
         const size_t at = offsetof(lap_train_iteration_t, rows) + (size_t)r * sizeof(*row);
         row->total = median(train, result, true, at + offsetof(lap_train_comm_t, total), room);
         row->hidden = median(train, result, true, at + offsetof(lap_train_comm_t, hidden), room);
-        row->exposed = median(train, result, true, at + offsetof(lap_train_comm_t, exposed), room);
+        row->exposed = row->total - row->hidden; /* in each iteration hidden is no more than all */
+        row->waited = median(train, result, true, at + offsetof(lap_train_comm_t, waited), room);
         row->bytes = median(train, result, true, at + offsetof(lap_train_comm_t, bytes), room);
         share_causes(result, r, row);
     }
@@ -177,12 +178,16 @@ lap_train_iteration_t lap_train_typical(const lap_train_t *train, const lap_trai
     return it;
 }
 
-/* Of one row of an iteration; with what was exposed for what, if there is room for it. */
+/* Of one row of an iteration; with what was waited for, if there is room for it. */
 static void print_comm(const lap_train_iteration_t *it, int row, bool causes)
 {
     const lap_train_comm_t *comm = &it->rows[row];
-    const double figures[] = {comm->hidden, comm->exposed, comm->causes[LAP_CAUSE_WIRE],
-                              comm->causes[LAP_CAUSE_LATE], comm->causes[LAP_CAUSE_CORE]};
+    const double figures[] = {comm->hidden,
+                              comm->exposed,
+                              comm->waited,
+                              comm->causes[LAP_CAUSE_WIRE],
+                              comm->causes[LAP_CAUSE_LATE],
+                              comm->causes[LAP_CAUSE_CORE]};
     const size_t count = causes ? sizeof(figures) / sizeof(figures[0]) : 2;
     if (it->traced)
         printf("  %13.3f", ms(comm->total));
@@ -200,6 +205,8 @@ static void print_comm(const lap_train_iteration_t *it, int row, bool causes)
 static void print_comm_head(bool causes)
 {
     printf("  %13s %8s %8s", "communication", "hidden", "exposed");
+    if (causes)
+        printf(" %8s", "waited");
     for (int c = 0; c < LAP_CAUSES && causes; c++)
         printf(" %8s", lap_cause_name((lap_cause_t)c));
     printf("\n");
@@ -268,8 +275,10 @@ static void print_rows(const lap_train_t *train, const lap_train_result_t *resul
     printf("%-30s", "all");
     print_comm(&it, LAP_TRAIN_ALL, true);
     if (!train->quiet)
-        printf("ms%s; exposed for data on the wire, for a rank that was late, or for a core;\n"
-               "all%s: times of a step, in which what happens at once counts once\n",
+        printf("ms%s; hidden: the rank computed, exposed: it did not; waited in its calls for the "
+               "wire,\n"
+               "a rank that was late, or a core; all%s: times of a step, what happens at once "
+               "counts once\n",
                several ? ", medians without the first" : "",
                train->grid.pp > 1 ? ", messages" : "");
     if (train->grid.pp > 1 && it.traced && it.passes > 0)
@@ -328,6 +337,17 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
             "nor does it on\nmost processors unless LAP_BLAS_EVEN is 0.\n");
 }
 
+/* The last line. */
+static void print_hidden(const lap_train_t *train, const lap_train_result_t *result)
+{
+    const lap_train_iteration_t it = lap_train_typical(train, result);
+    const lap_train_comm_t *all = &it.rows[LAP_TRAIN_ALL];
+    if (it.traced && all->total > 0)
+        printf("\nCommunication %.3f ms of a step%s, %.0f %% hidden, %.3f ms exposed.\n",
+               ms(all->total), train->compare ? " with overlap" : "",
+               100 * all->hidden / all->total, ms(all->exposed));
+}
+
 static void print_tables(const lap_train_t *train, const lap_train_result_t *results, size_t count)
 {
     print_request(train, &results[0]);
@@ -343,24 +363,36 @@ static void print_tables(const lap_train_t *train, const lap_train_result_t *res
         printf("\nInterrupted: %d of %d iterations.\n", results[count - 1].done,
                train->interrupted);
     lap_bench_print_cores(train->device, results[0].local_ranks, results[0].cores);
+    if (results[0].done > 0)
+        print_hidden(train, &results[0]);
 }
 
 /* ---- JSON ---- */
 
+void lap_train_put_comm(FILE *file, const lap_train_comm_t *comm, bool traced)
+{
+    const struct {
+        const char *key;
+        double seconds;
+    } figures[] = {{"comm", comm->total},
+                   {"hidden", comm->hidden},
+                   {"exposed", comm->exposed},
+                   {"waited", comm->waited},
+                   {"waited_wire", comm->causes[LAP_CAUSE_WIRE]},
+                   {"waited_late", comm->causes[LAP_CAUSE_LATE]},
+                   {"waited_core", comm->causes[LAP_CAUSE_CORE]}};
+    for (size_t i = 0; i < sizeof(figures) / sizeof(figures[0]); i++) {
+        fprintf(file, "%s\"%s_ms\":", i > 0 ? "," : "", figures[i].key);
+        if (traced)
+            fprintf(file, "%.9g", ms(figures[i].seconds));
+        else
+            fputs("null", file);
+    }
+}
+
 static void print_json_comm(const lap_train_iteration_t *it, int row)
 {
-    const lap_train_comm_t *comm = &it->rows[row];
-    if (it->traced)
-        printf("\"comm_ms\":%.6g,\"exposed_ms\":%.6g,\"hidden_ms\":%.6g", ms(comm->total),
-               ms(comm->exposed), ms(comm->hidden));
-    else
-        printf("\"comm_ms\":null,\"exposed_ms\":null,\"hidden_ms\":null");
-    for (int c = 0; c < LAP_CAUSES; c++) {
-        printf(",");
-        char key[32];
-        snprintf(key, sizeof(key), "exposed_%s_ms", lap_cause_name((lap_cause_t)c));
-        lap_bench_json_number(key, it->traced ? ms(comm->causes[c]) : NAN);
-    }
+    lap_train_put_comm(stdout, &it->rows[row], it->traced);
 }
 
 /* Of an iteration, or of a typical one, over its time. */
@@ -414,6 +446,8 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
     }
     printf("},\"gradients\":{");
     print_json_comm(&it, LAP_TRAIN_GRADIENTS);
+    printf("},\"all\":{");
+    print_json_comm(&it, LAP_TRAIN_ALL);
     printf("},");
     lap_bench_json_number("predicted_ms", result->predicted > 0 ? ms(result->predicted) : NAN);
     printf(",\"passes_ms\":%.6g", ms(it.passes));

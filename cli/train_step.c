@@ -21,7 +21,7 @@
 static bool has_kind(const lap_train_t *train, const lap_train_iteration_t *it, int axis)
 {
     return it->traced && (lap_grid_size(&train->grid, (lap_axis_t)axis) > 1 ||
-                          it->kinds[axis].total > 0 || it->kinds[axis].exposed > 0);
+                          it->kinds[axis].total > 0 || it->kinds[axis].waited > 0);
 }
 
 /* Where there are several, they overlap, and do not add up to all. */
@@ -93,16 +93,6 @@ static void print_number(const char *key, double number, const char *format)
         printf("null");
 }
 
-/* What was exposed, in parts. */
-static void print_causes(const lap_train_comm_t *comm, bool traced)
-{
-    for (int c = 0; c < LAP_CAUSES; c++) {
-        char key[32];
-        snprintf(key, sizeof(key), "exposed_%s_ms", lap_cause_name((lap_cause_t)c));
-        print_number(key, traced ? comm->causes[c] * 1e3 : NAN, "%.6g");
-    }
-}
-
 static void print_json(const lap_train_t *train, const lap_train_result_t *result, int step,
                        const lap_train_iteration_t *it)
 {
@@ -119,21 +109,16 @@ static void print_json(const lap_train_t *train, const lap_train_result_t *resul
     print_number("tflops", result->flops / it->seconds * 1e-12, "%.6g");
     print_number("mfu", lap_train_mfu(train, result, it->seconds), "%.6g");
     print_number("memory_mib", memory_mib(train), "%.6g");
-    const lap_train_comm_t *all = &it->rows[LAP_TRAIN_ALL];
-    print_number("comm_ms", it->traced ? all->total * 1e3 : NAN, "%.6g");
-    print_number("hidden_ms", it->traced ? all->hidden * 1e3 : NAN, "%.6g");
-    print_number("exposed_ms", it->traced ? all->exposed * 1e3 : NAN, "%.6g");
-    print_causes(all, it->traced);
+    printf(",");
+    lap_train_put_comm(stdout, &it->rows[LAP_TRAIN_ALL], it->traced);
     printf(",\"comm\":{");
     const char *comma = "";
     for (int a = 0; a < LAP_AXES; a++) {
         const lap_train_comm_t *comm = &it->kinds[a];
         if (!has_kind(train, it, a))
             continue;
-        printf("%s\"%s\":{\"ms\":%.6g,\"hidden_ms\":%.6g,\"exposed_ms\":%.6g", comma,
-               lap_axis_name((lap_axis_t)a), comm->total * 1e3, comm->hidden * 1e3,
-               comm->exposed * 1e3);
-        print_causes(comm, true);
+        printf("%s\"%s\":{", comma, lap_axis_name((lap_axis_t)a));
+        lap_train_put_comm(stdout, comm, true);
         if (a == LAP_AXIS_PP)
             printf(",\"bubble_ms\":%.6g", it->bubble * 1e3);
         printf("}");

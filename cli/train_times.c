@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * When an iteration of `lap train` ran, computed and communicated. Calls of several groups are in flight
- * together, and a rank stands still for several at once: by kind and in all that counts once.
+ * together, and a rank waits for several at once: by kind and in all that counts once.
  */
 #include "train.h"
 
@@ -41,10 +41,11 @@ static lap_status_t put(lap_train_times_t *times, const lap_comm_times_t *kind,
                         lap_train_comm_t *comm)
 {
     lap_comm_sum_t sum;
-    LAP_TRY(lap_comm_times_sum(kind, &times->busy, &times->step, &sum));
+    LAP_TRY(lap_comm_times_sum(kind, &times->busy, &times->bubbles, &times->step, &sum));
     comm->total = (double)sum.flight * 1e-9;
     comm->hidden = (double)sum.hidden * 1e-9;
-    comm->exposed = (double)sum.exposed * 1e-9;
+    comm->exposed = (double)(sum.flight - sum.hidden) * 1e-9;
+    comm->waited = (double)sum.waited * 1e-9;
     for (int c = 0; c < LAP_CAUSES; c++)
         comm->causes[c] = (double)sum.causes[c] * 1e-9;
     return LAP_OK;

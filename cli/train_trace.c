@@ -75,14 +75,8 @@ static void put_row(FILE *file, const char *name, const char *kind, const char *
                     const lap_train_comm_t *comm)
 {
     fprintf(file, "{\"name\":\"%s\",\"kind\":\"%s\",\"op\":\"%s\"", name, kind, op);
-    put_number(file, "comm_ms", comm->total * 1e3);
-    put_number(file, "hidden_ms", comm->hidden * 1e3);
-    put_number(file, "exposed_ms", comm->exposed * 1e3);
-    for (int c = 0; c < LAP_CAUSES; c++) {
-        char key[32];
-        snprintf(key, sizeof(key), "%s_ms", lap_cause_name((lap_cause_t)c));
-        put_number(file, key, comm->causes[c] * 1e3);
-    }
+    fputs(",", file);
+    lap_train_put_comm(file, comm, true);
     put_number(file, "bytes", comm->bytes);
     fputs("}", file);
 }

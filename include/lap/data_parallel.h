@@ -93,7 +93,7 @@ LAP_API lap_status_t lap_dp_measure(lap_dp_t *dp, int on);
  * not timed; and how long lap_dp_wait waited for them after all passes had ended. Local.
  * Both are 0 where dp is NULL, and either pointer may be NULL.
  */
-LAP_API void lap_dp_cost(const lap_dp_t *dp, double *total_s_p, double *exposed_s_p);
+LAP_API void lap_dp_cost(const lap_dp_t *dp, double *total_s_p, double *waited_s_p);
 
 LAP_END_DECLS
 

@@ -42,8 +42,8 @@ struct lap_dp {
     void *wire;  /* all of it, in the wire's type; NULL: that is fp32, and the gradients serve */
     bool joined; /* the layers know of it */
     bool measures;
-    double total_s, exposed_s;
-    lap_interval_t exposed; /* when that was */
+    double total_s, waited_s;
+    lap_interval_t waited; /* when that was */
 };
 
 /* On which gradients are cast. */
@@ -437,8 +437,8 @@ void lap_dp_destroy(lap_dp_t *dp)
 
 /* ---- what it cost ---- */
 
-/* For how long gradients were in flight; adds to `times` when that was. */
-static lap_status_t measure(const lap_dp_t *dp, lap_comm_times_t *times, double *total_s_p)
+/* For how long this rank's gradients were in flight. */
+static lap_status_t measure(const lap_dp_t *dp, double *total_s_p)
 {
     *total_s_p = 0;
     for (size_t i = 0; i < 2 * dp->nbuckets; i++) {
@@ -449,7 +449,6 @@ static lap_status_t measure(const lap_dp_t *dp, lap_comm_times_t *times, double 
         lap_trace_trim(trace);
         LAP_TRY(lap_trace_view(trace, dp->group->rank, NULL, &view));
         *total_s_p += (double)view.times.flight_ns * 1e-9;
-        lap_comm_times_fly(times, &view.times.flight);
         lap_trace_view_clear(&view);
     }
     return LAP_OK;
@@ -487,12 +486,9 @@ lap_trace_t *lap_dp_weights_trace(const lap_dp_t *dp, size_t index)
     return trace && trace->nrecords > 0 ? trace : NULL;
 }
 
-lap_status_t lap_dp_gradients(const lap_dp_t *dp, lap_comm_times_t *times, lap_trace_t **trace_p,
-                              lap_interval_t *exposed_p)
+lap_status_t lap_dp_gradients(const lap_dp_t *dp, lap_trace_t **trace_p, lap_interval_t *waited_p)
 {
-    double total_s;
-    LAP_TRY(measure(dp, times, &total_s));
-    *exposed_p = dp->exposed;
+    *waited_p = dp->waited;
     return join_traces(dp, trace_p);
 }
 
@@ -508,10 +504,10 @@ lap_status_t lap_dp_wait(lap_dp_t *dp)
     LAP_TRY(lap_nn_wait(dp->nn));
     const uint64_t begin = lap_now_ns();
     const lap_status_t status = lap_nn_send_all(dp->nn);
-    dp->exposed = (lap_interval_t){begin, lap_now_ns()};
-    dp->exposed_s = (double)(dp->exposed.end - begin) * 1e-9;
+    dp->waited = (lap_interval_t){begin, lap_now_ns()};
+    dp->waited_s = (double)(dp->waited.end - begin) * 1e-9;
     LAP_TRY(status);
-    return dp->measures ? measure(dp, NULL, &dp->total_s) : LAP_OK;
+    return dp->measures ? measure(dp, &dp->total_s) : LAP_OK;
 }
 
 lap_status_t lap_dp_measure(lap_dp_t *dp, int on)
@@ -525,12 +521,12 @@ lap_status_t lap_dp_measure(lap_dp_t *dp, int on)
     return LAP_OK;
 }
 
-void lap_dp_cost(const lap_dp_t *dp, double *total_s_p, double *exposed_s_p)
+void lap_dp_cost(const lap_dp_t *dp, double *total_s_p, double *waited_s_p)
 {
     if (total_s_p)
         *total_s_p = dp && dp->measures ? dp->total_s : 0;
-    if (exposed_s_p)
-        *exposed_s_p = dp ? dp->exposed_s : 0;
+    if (waited_s_p)
+        *waited_s_p = dp ? dp->waited_s : 0;
 }
 
 size_t lap_dp_buckets(const lap_dp_t *dp)

@@ -121,7 +121,7 @@ lap_status_t lap_stage_each_call(const lap_pp_t *pp, lap_stage_each_t each, void
 
 /*
  * What messages between stages have cost this rank in that step: adds to `times` when
- * messages to it were on their way (in line with computing: from it), and when it waited for the wire, or they had come
+ * messages from it and to it were on their way, and when it waited for the wire, or they had come
  * and it had not gone on; to `bubbles` when it had nothing to do and no message was on its way. Writes the bytes that it
  * has sent. Collective over the pipeline.
  */

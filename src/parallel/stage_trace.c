@@ -183,7 +183,7 @@ static void add_pause(const lap_pp_t *pp, const lap_interval_t *flights, uint64_
             continue;
         const uint64_t from = flight->begin > begin ? flight->begin : begin;
         lap_intervals_add(&wire, from, flight->end);
-        lap_comm_times_expose(bill->times, LAP_CAUSE_WIRE, from, flight->end);
+        lap_comm_times_wait(bill->times, LAP_CAUSE_WIRE, from, flight->end);
         last = flight->end > last ? flight->end : last;
     }
     if (last == begin)
@@ -192,7 +192,7 @@ static void add_pause(const lap_pp_t *pp, const lap_interval_t *flights, uint64_
     lap_intervals_join(&wire);
     lap_intervals_t bubble =
         lap_intervals_without(&(lap_intervals_t){.list = &pause, .count = 1}, &wire);
-    lap_comm_times_expose(bill->times, LAP_CAUSE_CORE, last, waits_from(pp, last, end));
+    lap_comm_times_wait(bill->times, LAP_CAUSE_CORE, last, waits_from(pp, last, end));
     lap_intervals_append(bill->bubbles, &bubble);
     lap_intervals_clear(&bubble);
     lap_intervals_clear(&wire);
@@ -228,10 +228,9 @@ static lap_status_t add_messages(lap_pp_t *pp, lap_interval_t *flights, bill_t *
         if (pp->program.items[f].kind == LAP_STAGE_SEND)
             flights[pp->program.items[f].message] = flight_of(pp, f, bill);
     LAP_TRY(share_flights(pp, flights, count));
-    const lap_stage_kind_t counted = pp->options.overlap ? LAP_STAGE_RECEIVE : LAP_STAGE_SEND;
     for (uint32_t f = 0; f < pp->program.nitems; f++) {
         lap_interval_t *flight = &flights[pp->program.items[f].message];
-        if (pp->program.items[f].kind == counted)
+        if (is_message(&pp->program.items[f]))
             lap_comm_times_fly(bill->times, &(lap_intervals_t){.list = flight, .count = 1});
     }
     add_pauses(pp, flights, bill);

@@ -17,8 +17,8 @@
 
 typedef struct walk {
     const lap_trace_t *trace;
-    int rank;            /* whose time it is */
-    lap_exposed_t *list; /* latest first */
+    int rank;          /* whose time it is */
+    lap_pause_t *list; /* latest first */
     size_t count, room;
     int from; /* of the wait of this rank that led here; -1: none */
     uint32_t signal;
@@ -50,18 +50,18 @@ static void add(walk_t *walk, uint64_t begin, uint64_t end, lap_cause_t cause, i
 {
     if (begin >= end || walk->failed)
         return;
-    lap_exposed_t *last = walk->count > 0 ? &walk->list[walk->count - 1] : NULL;
+    lap_pause_t *last = walk->count > 0 ? &walk->list[walk->count - 1] : NULL;
     if (last && last->begin == end && last->cause == cause && last->who == who &&
         last->from == walk->from && last->signal == walk->signal) {
         last->begin = begin;
         return;
     }
-    lap_exposed_t *list = lap_grow(walk->list, walk->count, &walk->room, sizeof(*list));
+    lap_pause_t *list = lap_grow(walk->list, walk->count, &walk->room, sizeof(*list));
     walk->failed = !list;
     if (!list)
         return;
     walk->list = list;
-    list[walk->count++] = (lap_exposed_t){begin, end, cause, who, walk->from, walk->signal};
+    list[walk->count++] = (lap_pause_t){begin, end, cause, who, walk->from, walk->signal};
 }
 
 /* The same, of which the end, `delay` long, was time without a core. */
@@ -377,14 +377,14 @@ lap_status_t lap_trace_find_causes(const lap_trace_t *trace, int rank, lap_trace
                          trace->nrecords);
     }
     for (size_t i = 0; i < walk.count / 2; i++) { /* latest first becomes first first */
-        const lap_exposed_t swap = walk.list[i];
+        const lap_pause_t swap = walk.list[i];
         walk.list[i] = walk.list[walk.count - 1 - i];
         walk.list[walk.count - 1 - i] = swap;
     }
     memset(view->cause_ns, 0, sizeof(view->cause_ns));
     for (size_t i = 0; i < walk.count; i++)
         view->cause_ns[walk.list[i].cause] += walk.list[i].end - walk.list[i].begin;
-    view->exposed = walk.list;
-    view->nexposed = walk.count;
+    view->pauses = walk.list;
+    view->npauses = walk.count;
     return LAP_OK;
 }

@@ -70,22 +70,22 @@ static void put_head(const lap_picture_t *picture, const char *title)
     put_text(picture->file, title);
     fputs("</text>\n", picture->file);
 
-    uint64_t flight = 0, hidden = 0, exposed = 0, causes[LAP_CAUSES] = {0};
+    uint64_t flight = 0, hidden = 0, waited = 0, causes[LAP_CAUSES] = {0};
     unsigned ranks = 0;
     for (int r = 0; r < trace->size; r++) {
         flight += picture->views[r].times.flight_ns;
         hidden += picture->views[r].times.hidden_ns;
-        exposed += picture->views[r].exposed_ns;
+        waited += picture->views[r].waited_ns;
         for (int c = 0; c < LAP_CAUSES; c++)
             causes[c] += picture->views[r].cause_ns[c];
         ranks += picture->rows[r][LAP_STREAM_COMPUTE] > 0;
     }
     fprintf(picture->file,
             "<text x=\"16\" y=\"54\" font-size=\"13\" fill=\"#333\">total %.3f ms. Mean of a rank: "
-            "in flight %.3f ms, %.3f of it hidden behind arithmetic; exposed, arithmetic "
+            "communication %.3f ms, %.3f of it hidden behind arithmetic; waited, arithmetic "
             "standing still, %.3f: wire %.3f, late rank %.3f, core %.3f.</text>\n",
             ms(trace->end - trace->begin), ms(flight) / ranks, ms(hidden) / ranks,
-            ms(exposed) / ranks, ms(causes[LAP_CAUSE_WIRE]) / ranks,
+            ms(waited) / ranks, ms(causes[LAP_CAUSE_WIRE]) / ranks,
             ms(causes[LAP_CAUSE_LATE]) / ranks, ms(causes[LAP_CAUSE_CORE]) / ranks);
 }
 
@@ -103,10 +103,10 @@ static void put_legend_hatches(FILE *file)
 {
     double x = 16;
     fprintf(file,
-            "<text x=\"%.1f\" y=\"103.5\" font-size=\"12.5\">exposed communication, arithmetic "
-            "standing still for:</text>\n",
+            "<text x=\"%.1f\" y=\"103.5\" font-size=\"12.5\">waited, arithmetic standing "
+            "still for:</text>\n",
             x);
-    x += 346;
+    x += 250;
     for (int c = 0; c < LAP_CAUSES; c++) {
         fprintf(file,
                 "<rect x=\"%.1f\" y=\"92\" width=\"22\" height=\"14\" fill=\"%s\" stroke=\"%s\" "
@@ -222,7 +222,7 @@ static void put_page(const lap_picture_t *picture, const char *title)
     for (int r = 0; r < trace->size; r++)
         put_ground(picture, r);
     put_axis(picture);
-    /* Waits lie undermost and what was exposed on top, so that neither hides what was done. */
+    /* Waits lie undermost and what was waited on top, so that neither hides what was done. */
     for (size_t i = 0; i < trace->nrecords; i++)
         lap_draw_wait(picture, &trace->records[i]);
     for (size_t i = 0; i < trace->nrecords; i++)
@@ -231,7 +231,7 @@ static void put_page(const lap_picture_t *picture, const char *title)
         lap_draw_work(picture, &trace->records[i]);
     for (int r = 0; r < trace->size; r++)
         if (picture->rows[r][LAP_STREAM_COMPUTE] > 0)
-            lap_draw_exposed(picture, r);
+            lap_draw_waited(picture, r);
     fputs("</svg>\n", picture->file);
 }
 

@@ -65,6 +65,6 @@ void lap_draw_work(const lap_picture_t *picture, const lap_trace_record_t *recor
  * Hatches the time in which a rank's compute stream stood still. Gaps too narrow to see only count
  * in the sum.
  */
-void lap_draw_exposed(const lap_picture_t *picture, int rank);
+void lap_draw_waited(const lap_picture_t *picture, int rank);
 
 #endif

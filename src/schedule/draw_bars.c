@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bars of a timeline, with their labels and tooltips: a record, or a piece of time that was exposed. */
+/* The bars of a timeline, with their labels and tooltips: a record, or a piece of time in which a rank waited. */
 #include "schedule/draw.h"
 
 #include <inttypes.h>
@@ -225,8 +225,8 @@ void lap_draw_work(const lap_picture_t *picture, const lap_trace_record_t *recor
 }
 
 /* "waiting for data[2] of rank 2: rank 1 was late" */
-static void tell_exposed(const lap_picture_t *picture, const lap_exposed_t *piece, char *text,
-                         size_t bytes)
+static void tell_waited(const lap_picture_t *picture, const lap_pause_t *piece, char *text,
+                        size_t bytes)
 {
     static const char *const first[LAP_CAUSES] = {"on the wire from ", "", ""};
     static const char *const last[LAP_CAUSES] = {"", " was late", " had no core"};
@@ -239,8 +239,8 @@ static void tell_exposed(const lap_picture_t *picture, const lap_exposed_t *piec
 }
 
 /* What there is room for in the hatching. */
-static void label_exposed(const lap_picture_t *picture, const lap_exposed_t *piece, char *text,
-                          size_t bytes)
+static void label_waited(const lap_picture_t *picture, const lap_pause_t *piece, char *text,
+                         size_t bytes)
 {
     char signal[32];
     lap_signal_name(picture->trace->size, piece->signal, signal, sizeof(signal));
@@ -254,25 +254,25 @@ static void label_exposed(const lap_picture_t *picture, const lap_exposed_t *pie
         snprintf(text, bytes, "%s %d", lap_cause_name(piece->cause), piece->who);
 }
 
-void lap_draw_exposed(const lap_picture_t *picture, int rank)
+void lap_draw_waited(const lap_picture_t *picture, int rank)
 {
     const lap_trace_view_t *view = &picture->views[rank];
     double y = picture->rows[rank][LAP_STREAM_COMPUTE];
-    for (size_t i = 0; i < view->nexposed; i++) {
-        const lap_exposed_t *piece = &view->exposed[i];
+    for (size_t i = 0; i < view->npauses; i++) {
+        const lap_pause_t *piece = &view->pauses[i];
         const lap_hatch_t *hatch = &lap_hatches[piece->cause];
         double x = x_at(picture, piece->begin);
         double width = x_at(picture, piece->end) - x;
         char sentence[192], label[96], edge[64] = "";
         if (width < 0.5)
             continue;
-        tell_exposed(picture, piece, sentence, sizeof(sentence));
-        label_exposed(picture, piece, label, sizeof(label));
+        tell_waited(picture, piece, sentence, sizeof(sentence));
+        label_waited(picture, piece, label, sizeof(label));
         if (width > 2)
             snprintf(edge, sizeof(edge), " stroke=\"%s\" stroke-width=\"0.8\"", hatch->colour);
         fprintf(picture->file,
-                "<rect class=\"exposed %s\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" "
-                "fill=\"%s\"%s><title>rank %d: exposed, no arithmetic for %.3f ms, "
+                "<rect class=\"waited %s\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" "
+                "fill=\"%s\"%s><title>rank %d: waited, no arithmetic for %.3f ms, "
                 "from %.3f to %.3f, %s</title></rect>\n",
                 lap_cause_name(piece->cause), x, y, width, ROW_HEIGHT, hatch->fill, edge, rank,
                 ms(piece->end - piece->begin), ms(piece->begin - picture->begin),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A trace: what ranks did in a call, or in all calls and kernels of a step, as one list of records. The
- * executor fills those of a call, a simulation those of all ranks. What was hidden and exposed, what
+ * executor fills those of a call, a simulation those of all ranks. What was hidden, exposed and waited, what
  * arithmetic waited for, pictures and files all follow from these records.
  */
 #ifndef LAP_SCHEDULE_TRACE_H
@@ -266,13 +266,13 @@ typedef enum lap_cause {
 const char *lap_cause_name(lap_cause_t cause);
 
 /* A piece of the time in which arithmetic stood still. */
-typedef struct lap_exposed {
+typedef struct lap_pause {
     uint64_t begin, end;
     lap_cause_t cause;
     int who;         /* the rank that was late, had no core, or had something under way */
     int from;        /* whose signal was waited for; -1: none was */
     uint32_t signal; /* which word of this rank */
-} lap_exposed_t;
+} lap_pause_t;
 
 /* The bytes that a trace says were sent to other ranks. */
 double lap_trace_bytes(const lap_trace_t *trace);
@@ -282,10 +282,10 @@ typedef struct lap_trace_view {
     lap_interval_t call;
     lap_rank_times_t times;        /* within the call */
     lap_intervals_t idle;          /* it did not compute, nor other work; in order */
-    uint64_t exposed_ns;           /* the rank did not compute: the sum of `idle`, */
+    uint64_t waited_ns;            /* the rank did not compute: the sum of `idle`, */
     uint64_t cause_ns[LAP_CAUSES]; /* which is that of these, too */
-    lap_exposed_t *exposed;        /* and that of these, in order */
-    size_t nexposed;
+    lap_pause_t *pauses;           /* and that of these, in order */
+    size_t npauses;
 } lap_trace_view_t;
 
 /*

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was hidden and what was exposed on ranks, from the records of a trace. */
+/* What was hidden on ranks, and when they waited, from the records of a trace. */
 #include "core/status.h"
 #include "schedule/trace.h"
 #include "util/alloc.h"
@@ -87,7 +87,7 @@ lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, const lap_interv
     const lap_intervals_t call = {.list = &view.call, .count = view.call.begin < view.call.end};
     lap_status_t status = lap_trace_times(trace, rank, rank + 1, &view.call, work, &view.times);
     view.idle = lap_intervals_without(&call, &view.times.busy);
-    view.exposed_ns = lap_intervals_length(&view.idle);
+    view.waited_ns = lap_intervals_length(&view.idle);
     if (status == LAP_OK && view.idle.failed)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the pauses of a call");
     if (status == LAP_OK)
@@ -103,6 +103,6 @@ void lap_trace_view_clear(lap_trace_view_t *view)
 {
     lap_rank_times_clear(&view->times);
     lap_intervals_clear(&view->idle);
-    lap_free(view->exposed);
-    view->exposed = NULL;
+    lap_free(view->pauses);
+    view->pauses = NULL;
 }

@@ -78,9 +78,9 @@ method+="\"efficiency\":($number|null),\"max_err\":$number,\"ok\":(true|false),\
 method+="\"predicted_ms\":($number|null),\"picked\":($label|null),\"efficiency_noise\":($number|null),"
 method+="\"no_efficiency\":(\"[a-z ]+\"|null),\"noise_ms\":($number|null),\"ect_noise_ms\":($number|null),"
 method+="\"error\":$number,\"tolerance\":$number,\"error_over_tolerance\":$number,\"tflops\":$number,"
-traced="\"traced\":\{\"calls\":5,\"call\":[1-5],\"total_ms\":$number,\"in_flight_ms\":$number,\"hidden_ms\":$number,"
-traced+="\"exposed_ms\":$number,\"exposed_wire_ms\":$number,\"exposed_late_ms\":$number,"
-traced+="\"exposed_core_ms\":$number,\"sent_bytes\":[0-9]+\}"
+traced="\"traced\":\{\"calls\":5,\"call\":[1-5],\"total_ms\":$number,\"comm_ms\":$number,\"hidden_ms\":$number,"
+traced+="\"exposed_ms\":$number,\"waited_ms\":$number,\"waited_wire_ms\":$number,\"waited_late_ms\":$number,"
+traced+="\"waited_core_ms\":$number,\"sent_bytes\":[0-9]+\}"
 times="\[$number(,$number)*\]"
 swept=$method"\"wire_gbps\":null,\"traced\":null,\"rounds_ms\":$times\}"
 method+="\"wire_gbps\":$number,$traced,\"rounds_ms\":$times\}"
@@ -374,7 +374,7 @@ check "a link to a timeline stays one" test -L "$folder/t.svg"
 svg=$(cat "$folder/linked.svg")
 check "the timeline is a whole SVG" matches "$svg" "^<\?xml.*</svg>.?$"
 for word in "AG+GEMM direct" "64 48 32" "2 ranks" "emulated link" "rank 1 compute" "rank 1 send" \
-    GEMM exposed; do
+    GEMM waited; do
     check "the timeline has '$word'" has "$svg" "$word"
 done
 # The threads of one process have no file to share memory in, so that only the picture is too large.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# For scripts that read causes of exposed time out of JSON; sourced after tap.bash.
+# For scripts that read what ranks waited for out of JSON; sourced after tap.bash.
 command -v python3 >/dev/null || {
     echo '1..0 # SKIP there is no python3 to read JSON'
     exit 77
@@ -10,9 +10,9 @@ is_so() {
     python3 -c "
 import json, re, socket, sys
 *steps, it = map(json.loads, open(sys.argv[1]))
-def causes(part): # which add up to what is exposed, but for the digits that are printed
-    parts = {c: part['exposed_' + c + '_ms'] for c in ('wire', 'late', 'core')}
-    assert abs(sum(parts.values()) - part['exposed_ms']) <= 1e-5 * part['exposed_ms'] + 1e-6, part
+def causes(part): # which add up to what ranks waited, but for the digits that are printed
+    parts = {c: part['waited_' + c + '_ms'] for c in ('wire', 'late', 'core')}
+    assert abs(sum(parts.values()) - part['waited_ms']) <= 1e-5 * part['waited_ms'] + 1e-6, part
     assert min(parts.values()) >= 0, part
     return parts
 $1" "$work/out"
@@ -29,7 +29,7 @@ mostly() {
     local name=$1 always=$2 most=$3
     shift 3
     local command=("$@")
-    ok_in_three '... and most of what is exposed has one cause' run_command is_so "$always$most"
+    ok_in_three '... and most of what is waited has one cause' run_command is_so "$always$most"
 }
 run_command() {
     last=${command[*]}

@@ -44,7 +44,7 @@ static uint64_t hidden_in_call(uint32_t kind, uint32_t stream)
     if (!tap_success(lap_trace_view(&trace, 0, NULL, &view), "a view"))
         return 0;
     const uint64_t hidden = view.times.hidden_ns;
-    tap_ok(hidden + view.exposed_ns == END - BEGIN, "what is not hidden is exposed");
+    tap_ok(hidden + view.waited_ns == END - BEGIN, "what is not hidden is waited for");
     lap_trace_view_clear(&view);
     return hidden;
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What the figures of `lap bench` and `lap train` say of themselves: exposed time has causes that add up, and the right
+# What the figures of `lap bench` and `lap train` say of themselves: what ranks wait for adds up, and the right
 # one where a link is slow or cores are few; columns have names of their own; objects tell where, when and with what they were measured.
 # Nothing here depends on how fast the machine is.
 # shellcheck source-path=SCRIPTDIR
@@ -17,13 +17,13 @@ mostly 'a slow link' '
 for method in it["methods"]:
     parts = causes(method["traced"])
     assert method["traced"]["sent_bytes"] >= 2 << 20 and 0 < method["wire_gbps"] < 0.2, method' '
-    assert parts["wire"] > 0.6 * method["traced"]["exposed_ms"], method' \
+    assert parts["wire"] > 0.6 * method["traced"]["waited_ms"], method' \
     "$LAP" bench ag 1536 3 1024 --ranks 3 --iters 1 --warmup 0 --method serial,direct --link 10MB/s --json
 
 cores=$(two_cores)
 mostly '8 ranks on 2 cores' '
 assert it["local_ranks"] == 8 and it["cores"] <= 2, it
-share = [causes(method["traced"])["core"] / method["traced"]["exposed_ms"] for method in it["methods"]]' '
+share = [causes(method["traced"])["core"] / method["traced"]["waited_ms"] for method in it["methods"]]' '
 assert sorted(share)[len(share) // 2] > 0.6, share' \
     timeout 120 taskset -c "$cores" "$LAP" bench ag 2048 1024 512 --ranks 8 --iters 2 --warmup 1 --json
 timeout 120 taskset -c "$cores" "$LAP" bench ag 64 64 64 --ranks 8 --iters 1 >"$work/out" 2>"$work/err" </dev/null
@@ -40,7 +40,7 @@ everything='
 rows = [it["gradients"]] + it["iterations"] + it["gemms"]
 for row in rows:
     causes(row)
-total = {c: sum(row["exposed_" + c + "_ms"] for row in it["iterations"][1:]) for c in ("wire", "late", "core")}
+total = {c: sum(row["waited_" + c + "_ms"] for row in it["iterations"][1:]) for c in ("wire", "late", "core")}
 share = {c: total[c] / sum(total.values()) for c in total}'
 # shellcheck disable=SC2086
 mostly 'training over a slow link' "$everything" '
@@ -62,13 +62,13 @@ train_with_latency() {
     lap train --layer transformer --heads 4 --head-dim 16 --seq 32 --layers 2 --tp 2 --link 100MB/s,1ms --iters 3 --no-predict --json
 }
 ok_in_three 'a pause that several calls have counts once: it is part of the row of one' train_with_latency is_so '
-rows = sum(row["exposed_ms"] for row in it["gemms"]) + it["collectives"]["exposed_ms"]
-mean = sum(row["exposed_ms"] for row in it["iterations"][1:]) / 2 # of two, as their median is
+rows = sum(row["waited_ms"] for row in it["gemms"]) + it["collectives"]["waited_ms"]
+mean = sum(row["waited_ms"] for row in it["iterations"][1:]) / 2 # of two, as their median is
 assert rows < 1.08 * mean, (rows, it["iterations"])'
 holds '... and none is longer than the iteration' '
 for row in it["iterations"]:
     causes(row)
-    assert 0 < row["exposed_ms"] < row["ms"], row'
+    assert 0 < row["waited_ms"] < row["ms"], row'
 
 # ---- efficiency ----
 
@@ -103,7 +103,7 @@ for point in it["points"]:
 # The words of a heading, of which some belong together, are there once.
 unique() {
     sed -n "$1" "$work/out" | sed 's/total ms/total/; s/ECT ms/ECT/; s/. GEMM/xGEMM/; s/. base/xbase/; s/, noise/_noise/g
-        s/auto picked/picked/; s/one call/call/; s/in flight/flight/' | tr -s ' ' '\n' | sort | uniq -d | grep -v '^$'
+        s/auto picked/picked/; s/one call/call/' | tr -s ' ' '\n' | sort | uniq -d | grep -v '^$'
 }
 lap bench rs 64 64 64 --ranks 2 --iters 2 --method all,auto --timeline "$work/t.svg"
 is 'no two columns have the same name: times' "$(unique '/^  method /p')" ''
@@ -116,7 +116,7 @@ is '... sweeps' "$(unique '/^ *M  *GEMM /p')" ''
 lap bench rs 64 64 64 --ranks 2 --iters 2 --quiet
 is '--quiet: tables, and no words about them' "$status $(grep -c 'verdict\|tolerance' "$work/out") $(grep -c 'Medians' "$work/out")" '0 2 0'
 lap bench rs 64 64 64 --ranks 2 --iters 2 --no-trace
-is '--no-trace: nothing is printed of what was exposed' "$status $(grep -c 'exposed\|in flight' "$work/out")" '0 0'
+is '--no-trace: nothing is printed of what was exposed' "$status $(grep -c 'waited\|hidden: ' "$work/out")" '0 0'
 lap bench rs 64 64 64 --ranks 2 --iters 2 --no-trace --timeline "$work/t.svg"
 is '... and there is no picture' "$status $(wc -l <"$work/err")" '2 1'
 

@@ -124,23 +124,24 @@ for line in '[rank0:node0] |-- Created tensor-parallel group: [0, 1]' \
     has "... says '$line'" "$out" "$line"
 done
 is '... and one rank of a group speaks' "$(grep -c 'Iter ' "$work/out")" 6
-has '... then a table of iterations' "$out" 'iteration          loss' 'tokens/s  communication   hidden  exposed' 'exposed     wire     late     core' ' tokens/s, '
+has '... then a table of iterations' "$out" 'iteration          loss' 'tokens/s  communication   hidden  exposed' 'exposed   waited     wire     late     core' ' tokens/s, '
 for gemm in 'fc1_fprop   ag_gemm   ring' 'fc1_dgrad   bulk_ag   direct' 'fc1_wgrad   bulk_rs   direct' \
     'fc2_fprop   gemm_rs   pipeline' 'fc2_dgrad   ag_gemm   ring' 'fc2_wgrad   gemm' 'gradients to replicas' 'all  '; do
     has "... and of '$gemm'" "$out" "$gemm"
 done
 is '... but of no GEMM that is not there' "$(grep -c qkv "$work/out")" 0
+ok '... and last a line of what was hidden' grep -qE '^Communication [0-9.]+ ms of a step, [0-9]+ % hidden, [0-9.]+ ms exposed\.$' <(tail -n 1 "$work/out")
 
 number='-?[0-9.]+(e[-+][0-9]+)?'
-comm="\"comm_ms\":$number,\"exposed_ms\":$number,\"hidden_ms\":$number,"
-comm+="\"exposed_wire_ms\":$number,\"exposed_late_ms\":$number,\"exposed_core_ms\":$number"
+comm="\"comm_ms\":$number,\"hidden_ms\":$number,\"exposed_ms\":$number,\"waited_ms\":$number,"
+comm+="\"waited_wire_ms\":$number,\"waited_late_ms\":$number,\"waited_core_ms\":$number"
 rates="\"tokens_per_s\":$number,\"tflops\":$number,\"mfu\":null,\"wire_gbps\":$number"
 iteration="\{\"loss\":$number,\"grad_norm\":$number,\"ms\":$number,$comm,\"passes_ms\":$number,\"issue_ms\":$number,\"traced\":true,$rates\}"
 gemm="\{\"gemm\":\"[a-z0-9_]+\",\"op\":\"[a-z_]+\",\"method\":\"[a-z]+\",\"bytes\":[0-9]+,$comm\}"
 train --layer attention --tp 2 --json --no-comm-overlap --link 1GB/s,5us
 is 'JSON: one line, nothing else' "$status$err $(wc -l <"$work/out")" '0 1'
 form="^\{\"layer\":\"attention\",\"tp\":2,\"cp\":1,\"pp\":1,\"dp\":1,\"dtype\":\"float32\",\"device\":\"cpu\",\"overlap\":false,"
-form+="\"iterations\":\[$iteration,$iteration,$iteration\],\"gemms\":\[($gemm,){5}$gemm\],\"collectives\":\{$comm\},\"gradients\":\{$comm\},\"predicted_ms\":$number,\"passes_ms\":$number,$rates,"
+form+="\"iterations\":\[$iteration,$iteration,$iteration\],\"gemms\":\[($gemm,){5}$gemm\],\"collectives\":\{$comm\},\"gradients\":\{$comm\},\"all\":\{$comm\},\"predicted_ms\":$number,\"passes_ms\":$number,$rates,"
 form+="\"fp8\":\"none\",\"hidden\":48,\"seq\":12,\"batch\":2,\"micro_batches\":1,\"layers\":1,\"transport\":\"shm\",\"heads\":12,\"kv_heads\":12,"
 form+="\"head_dim\":4,\"ffn\":192,\"activation\":\"gelu\",\"norm\":\"layernorm\",\"optimizer\":\"adamw\",\"lr\":0.00100000005,\"tuned\":null,\"link\":\{.*\"emulated\":true\},"
 form+="\"tokens\":24,\"gemm_flops\":$number,\"seed\":1234,\"cores\":[0-9]+,\"local_ranks\":2,\"host\":.*,\"date\":\"[^\"]*\"\}\$"
@@ -187,7 +188,7 @@ for more in '' '--transport self'; do
 done
 
 train --layer layernorm_mlp --tp 2 --no-trace --json
-has '--no-trace says nothing of communication' "$out" '"comm_ms":null,"exposed_ms":null' '"passes_ms":'
+has '--no-trace says nothing of communication' "$out" '"comm_ms":null,"hidden_ms":null' '"passes_ms":'
 train --layer layernorm_mlp --tp 2 --no-trace --compare --num-replicas 2
 is '... nor in tables' "$status$err" 0
 has '... where dashes stand for it' "$out" '-        -        -' 'An iteration is'

@@ -25,17 +25,16 @@ static void check_views(const lap_trace_t *trace, const char *label)
             continue;
         for (int c = 0; c < LAP_CAUSES; c++)
             sum += view.cause_ns[c];
-        for (size_t i = 0; i < view.nexposed; i++)
-            if (view.exposed[i].cause == LAP_CAUSE_LATE && view.exposed[i].who == LATE &&
-                view.exposed[i].from >= 0)
-                blamed += view.exposed[i].end - view.exposed[i].begin;
-        tap_ok(sum == view.exposed_ns, "%s: the causes add up on rank %d", label, r);
+        for (size_t i = 0; i < view.npauses; i++)
+            if (view.pauses[i].cause == LAP_CAUSE_LATE && view.pauses[i].who == LATE &&
+                view.pauses[i].from >= 0)
+                blamed += view.pauses[i].end - view.pauses[i].begin;
+        tap_ok(sum == view.waited_ns, "%s: the causes add up on rank %d", label, r);
         tap_ok(blamed >= PAUSE_NS,
-               "%s: rank %d was exposed for %" PRIu64 " us, %" PRIu64 " of them for the late rank "
+               "%s: rank %d waited for %" PRIu64 " us, %" PRIu64 " of them for the late rank "
                "(wire %" PRIu64 ", late %" PRIu64 ", core %" PRIu64 ")",
-               label, r, view.exposed_ns / 1000, blamed / 1000,
-               view.cause_ns[LAP_CAUSE_WIRE] / 1000, view.cause_ns[LAP_CAUSE_LATE] / 1000,
-               view.cause_ns[LAP_CAUSE_CORE] / 1000);
+               label, r, view.waited_ns / 1000, blamed / 1000, view.cause_ns[LAP_CAUSE_WIRE] / 1000,
+               view.cause_ns[LAP_CAUSE_LATE] / 1000, view.cause_ns[LAP_CAUSE_CORE] / 1000);
         lap_trace_view_clear(&view);
     }
 }

@@ -77,12 +77,12 @@ static void expect(const char *what, uint64_t wire, uint64_t late, uint64_t core
     if (!tap_success(lap_trace_view(trace, 0, NULL, &view), "%s: a view", what))
         return;
     uint64_t sum = 0;
-    const lap_exposed_t *longest = NULL;
+    const lap_pause_t *longest = NULL;
     bool ordered = true;
-    for (size_t i = 0; i < view.nexposed; i++) {
-        const lap_exposed_t *piece = &view.exposed[i];
+    for (size_t i = 0; i < view.npauses; i++) {
+        const lap_pause_t *piece = &view.pauses[i];
         sum += piece->end - piece->begin;
-        ordered = ordered && (i == 0 || view.exposed[i - 1].end <= piece->begin);
+        ordered = ordered && (i == 0 || view.pauses[i - 1].end <= piece->begin);
         if (!longest || piece->end - piece->begin > longest->end - longest->begin)
             longest = piece;
     }
@@ -92,7 +92,7 @@ static void expect(const char *what, uint64_t wire, uint64_t late, uint64_t core
            ", %" PRIu64 ", %" PRIu64,
            what, view.cause_ns[LAP_CAUSE_WIRE], view.cause_ns[LAP_CAUSE_LATE],
            view.cause_ns[LAP_CAUSE_CORE], wire, late, core);
-    tap_ok(sum == view.exposed_ns && ordered && sum == wire + late + core,
+    tap_ok(sum == view.waited_ns && ordered && sum == wire + late + core,
            "%s: the pieces are the pauses", what);
     tap_ok(longest && longest->who == who && longest->from == from,
            "%s: rank %d, signal of rank %d; expected %d, %d", what, longest ? longest->who : -2,

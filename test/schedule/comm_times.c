@@ -23,7 +23,7 @@ static void fill(lap_intervals_t *list, uint64_t seed, uint64_t longest, bool *i
 }
 
 typedef struct moments {
-    bool flight[SPACE], exposed[LAP_CAUSES][SPACE], busy[SPACE], step[SPACE];
+    bool flight[SPACE], waited[LAP_CAUSES][SPACE], busy[SPACE], bubbles[SPACE], step[SPACE];
 } moments_t;
 
 /* Each nanosecond of the step once, for the first of its causes. */
@@ -32,14 +32,14 @@ static lap_comm_sum_t count(const moments_t *in)
     lap_comm_sum_t sum = {.flight = 0};
     for (int t = 0; t < SPACE; t++) {
         int cause = 0;
-        while (cause < LAP_CAUSES && !in->exposed[cause][t])
+        while (cause < LAP_CAUSES && !in->waited[cause][t])
             cause++;
-        const bool still = cause < LAP_CAUSES && !in->busy[t];
+        const bool still = cause < LAP_CAUSES && !in->busy[t] && !in->bubbles[t];
         if (!in->step[t])
             continue;
         sum.flight += in->flight[t];
-        sum.hidden += in->flight[t] && !still;
-        sum.exposed += still;
+        sum.hidden += in->flight[t] && in->busy[t];
+        sum.waited += still;
         if (still)
             sum.causes[cause]++;
     }
@@ -50,27 +50,29 @@ static bool agrees(uint64_t seed)
 {
     moments_t in = {.flight = {false}};
     lap_comm_times_t times = {.flight = {.list = NULL}}, other = times, all = times;
-    lap_intervals_t busy = {.list = NULL}, step = {.list = NULL};
+    lap_intervals_t busy = {.list = NULL}, bubbles = {.list = NULL}, step = {.list = NULL};
     lap_comm_sum_t sum = {.flight = UINT64_MAX};
     fill(&times.flight, 10 * seed, 30, in.flight);
     fill(&other.flight, 10 * seed + 1, 30, in.flight);
     for (int c = 0; c < LAP_CAUSES; c++) {
-        fill(&times.exposed[c], 10 * seed + 2 + (uint64_t)c, 20, in.exposed[c]);
-        fill(&other.exposed[c], 10 * seed + 5 + (uint64_t)c, 20, in.exposed[c]);
+        fill(&times.waited[c], 10 * seed + 2 + (uint64_t)c, 20, in.waited[c]);
+        fill(&other.waited[c], 10 * seed + 5 + (uint64_t)c, 20, in.waited[c]);
     }
     fill(&busy, 10 * seed + 8, 25, in.busy);
     fill(&step, 10 * seed + 9, 120, in.step);
+    fill(&bubbles, 10 * seed + 10 + TRIES * 10, 15, in.bubbles);
     lap_comm_times_join(&all, &times);
     lap_comm_times_join(&all, &other);
-    const lap_status_t status = lap_comm_times_sum(&all, &busy, &step, &sum);
+    const lap_status_t status = lap_comm_times_sum(&all, &busy, &bubbles, &step, &sum);
     const lap_comm_sum_t expected = count(&in);
     lap_comm_times_clear(&times);
     lap_comm_times_clear(&other);
     lap_comm_times_clear(&all);
     lap_intervals_clear(&busy);
+    lap_intervals_clear(&bubbles);
     lap_intervals_clear(&step);
     bool same = status == LAP_OK && sum.flight == expected.flight &&
-                sum.hidden == expected.hidden && sum.exposed == expected.exposed;
+                sum.hidden == expected.hidden && sum.waited == expected.waited;
     for (int c = 0; c < LAP_CAUSES; c++)
         same = same && sum.causes[c] == expected.causes[c];
     return same;
@@ -79,20 +81,21 @@ static bool agrees(uint64_t seed)
 static void test_views(void)
 {
     lap_interval_t flights[] = {{10, 20}, {30, 40}};
-    lap_exposed_t pieces[] = {{.begin = 15, .end = 20, .cause = LAP_CAUSE_LATE},
-                              {.begin = 20, .end = 24, .cause = LAP_CAUSE_CORE}};
+    lap_pause_t pieces[] = {{.begin = 15, .end = 20, .cause = LAP_CAUSE_LATE},
+                            {.begin = 20, .end = 24, .cause = LAP_CAUSE_CORE}};
     const lap_trace_view_t view = {
-        .times.flight = {.list = flights, .count = 2}, .exposed = pieces, .nexposed = 2};
+        .times.flight = {.list = flights, .count = 2}, .pauses = pieces, .npauses = 2};
     lap_comm_times_t times = {.flight = {.list = NULL}};
-    lap_intervals_t busy = {.list = NULL}, step = {.list = NULL};
+    lap_intervals_t busy = {.list = NULL}, bubbles = {.list = NULL}, step = {.list = NULL};
     lap_comm_sum_t sum;
     lap_intervals_add(&step, 1, 100);
+    lap_intervals_add(&busy, 8, 15);
     lap_comm_times_fly(&times, &view.times.flight);
     lap_comm_times_explain(&times, &view);
     lap_comm_times_explain(NULL, &view);
     lap_comm_times_fly(NULL, &view.times.flight);
-    tap_success(lap_comm_times_sum(&times, &busy, &step, &sum), "the times of a call");
-    tap_ok(sum.flight == 20 && sum.hidden == 15 && sum.exposed == 9 &&
+    tap_success(lap_comm_times_sum(&times, &busy, &bubbles, &step, &sum), "the times of a call");
+    tap_ok(sum.flight == 20 && sum.hidden == 5 && sum.waited == 9 &&
                sum.causes[LAP_CAUSE_LATE] == 5 && sum.causes[LAP_CAUSE_CORE] == 4,
            "pieces of a view count for their causes");
     lap_comm_times_clear(&times);
@@ -104,13 +107,14 @@ static void test_views(void)
 static void test_failed(void)
 {
     lap_comm_times_t times = {.flight = {.list = NULL}};
-    lap_intervals_t busy = {.list = NULL}, step = {.list = NULL};
-    lap_intervals_t *const lists[] = {&times.flight, &times.exposed[LAP_CAUSE_LATE], &busy, &step};
+    lap_intervals_t busy = {.list = NULL}, bubbles = {.list = NULL}, step = {.list = NULL};
+    lap_intervals_t *const lists[] = {&times.flight, &times.waited[LAP_CAUSE_LATE], &busy, &bubbles,
+                                      &step};
     lap_comm_sum_t sum;
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         lists[i]->failed = true;
-        tap_failure(lap_comm_times_sum(&times, &busy, &step, &sum), LAP_ERR_NO_MEMORY, "times",
-                    NULL);
+        tap_failure(lap_comm_times_sum(&times, &busy, &bubbles, &step, &sum), LAP_ERR_NO_MEMORY,
+                    "times", NULL);
         lists[i]->failed = false;
     }
 }

@@ -224,8 +224,8 @@ static void test_account(void)
         /* Idle: 0-10, 560-620, 1200-1320, 1820-2020, 2560-2600. */
         /* In flight: 20-620, 720-1320, 1420-2020, 2100-2200. */
         tap_ok(view.idle.count == 5, "compute stood still five times: %zu", view.idle.count);
-        tap_ok(view.exposed_ns == 430 * US, "exposed for 430 us: %" PRIu64 " ns", view.exposed_ns);
-        tap_ok(view.nexposed == 5 && view.cause_ns[LAP_CAUSE_WIRE] == 200 * US &&
+        tap_ok(view.waited_ns == 430 * US, "waited for 430 us: %" PRIu64 " ns", view.waited_ns);
+        tap_ok(view.npauses == 5 && view.cause_ns[LAP_CAUSE_WIRE] == 200 * US &&
                    view.cause_ns[LAP_CAUSE_LATE] == 0 && view.cause_ns[LAP_CAUSE_CORE] == 230 * US,
                "200 us of it for data, 230 us to go on");
         tap_ok(view.times.flight_ns == 1900 * US, "in flight for 1900 us: %" PRIu64 " ns",
@@ -277,7 +277,7 @@ static void check_page(const char *text)
         ">wait<",
         "transfer (emulated link)",
         "time in ms",
-        "exposed communication",
+        "waited, arithmetic",
         ">signal<",
         "a &lt;title&gt; &amp; &quot;more&quot; ?t\xc3\xa9",
         "total 2.600 ms",
@@ -291,10 +291,10 @@ static void check_page(const char *text)
     };
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         tap_ok(strstr(text, words[i]) != NULL, "the picture has '%s'", words[i]);
-    tap_ok(occurrences(text, "class=\"exposed core\"") == RANKS * 4 &&
-               occurrences(text, "class=\"exposed wire\"") == RANKS,
-           "every pause is marked: %zu and %zu", occurrences(text, "class=\"exposed core\""),
-           occurrences(text, "class=\"exposed wire\""));
+    tap_ok(occurrences(text, "class=\"waited core\"") == RANKS * 4 &&
+               occurrences(text, "class=\"waited wire\"") == RANKS,
+           "every pause is marked: %zu and %zu", occurrences(text, "class=\"waited core\""),
+           occurrences(text, "class=\"waited wire\""));
     tap_ok(occurrences(text, "fill=\"#0072b2\"") == RANKS * 4 + 1, "every block of GEMM is a bar");
     tap_ok(occurrences(text, "in flight on the emulated link:") == RANKS * 3,
            "so is every transfer");

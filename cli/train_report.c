@@ -75,20 +75,30 @@ void lap_train_say_unused(const lap_train_t *train, const lap_group_t *world)
                     "without effect with --no-sequence-parallel: rules that gather rows");
 }
 
+static bool communicates(const lap_nn_gemm_t *gemm)
+{
+    return gemm->kind && gemm->bytes > 0;
+}
+
 void lap_train_say_gemms(const lap_train_t *train, const lap_group_t *tp,
                          const lap_train_result_t *result)
 {
     size_t most = 0;
+    int count = 0;
     for (int g = 0; g < LAP_TRAIN_OTHERS; g++) {
         const lap_nn_gemm_t *gemm = &result->gemms[g];
-        if (!gemm->kind || gemm->bytes == 0)
+        if (!communicates(gemm))
             continue;
-        lap_train_say(train, tp, "|-- Register buffer: %-10s %9.1f KiB  %s, %s",
-                      lap_train_row_name(g), (double)gemm->bytes / 1024, gemm->kind, gemm->method);
+        if (train->debug)
+            lap_train_say(train, tp, "|-- Register buffer: %-10s %9.1f KiB  %s, %s",
+                          lap_train_row_name(g), (double)gemm->bytes / 1024, gemm->kind,
+                          gemm->method);
         most = gemm->bytes > most ? gemm->bytes : most;
+        count++;
     }
-    if (most > 0)
-        lap_train_say(train, tp, "|-- Shared by all of them: %.1f KiB", (double)most / 1024);
+    if (count > 0)
+        lap_train_say(train, tp, "|-- %d GEMM%s that communicate share a buffer of %.1f KiB", count,
+                      count > 1 ? "s" : "", (double)most / 1024);
 }
 
 /* ---- tables ---- */
@@ -178,38 +188,49 @@ lap_train_iteration_t lap_train_typical(const lap_train_t *train, const lap_trai
     return it;
 }
 
-/* Of one row of an iteration; with what was waited for, if there is room for it. */
-static void print_comm(const lap_train_iteration_t *it, int row, bool causes)
+/* Of the columns of communication, how many there are: none where nothing is known, or nothing communicates. */
+enum { BRIEF = 3, LONG = 4 + LAP_CAUSES };
+
+/* Those of one row of an iteration, and the end of the line. */
+static void print_comm(const lap_train_iteration_t *it, int row, int columns)
 {
     const lap_train_comm_t *comm = &it->rows[row];
-    const double figures[] = {comm->hidden,
-                              comm->exposed,
-                              comm->waited,
-                              comm->causes[LAP_CAUSE_WIRE],
-                              comm->causes[LAP_CAUSE_LATE],
-                              comm->causes[LAP_CAUSE_CORE]};
-    const size_t count = causes ? sizeof(figures) / sizeof(figures[0]) : 2;
-    if (it->traced)
-        printf("  %13.3f", ms(comm->total));
-    else
-        printf("  %13s", "-");
-    for (size_t i = 0; i < count; i++)
+    const double figures[LONG] = {comm->total,
+                                  comm->hidden,
+                                  comm->exposed,
+                                  comm->waited,
+                                  comm->causes[LAP_CAUSE_WIRE],
+                                  comm->causes[LAP_CAUSE_LATE],
+                                  comm->causes[LAP_CAUSE_CORE]};
+    for (int i = 0; i < columns; i++)
         if (it->traced)
-            printf(" %8.3f", ms(figures[i]));
+            printf(" %*.3f", i > 0 ? 8 : 14, ms(figures[i]));
         else
-            printf(" %8s", "-");
+            printf(" %*s", i > 0 ? 8 : 14, "-");
     printf("\n");
 }
 
-/* The heads of its columns. */
-static void print_comm_head(bool causes)
+static void print_comm_head(int columns)
 {
-    printf("  %13s %8s %8s", "communication", "hidden", "exposed");
-    if (causes)
-        printf(" %8s", "waited");
-    for (int c = 0; c < LAP_CAUSES && causes; c++)
-        printf(" %8s", lap_cause_name((lap_cause_t)c));
+    static const char *const names[LONG] = {"communication", "hidden", "exposed", "waited",
+                                            "wire",          "late",   "core"};
+    for (int i = 0; i < columns; i++)
+        printf(" %*s", i > 0 ? 8 : 14, names[i]);
     printf("\n");
+}
+
+/* Whether there is something to say of communication: a rank alone has none, and what was not traced is not known. */
+static bool has_comm(const lap_train_comm_t *comm)
+{
+    return comm->total > 0 || comm->waited > 0;
+}
+
+static bool has_any_comm(const lap_train_result_t *result)
+{
+    bool any = false;
+    for (int i = 0; i < result->done && !any; i++)
+        any = has_comm(&result->iterations[i].rows[LAP_TRAIN_ALL]);
+    return any;
 }
 
 double lap_train_tokens(const lap_train_t *train)
@@ -225,8 +246,9 @@ static double rate(double figure, double seconds)
 
 static void print_iterations(const lap_train_t *train, const lap_train_result_t *result)
 {
+    const int columns = has_any_comm(result) ? BRIEF : 0;
     printf("\n%9s  %12s  %10s  %9s  %9s", "iteration", "loss", "time ms", "passes", "tokens/s");
-    print_comm_head(false);
+    print_comm_head(columns);
     for (int i = 0; i < result->done; i++) {
         const lap_train_iteration_t *it = &result->iterations[i];
         /* A model may make thousands of steps: the table has those of --log-interval, and the last. */
@@ -235,7 +257,7 @@ static void print_iterations(const lap_train_t *train, const lap_train_result_t 
             continue;
         printf("%9d  %12.9f  %10.3f  %9.3f  %9.0f", result->first + i + 1, it->loss,
                ms(it->seconds), ms(it->passes), rate(lap_train_tokens(train), it->seconds));
-        print_comm(it, LAP_TRAIN_ALL, false);
+        print_comm(it, LAP_TRAIN_ALL, columns);
     }
     if (train->quiet)
         return;
@@ -247,33 +269,33 @@ static void print_iterations(const lap_train_t *train, const lap_train_result_t 
                "times do not count.\n");
 }
 
-static void print_rows(const lap_train_t *train, const lap_train_result_t *result)
+/* A row of the table of communication, where there is any. */
+static void print_row(const char *words, const lap_train_iteration_t *it, int row)
 {
-    const lap_train_iteration_t it = lap_train_typical(train, result);
+    if (!has_comm(&it->rows[row]))
+        return;
+    printf("%-30s", words);
+    print_comm(it, row, LONG);
+}
+
+static void print_comm_rows(const lap_train_t *train, const lap_train_result_t *result,
+                            const lap_train_iteration_t *it)
+{
     const bool several = result->done > 1 && result->iterations[result->done - 2].traced;
     printf("\n%-10s  %-8s  %-8s", "GEMM", "operator", "method");
-    print_comm_head(true);
+    print_comm_head(LONG);
     for (int g = 0; g < LAP_TRAIN_OTHERS; g++) {
+        char words[80];
         if (!result->gemms[g].kind)
             continue;
-        printf("%-10s  %-8s  %-8s", lap_train_row_name(g), result->gemms[g].kind,
-               result->gemms[g].method);
-        print_comm(&it, g, true);
+        snprintf(words, sizeof(words), "%-10s  %-8s  %-8s", lap_train_row_name(g),
+                 result->gemms[g].kind, result->gemms[g].method);
+        print_row(words, it, g);
     }
-    if (it.rows[LAP_TRAIN_OTHERS].bytes > 0) {
-        printf("%-30s", "other collectives");
-        print_comm(&it, LAP_TRAIN_OTHERS, true);
-    }
-    if (train->grid.pp > 1) {
-        printf("%-30s", "messages between stages");
-        print_comm(&it, LAP_TRAIN_MESSAGES, true);
-    }
-    if (train->grid.dp * train->grid.cp > 1) { /* contexts sum gradients, too */
-        printf("%-30s", "gradients to replicas");
-        print_comm(&it, LAP_TRAIN_GRADIENTS, true);
-    }
-    printf("%-30s", "all");
-    print_comm(&it, LAP_TRAIN_ALL, true);
+    print_row("other collectives", it, LAP_TRAIN_OTHERS);
+    print_row("messages between stages", it, LAP_TRAIN_MESSAGES);
+    print_row("gradients to replicas", it, LAP_TRAIN_GRADIENTS); /* contexts sum them, too */
+    print_row("all", it, LAP_TRAIN_ALL);
     if (!train->quiet)
         printf("ms%s; hidden: the rank computed, exposed: it did not; waited in its calls for the "
                "wire,\n"
@@ -281,6 +303,15 @@ static void print_rows(const lap_train_t *train, const lap_train_result_t *resul
                "counts once\n",
                several ? ", medians without the first" : "",
                train->grid.pp > 1 ? ", messages" : "");
+}
+
+static void print_rows(const lap_train_t *train, const lap_train_result_t *result)
+{
+    const lap_train_iteration_t it = lap_train_typical(train, result);
+    if (has_any_comm(result))
+        print_comm_rows(train, result, &it);
+    else
+        printf("\n");
     if (train->grid.pp > 1 && it.traced && it.passes > 0)
         printf(
             "bubble %.3f ms, %.0f %% of the passes: a rank waits for what other stages compute\n",
@@ -303,6 +334,7 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
 {
     const lap_train_iteration_t with = lap_train_typical(train, &results[0]);
     const lap_train_iteration_t without = lap_train_typical(train, &results[1]);
+    const int columns = has_any_comm(&results[0]) || has_any_comm(&results[1]) ? LONG : 0;
     bool same = results[0].done ==
                 results[1].done; /* by their bits: what is not a number is not equal to itself */
     for (int i = 0; i < results[1].done; i++)
@@ -311,11 +343,11 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
     const lap_train_comm_t *all = &with.rows[LAP_TRAIN_ALL];
     const lap_train_comm_t *serial = &without.rows[LAP_TRAIN_ALL];
     printf("\n%-16s  %10s  %10s", "", "time ms", "passes");
-    print_comm_head(true);
+    print_comm_head(columns);
     printf("%-16s  %10.3f  %10.3f", "without overlap", ms(without.seconds), ms(without.passes));
-    print_comm(&without, LAP_TRAIN_ALL, true);
+    print_comm(&without, LAP_TRAIN_ALL, columns);
     printf("%-16s  %10.3f  %10.3f", "with overlap", ms(with.seconds), ms(with.passes));
-    print_comm(&with, LAP_TRAIN_ALL, true);
+    print_comm(&with, LAP_TRAIN_ALL, columns);
     if (train->apart)
         printf("\nOverlap %s %.3f ms %s forward and backward, in which communication takes %.3f ms "
                "without it.",

@@ -126,11 +126,14 @@ done
 is '... and one rank of a group speaks' "$(grep -c 'Iter ' "$work/out")" 6
 has '... then a table of iterations' "$out" 'iteration          loss' 'tokens/s  communication   hidden  exposed' 'exposed   waited     wire     late     core' ' tokens/s, '
 for gemm in 'fc1_fprop   ag_gemm   ring' 'fc1_dgrad   bulk_ag   direct' 'fc1_wgrad   bulk_rs   direct' \
-    'fc2_fprop   gemm_rs   pipeline' 'fc2_dgrad   ag_gemm   ring' 'fc2_wgrad   gemm' 'gradients to replicas' 'all  '; do
+    'fc2_fprop   gemm_rs   pipeline' 'fc2_dgrad   ag_gemm   ring' 'gradients to replicas' 'all  '; do
     has "... and of '$gemm'" "$out" "$gemm"
 done
-is '... but of no GEMM that is not there' "$(grep -c qkv "$work/out")" 0
+is '... but of no GEMM that is not there, or communicates nothing' "$(grep -cE 'qkv|fc2_wgrad' "$work/out")" 0
 ok '... and last a line of what was hidden' grep -qE '^Communication [0-9.]+ ms of a step, [0-9]+ % hidden, [0-9.]+ ms exposed\.$' <(tail -n 1 "$work/out")
+train --layer layernorm_mlp --tp 2 --iters 1
+is 'a start says in a line which memory is shared' "$(grep -c 'buffer' <(grep rank0 "$work/out"))" 1
+has '... by how many' "$out" '|-- 5 GEMMs that communicate share a buffer of '
 
 number='-?[0-9.]+(e[-+][0-9]+)?'
 comm="\"comm_ms\":$number,\"hidden_ms\":$number,\"exposed_ms\":$number,\"waited_ms\":$number,"
@@ -191,7 +194,9 @@ train --layer layernorm_mlp --tp 2 --no-trace --json
 has '--no-trace says nothing of communication' "$out" '"comm_ms":null,"hidden_ms":null' '"passes_ms":'
 train --layer layernorm_mlp --tp 2 --no-trace --compare --num-replicas 2
 is '... nor in tables' "$status$err" 0
-has '... where dashes stand for it' "$out" '-        -        -' 'An iteration is'
+is '... which have no columns and rows of it' "$(grep -cE 'communication| -  |^all|^fc1' "$work/out") $(grep -c 'An iteration is' "$work/out")" '0 1'
+train --layer layernorm_mlp --tp 1 --quiet
+is 'nor has a rank alone' "$status $(grep -ciE 'communication|^all|^fc1' "$work/out")" '0 0'
 
 # ---- rules ----
 
@@ -200,7 +205,8 @@ if [ $yaml = yes ]; then
         'fc1_dgrad: {method: pipeline, num_splits: 2, cga_size: 2}' 'fc1_wgrad: null' >"$work/good.yaml"
     train --layer layernorm_mlp --tp 2 --num-replicas 2 --tp-comm-overlap-cfg "$work/good.yaml"
     is 'rules from a file' "$status$err" 0
-    has '... are used' "$out" 'fc2_fprop   gemm_rs   ring' 'fc1_dgrad   gemm_rs   pipeline' 'fc1_wgrad   gemm  '
+    has '... are used' "$out" 'fc2_fprop   gemm_rs   ring' 'fc1_dgrad   gemm_rs   pipeline'
+    is '... with a wgrad that communicates nothing' "$(grep -c fc1_wgrad "$work/out")" 0
     is '... and what has no effect is reported once' "$(grep -o 'without effect.*' "$work/out")" \
         'without effect on device cpu: num_sm, cga_size'
     train --layer layernorm_mlp --tp 2 --tp-comm-overlap-cfg "$work/good.yaml" --iters 1 --no-sequence-parallel
@@ -216,7 +222,8 @@ train --layer linear --tp 2 --timeout 1000000000
 is '--timeout may be as long as LAP_TIMEOUT_S' "$status$err" 0
 
 train --layer layernorm_mlp --tp 2 --tp-comm-overlap-rs-dgrad --disable-tp-comm-overlap-ag
-has 'switches' "$out" 'fc1_fprop   ag_gemm   serial' 'fc1_dgrad   gemm_rs   pipeline' 'fc1_wgrad   gemm  '
+has 'switches' "$out" 'fc1_fprop   ag_gemm   serial' 'fc1_dgrad   gemm_rs   pipeline'
+is '... with a wgrad that communicates nothing' "$(grep -c fc1_wgrad "$work/out")" 0
 train --layer layernorm_mlp --tp 2 --disable-tp-comm-bulk-dgrad --disable-tp-comm-overlap-rs
 has 'other switches' "$out" 'fc1_dgrad   bulk_ag   serial' 'fc1_wgrad   bulk_rs   direct' 'fc2_fprop   gemm_rs   serial'
 train --layer layernorm_mlp --tp 2 --auto --iters 1

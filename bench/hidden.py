@@ -33,7 +33,7 @@ ROWS = [
 
 
 def train(given, options, *more):
-    command = [*shlex.split(given.prefix), given.lap, "train", *shlex.split(options), "--iters", str(given.iters), "--no-predict", "--json", *more]
+    command = [*shlex.split(given.prefix), given.lap, "train", "--auto=no", *shlex.split(options), "--iters", str(given.iters), "--no-predict", "--json", *more]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return json.loads(printed.splitlines()[-1])  # models have a line for each step before it
 

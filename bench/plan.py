@@ -61,7 +61,7 @@ def run(given, grid, folder, which):
              "--global-batch", str(batch), "--micro-batch", str(micro)]
     plan = json.loads(call(given, "plan", "--model", "gpt2-124m", "--gpus", str(ranks), "--gpu", machine, "--precision",
                            "bf16" if given.gpu else "fp32", "--recompute", "none", *shape, "--json"))
-    train = call(given, "train", "--model", "gpt2-124m", *shape, *shares, *device, *link, "--iters", str(given.iters), "--no-trace", "--no-predict",
+    train = call(given, "train", "--auto=no", "--model", "gpt2-124m", *shape, *shares, *device, *link, "--iters", str(given.iters), "--no-trace", "--no-predict",
                  "--json")
     iterations = json.loads(train.splitlines()[-1])["iterations"]
     return [iteration["ms"] for iteration in iterations[1:]], 1e3 * plan["plans"][0]["step_s"]

@@ -46,7 +46,7 @@ GPU_ROWS = [
 def run(given, tp, hidden, seq, more):
     shape = ["--hidden", str(hidden), "--seq", str(seq)]
     shape += ["--device", "cuda", "--no-trace"] if given.gpu else ["--head-dim", "32"]
-    command = [*shlex.split(given.prefix), given.lap, "train", "--json", "--iters", str(given.iters), "--tp", str(tp),
+    command = [*shlex.split(given.prefix), given.lap, "train", "--auto=no", "--json", "--iters", str(given.iters), "--tp", str(tp),
                *shape, *more.split()]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = json.loads(printed.splitlines()[-1])  # models have a line for each step before it

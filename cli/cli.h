@@ -264,8 +264,8 @@ void lap_kind_complete(lap_op_desc_t *desc);
 bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *text,
                    lap_dtype_t *dtype_p);
 
-/* What --tied says; it may have no value, which is yes. No text: *tied_p stays as it is. */
-bool lap_arg_tied(const lap_command_t *command, const char *text, int *tied_p);
+/* What an option [=YES] says; it may have no value, which is yes. Not given: *yes_p stays as it is. */
+bool lap_arg_yes(const lap_args_t *args, int option, int *yes_p);
 
 /* Features of an MLP by --mlp-expansion-factor, which excludes --ffn. Neither is given: *ffn_p stays as it is. */
 bool lap_arg_expansion(const lap_args_t *args, size_t ffn, size_t expansion, size_t hidden,

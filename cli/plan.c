@@ -263,7 +263,7 @@ static bool parse_fields(const lap_args_t *args, lap_nn_desc_t *desc)
     if (args->given[HIDDEN] && !args->given[FFN])
         desc->ffn = 4 * desc->hidden;
     return lap_arg_expansion(args, FFN, EXPANSION, desc->hidden, &desc->ffn) &&
-           lap_arg_tied(&command, args->values[TIED], &desc->tied);
+           lap_arg_yes(args, TIED, &desc->tied);
 }
 
 static bool parse_model(const lap_args_t *args, const bool *line, lap_plan_request_t *request)

@@ -255,9 +255,6 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
     const int count = train->compare ? 2 : 1;
     lap_link_t link;
     lap_train_say_unused(train, groups->world);
-    if (train->tuned[0])
-        lap_train_say(train, groups->world, "|-- Overlap: rules that lap tune found on %s",
-                      train->tuned);
     LAP_TRY(lap_train_find_link(train, groups, &link));
     lap_status_t status = LAP_OK;
     for (int w = 0; w < count && status == LAP_OK; w++) {
@@ -278,6 +275,8 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
         if (status == LAP_ERR_INVALID || status == LAP_ERR_SYSTEM || status == LAP_ERR_UNSUPPORTED)
             *end_p = LAP_CLI_FAILED;
     }
+    if (status == LAP_OK)
+        lap_train_say_data(&models[0]);
     results[0].first = saver.step;
     const uint64_t before = saver.samples, begin = lap_now_ns();
     if (status == LAP_OK)

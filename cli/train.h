@@ -69,7 +69,8 @@ typedef struct lap_train {
     int save_every;             /* steps; 0: at the end only */
     int keep;                   /* checkpoints; 0: all */
     bool shuffle;               /* the samples of the files, */
-    uint64_t data_seed;         /* with this seed */
+    uint64_t data_seed;         /* with this seed; */
+    bool order_given;           /* else a checkpoint's order goes on */
     bool dynamic;               /* the scale of the loss changes, */
     lap_loss_scale_t scale;     /* from this on */
     const char *device, *transport;
@@ -172,6 +173,8 @@ typedef struct lap_train_model {
     lap_tensor_t y, dx;        /* of the one in work; dy takes the place of y */
     int32_t *tokens, *targets; /* of a language model, in the place of these four */
     lap_data_t *data;          /* where they come from; NULL: from the seed */
+    bool shuffle;              /* in a random order, */
+    uint64_t data_seed;        /* with this seed: as asked for, or as a checkpoint has it */
     uint64_t sample;           /* the first of this iteration */
     bool steps;                /* the optimizer's step is a part of the last pass of an iteration */
     double loss;             /* of this iteration so far: a part of the mean of all micro-batches */
@@ -192,6 +195,13 @@ lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *t
                                   const lap_grid_groups_t *groups, bool overlap, bool trace,
                                   lap_link_t link);
 void lap_train_model_clear(lap_train_model_t *model);
+
+/* Reads `count` samples from the `first` on: tokens and targets are [count, seq]. */
+lap_status_t lap_train_data_fill(const lap_train_model_t *model, uint64_t first, size_t count,
+                                 int32_t *tokens, int32_t *targets);
+
+/* Says how many samples there are, and in which order they come. */
+void lap_train_say_data(const lap_train_model_t *model);
 
 /* From the next iteration on communication is looked at, or not. */
 lap_status_t lap_train_trace(lap_train_model_t *model, bool on);
@@ -243,10 +253,6 @@ lap_status_t lap_train_tell_not_finite(lap_train_model_t *model, int index, cons
 /* Opens the files of --data, and looks whether they do for this training. */
 lap_status_t lap_train_data_open(const lap_train_t *train, lap_data_t **data_p);
 lap_status_t lap_train_data_check(const lap_train_t *train);
-
-/* Reads `count` samples from the `first` on: tokens and targets are [count, seq]. */
-lap_status_t lap_train_data_fill(const lap_train_t *train, const lap_data_t *data, uint64_t first,
-                                 size_t count, int32_t *tokens, int32_t *targets);
 
 /* Of `count` samples in the order of a seed, which one sample n is: each once in every `count`. */
 uint64_t lap_train_shuffled(uint64_t seed, uint64_t n, uint64_t count);

@@ -5,6 +5,7 @@
  */
 #include <glob.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/status.h"
@@ -118,10 +119,23 @@ uint64_t lap_train_shuffled(uint64_t seed, uint64_t n, uint64_t count)
     return epoch * count + x;
 }
 
-lap_status_t lap_train_data_fill(const lap_train_t *train, const lap_data_t *data, uint64_t first,
-                                 size_t count, int32_t *tokens, int32_t *targets)
+void lap_train_say_data(const lap_train_model_t *model)
 {
-    const size_t seq = train->desc.seq;
+    char order[64] = "the order of the files";
+    if (!model->data)
+        return;
+    if (model->shuffle)
+        snprintf(order, sizeof(order), "a random order, of seed %" PRIu64, model->data_seed);
+    lap_train_say(model->train, model->groups.world,
+                  "|-- Data: %" PRIu64 " samples of %zu tokens, in %s",
+                  lap_data_samples(model->data), model->train->desc.seq, order);
+}
+
+lap_status_t lap_train_data_fill(const lap_train_model_t *model, uint64_t first, size_t count,
+                                 int32_t *tokens, int32_t *targets)
+{
+    const lap_data_t *data = model->data;
+    const size_t seq = model->train->desc.seq;
     uint32_t *sample = lap_alloc(seq + 1, sizeof(*sample));
     lap_status_t status =
         sample ? LAP_OK : lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu tokens", seq + 1);
@@ -129,7 +143,7 @@ lap_status_t lap_train_data_fill(const lap_train_t *train, const lap_data_t *dat
         const uint64_t n = first + b;
         status = lap_data_sample(
             data,
-            train->shuffle ? lap_train_shuffled(train->data_seed, n, lap_data_samples(data)) : n,
+            model->shuffle ? lap_train_shuffled(model->data_seed, n, lap_data_samples(data)) : n,
             sample);
         for (size_t s = 0; s < seq && status == LAP_OK; s++) {
             tokens[b * seq + s] = (int32_t)sample[s];

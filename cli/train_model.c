@@ -99,8 +99,11 @@ lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *t
     lap_nn_desc_t desc = train->desc;
     lap_buffer_options_t buffer = LAP_BUFFER_OPTIONS_INIT;
     lap_optimizer_desc_t optimizer = train->optimizer;
-    *model = (lap_train_model_t){.train = train, .groups = *groups};
-    model->scale = train->scale;
+    *model = (lap_train_model_t){.train = train,
+                                 .groups = *groups,
+                                 .shuffle = train->shuffle,
+                                 .data_seed = train->data_seed,
+                                 .scale = train->scale};
     if (train->dynamic && optimizer.clip_norm == 0)
         optimizer.clip_norm = FLT_MAX; /* the norm tells whether gradients are finite */
     buffer.transport = train->transport;
@@ -213,8 +216,7 @@ lap_status_t lap_train_generate(lap_train_model_t *model, int iteration)
     const lap_nn_desc_t *desc = &model->train->desc;
     for (int m = 0; m < model->train->micro && model->data; m++) {
         const size_t at = (size_t)m * tokens_of(model->train);
-        LAP_TRY(lap_train_data_fill(model->train, model->data,
-                                    model->sample + first_sequence(model, m), desc->batch,
+        LAP_TRY(lap_train_data_fill(model, model->sample + first_sequence(model, m), desc->batch,
                                     model->tokens + at, model->targets + at));
     }
     for (int m = 0; m < model->train->micro && model->tokens && !model->data; m++)

@@ -65,8 +65,9 @@ static bool parse_ranks(lap_train_t *train, const lap_args_t *args)
         return false;
     if (!lap_arg_int(args->command, "--pp", args->values[PP], 1, LAP_LAUNCH_MAX, &grid->pp))
         return false;
-    /* A model of which another size of the grid is given has no tensor parallelism by default. */
-    grid->tp = args->values[MODEL] && (grid->dp > 1 || grid->cp > 1 || grid->pp > 1) ? 1 : 4;
+    grid->tp = args->values[MODEL]
+                   ? 1
+                   : 4; /* layers by themselves are there for their tensor parallelism */
     if (args->values[TP] &&
         !lap_arg_int(args->command, "--tp", args->values[TP], 1, LAP_LAUNCH_MAX, &grid->tp))
         return false;
@@ -184,7 +185,11 @@ static bool parse_checkpoints(lap_train_t *train, const lap_args_t *args)
 
 static bool parse_order(lap_train_t *train, const lap_args_t *args)
 {
-    train->shuffle = args->given[SHUFFLE];
+    int shuffle = train->data != NULL;
+    if (!lap_arg_yes(args, SHUFFLE, &shuffle))
+        return false;
+    train->shuffle = shuffle;
+    train->order_given = args->given[SHUFFLE] || args->given[DATA_SEED];
     train->data_seed = train->desc.seed;
     return !args->values[DATA_SEED] ||
            lap_arg_number(args->command, "--data-seed", args->values[DATA_SEED], &train->data_seed);
@@ -312,7 +317,7 @@ static bool parse_overlap(lap_train_t *train, const lap_args_t *args)
     switches.overlap_rs_dgrad = args->given[RS_DGRAD];
     switches.bulk_dgrad = !args->given[NO_BULK_DGRAD];
     switches.bulk_wgrad = !args->given[NO_BULK_WGRAD];
-    switches.automatic = args->given[AUTO];
+    switches.automatic = train->switches.automatic;
     train->switches = switches;
     train->cache = !args->given[NO_CACHE];
     if (status == LAP_OK)
@@ -417,6 +422,8 @@ static void settle(const lap_train_t *train, lap_args_t *args)
         lap_arg_settle(args, LOSS_SCALE, "dynamic");
     else
         settle_rate(args, LOSS_SCALE, (float)train->scale.scale);
+    lap_arg_settle(args, AUTO, "%s", train->switches.automatic ? "yes" : "no");
+    lap_arg_settle(args, SHUFFLE, "%s", train->shuffle ? "yes" : "no");
     if (train->data_seed == train->desc.seed)
         lap_arg_settle(args, DATA_SEED, "as --seed");
     else
@@ -453,9 +460,12 @@ int lap_train_parse(const lap_command_t *command, bool runs, int argc, char **ar
     train.goes_on = args.given[CONTINUE];
     train.trace = !args.given[NO_TRACE];
     train.desc.debug = train.debug;
-    if (!parse_ranks(&train, &args) || !parse_context(&train, &args) ||
-        !parse_backends(&train, &args, runs) || !lap_train_kinds(&train, &args) ||
-        !lap_train_pipeline(&train, &args) || !lap_train_shape(&train, &args) ||
+    /* Only what runs can measure; a file of rules is there to be followed. */
+    train.switches.automatic = runs && command == &lap_train_command && !args.values[RULES];
+    if (!lap_arg_yes(&args, AUTO, &train.switches.automatic) || !parse_ranks(&train, &args) ||
+        !parse_context(&train, &args) || !parse_backends(&train, &args, runs) ||
+        !lap_train_kinds(&train, &args) || !lap_train_pipeline(&train, &args) ||
+        !lap_train_shape(&train, &args) ||
         (train.config && !lap_config_fits(command, &train.desc)) ||
         !parse_training(&train, &args) || !lap_train_sense(&train, &args, line) ||
         !parse_overlap(&train, &args) || !parse_link(&train, &args) || !parse_trace(&train, &args))

@@ -80,6 +80,36 @@ static bool communicates(const lap_nn_gemm_t *gemm)
     return gemm->kind && gemm->bytes > 0;
 }
 
+/* One line: which method which GEMMs have, and who chose it. */
+static void say_methods(const lap_train_t *train, const lap_group_t *tp,
+                        const lap_train_result_t *result)
+{
+    char text[1024] = "", why[64] = "";
+    size_t used = 0;
+    for (int g = 0; g < LAP_TRAIN_OTHERS; g++) {
+        const char *method = result->gemms[g].method, *comma = "";
+        bool said = !communicates(&result->gemms[g]);
+        for (int h = 0; h < g && !said; h++)
+            said = communicates(&result->gemms[h]) && strcmp(result->gemms[h].method, method) == 0;
+        if (said)
+            continue;
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s for ", used ? "; " : "",
+                                 method);
+        for (int h = g; h < LAP_TRAIN_OTHERS; h++)
+            if (communicates(&result->gemms[h]) && strcmp(result->gemms[h].method, method) == 0) {
+                used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s", comma,
+                                         lap_train_row_name(h));
+                comma = ", ";
+            }
+    }
+    if (train->tuned[0])
+        snprintf(why, sizeof(why), ", as lap tune found on %s", train->tuned);
+    else if (result->overlap && train->switches.automatic)
+        snprintf(why, sizeof(why), ", by measurement");
+    if (used > 0)
+        lap_train_say(train, tp, "|-- Overlap%s: %s", why, text);
+}
+
 void lap_train_say_gemms(const lap_train_t *train, const lap_group_t *tp,
                          const lap_train_result_t *result)
 {
@@ -96,6 +126,7 @@ void lap_train_say_gemms(const lap_train_t *train, const lap_group_t *tp,
         most = gemm->bytes > most ? gemm->bytes : most;
         count++;
     }
+    say_methods(train, tp, result);
     if (count > 0)
         lap_train_say(train, tp, "|-- %d GEMM%s that communicate share a buffer of %.1f KiB", count,
                       count > 1 ? "s" : "", (double)most / 1024);
@@ -297,9 +328,8 @@ static void print_comm_rows(const lap_train_t *train, const lap_train_result_t *
     print_row("gradients to replicas", it, LAP_TRAIN_GRADIENTS); /* contexts sum them, too */
     print_row("all", it, LAP_TRAIN_ALL);
     if (!train->quiet)
-        printf("ms%s; hidden: the rank computed, exposed: it did not; waited in its calls for the "
-               "wire,\n"
-               "a rank that was late, or a core; all%s: times of a step, what happens at once "
+        printf("ms%s; hidden: the rank computed, exposed: it did not; waited in calls for\n"
+               "the wire, a rank that was late, or a core; all%s: of a step, what happens at once "
                "counts once\n",
                several ? ", medians without the first" : "",
                train->grid.pp > 1 ? ", messages" : "");

@@ -56,9 +56,12 @@ static lap_status_t check_place(const lap_train_saver_t *saver)
     return LAP_OK;
 }
 
+#define ORDER_FIELD(number) "on with seed %" number
+
 /* What makes the data and the rates of later steps. */
-static void describe(const lap_train_t *train, lap_ckpt_fields_t *fields)
+static void describe(const lap_train_model_t *model, lap_ckpt_fields_t *fields)
 {
+    const lap_train_t *train = model->train;
     const lap_optimizer_desc_t *optimizer = &train->optimizer;
     const struct {
         const char *name;
@@ -76,9 +79,30 @@ static void describe(const lap_train_t *train, lap_ckpt_fields_t *fields)
     }
     lap_ckpt_add_field(fields, "--lr-decay-style", lap_lr_decay_names[optimizer->lr_decay]);
     lap_ckpt_add_field(fields, "--data", train->data ? train->data : "none");
-    snprintf(text, sizeof(text), train->shuffle ? "on with seed %" PRIu64 : "off",
-             train->data_seed);
+    snprintf(text, sizeof(text), model->shuffle ? ORDER_FIELD(PRIu64) : "off", model->data_seed);
     lap_ckpt_add_field(fields, "--shuffle", text);
+}
+
+/* The value of a field; NULL: it has none of this name. */
+static const char *find_field(const lap_ckpt_fields_t *fields, const char *name)
+{
+    for (size_t i = 0; i < fields->count; i++)
+        if (strcmp(fields->all[i].name, name) == 0)
+            return fields->all[i].value;
+    return NULL;
+}
+
+/* Data go on in the order that they had, unless another one is asked for: before there was one, that was the files'. */
+static void take_order(lap_train_saver_t *saver)
+{
+    lap_train_model_t *model = saver->model;
+    const lap_ckpt_fields_t *loaded = &saver->checkpoint->loaded;
+    const char *data = find_field(loaded, "--data"), *order = find_field(loaded, "--shuffle");
+    if (saver->train->order_given || !model->data || !data || strcmp(data, "none") == 0)
+        return;
+    /* NOLINTNEXTLINE(cert-err34-c): the file has a checksum */
+    model->shuffle = order && sscanf(order, ORDER_FIELD(SCNu64), &model->data_seed) == 1;
+    describe(model, &saver->checkpoint->training);
 }
 
 /* They may change, and losses are others then than those of a training that was not interrupted. */
@@ -99,7 +123,7 @@ static void add_scale(lap_train_saver_t *saver)
 {
     const lap_loss_scale_t *scale = &saver->model->scale;
     char text[96];
-    describe(saver->train, &saver->checkpoint->training);
+    describe(saver->model, &saver->checkpoint->training);
     if (!saver->train->dynamic)
         return;
     snprintf(text, sizeof(text), "%.17g %" PRIu64 " %" PRIu64 " %" PRIu64, scale->scale,
@@ -111,13 +135,13 @@ static void take_scale(lap_train_saver_t *saver)
 {
     const lap_ckpt_fields_t *loaded = &saver->checkpoint->loaded;
     lap_loss_scale_t found = saver->model->scale;
-    for (size_t i = 0; i < loaded->count && saver->train->dynamic; i++)
-        if (strcmp(loaded->all[i].name, SCALE_FIELD) == 0 &&
-            /* NOLINTNEXTLINE(cert-err34-c): the file has a checksum, and bounds follow */
-            sscanf(loaded->all[i].value, "%lf %" SCNu64 " %" SCNu64 " %" SCNu64, &found.scale,
-                   &found.made, &found.left, &found.skipped) == 4 &&
-            found.scale >= found.least && found.scale <= 0x1p127)
-            saver->model->scale = found;
+    const char *value = saver->train->dynamic ? find_field(loaded, SCALE_FIELD) : NULL;
+    if (value &&
+        /* NOLINTNEXTLINE(cert-err34-c): the file has a checksum, and bounds follow */
+        sscanf(value, "%lf %" SCNu64 " %" SCNu64 " %" SCNu64, &found.scale, &found.made,
+               &found.left, &found.skipped) == 4 &&
+        found.scale >= found.least && found.scale <= 0x1p127)
+        saver->model->scale = found;
 }
 
 /* Where a folder is, or would be made. The caller frees it; NULL: nowhere, or no memory. */
@@ -207,6 +231,7 @@ static lap_status_t load(lap_train_saver_t *saver, lap_train_model_t *model)
                          "--load %s is a checkpoint of step %" PRIu64
                          "; expected --iters to be more than that, not %d",
                          train->load, state.step, train->iters);
+    take_order(saver);
     tell_differences(saver);
     take_scale(saver);
     saver->step = saver->saved = model->loaded = (int)state.step;
@@ -228,7 +253,7 @@ lap_status_t lap_train_saver_init(lap_train_saver_t *saver, lap_train_model_t *m
     LAP_TRY(
         lap_group_agree(saver->group, lap_checkpoint_create(saver->group, model->nn,
                                                             model->optimizer, &saver->checkpoint)));
-    describe(train, &saver->checkpoint->training);
+    describe(model, &saver->checkpoint->training);
     if (train->load)
         LAP_TRY(lap_group_agree(saver->group, load(saver, model)));
     return lap_group_agree(saver->group, first && train->save ? check_place(saver) : LAP_OK);

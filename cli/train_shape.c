@@ -77,8 +77,7 @@ bool lap_train_kinds(lap_train_t *train, const lap_args_t *args)
     const char *recipe = args->values[FP8] ? args->values[FP8] : "none";
     if (!parse_kind(train, args) || !parse_own_field(train, args, NORM) ||
         !parse_own_field(train, args, ACTIVATION) || !parse_own_field(train, args, POSITIONS) ||
-        !parse_numbers(train, args) ||
-        !lap_arg_tied(args->command, args->values[TIED], &train->desc.tied) ||
+        !parse_numbers(train, args) || !lap_arg_yes(args, TIED, &train->desc.tied) ||
         !parse_field(train, args, RECOMPUTE, args->values[RECOMPUTE]) ||
         !parse_field(train, args, FP8, *recipe ? recipe : "delayed"))
         return false;

@@ -36,10 +36,11 @@ const lap_option_t lap_train_options[NOPTIONS] = {
               "embeddings are the weights of a model's logits, too: yes or no (default: the "
               "model's own)",
               NULL},
-    [TP] = {0, "tp", "P",
-            "tensor-parallel ranks, over which weights are sharded (default 4, or the ranks that a "
-            "launcher started; 1 for a model with --cp, --pp or --num-replicas)",
-            NULL},
+    [TP] =
+        {0, "tp", "P",
+         "tensor-parallel ranks, over which weights are sharded (default 1 for a model and 4 for "
+         "layers; where a launcher started the ranks, as many as there are)",
+         NULL},
     [CP] = {0, "cp", "C",
             "context-parallel ranks, which share each sequence of a model: each has two chunks of "
             "it, one from either end",
@@ -97,9 +98,9 @@ const lap_option_t lap_train_options[NOPTIONS] = {
     [DATA_ENDS] = {0, "no-data-wrap", NULL,
                    "refuse to train on more than --data has, instead of beginning again", NULL},
     [SHUFFLE] =
-        {0, "shuffle", NULL,
+        {0, "shuffle", "[=YES]",
          "take the samples of --data in a random order, another one each time through, the same "
-         "on any ranks",
+         "on any ranks: yes or no (default yes; with --load as the checkpoint has it)",
          NULL},
     [DATA_SEED] = {0, "data-seed", "N", "seed of that order (default: as --seed)", NULL},
     [SEQ] = {0, "seq", "COUNT",
@@ -234,9 +235,10 @@ const lap_option_t lap_train_options[NOPTIONS] = {
                "the method and knobs of each GEMM, as in NeMo and Megatron; -: standard input",
                NULL},
     [AUTO] =
-        {0, "auto", NULL,
+        {0, "auto", "[=YES]",
          "the rules that lap tune has found for this layer on this machine; without them measure, "
-         "and choose the method of each GEMM",
+         "and choose the method of each GEMM: yes, or no for the methods of --tp-comm-overlap-cfg, "
+         "or fixed ones (default: lap train does, but for rules of a file)",
          NULL},
     [NO_CACHE] = {0, "no-cache", NULL, "neither use nor store what lap tune has found", NULL},
     [NO_AG] = {0, "disable-tp-comm-overlap-ag", NULL, "no overlap of AG+GEMM", NULL},

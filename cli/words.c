@@ -62,13 +62,16 @@ bool lap_arg_field(const lap_command_t *command, const char *what, const char *t
     return right;
 }
 
-bool lap_arg_tied(const lap_command_t *command, const char *text, int *tied_p)
+bool lap_arg_yes(const lap_args_t *args, int option, int *yes_p)
 {
     static const char *const words[] = {"no", "yes", NULL};
-    size_t tied = 1;
-    if (text && *text && !lap_arg_choice(command, "--tied", text, words, &tied))
+    const char *text = args->values[option];
+    char what[64];
+    size_t yes = 1;
+    snprintf(what, sizeof(what), "--%s", args->command->options[option].name);
+    if (text && *text && !lap_arg_choice(args->command, what, text, words, &yes))
         return false;
-    *tied_p = text ? (int)tied : *tied_p;
+    *yes_p = text ? (int)yes : *yes_p;
     return true;
 }
 

@@ -53,7 +53,7 @@ for option in $(options train); do
     value=${train[$option]-none}
     # What must be there for the option to make sense, and not to change another one too.
     case $option in
-    --no-cache) common='train --auto' ;;
+    --auto) common='train --auto=no' ;;
     --num-replicas) common='train --tp 2' value='2 --tp 1' ;;
     --tp) common='train --tp 2' value='1 --num-replicas 2' ;;
     --cp) common='train --model gpt --tp 2' value='2 --tp 1' ;;
@@ -66,8 +66,8 @@ for option in $(options train); do
     --data | --no-data-wrap) common="train --model gpt --data $work/a.bin" ;;
     --lr-decay-iters | --min-lr) common='train --lr-decay-style linear' ;;
     --save-every | --keep) common="train --save $work/save" ;;
-    --shuffle) common="train --model gpt --data $work/a.bin" ;;
-    --data-seed) common="train --model gpt --data $work/a.bin --shuffle" ;;
+    --shuffle) common="train --model gpt --data $work/a.bin --shuffle=no" ;;
+    --data-seed) common="train --model gpt --data $work/a.bin" ;;
     --initial-loss-scale | --loss-scale-window | --min-loss-scale | --hysteresis) common='train --loss-scale dynamic' ;;
     --no-overlap-param-sync | --overlap-param-gather-with-optimizer-step) common='train --tp 1 --num-replicas 2 --distributed-optimizer' ;;
     --fp8-param-gather) common='train --tp 1 --num-replicas 2 --distributed-optimizer --fp8=current' ;;

@@ -8,7 +8,7 @@
 . "$(dirname "$0")/causes.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 
-small=(train --model gpt --hidden 64 --heads 8 --ffn 128 --layers 2 --seq 64 --batch 8 --no-predict --json)
+small=(train --auto=no --model gpt --hidden 64 --heads 8 --ffn 128 --layers 2 --seq 64 --batch 8 --no-predict --json)
 everything='
 for step in steps:
     for part in [step] + list(step["comm"].values()):

@@ -35,7 +35,7 @@ lap bench ag 8 8 8 --ranks 1 --iters 1
 is '... and not where they are enough' "$(grep -c 'ranks share' "$work/out")" 0
 
 # Of layers, and of gradients on their way to replicas; of each iteration and of each GEMM.
-layer='--layer layernorm_mlp --seq 64 --heads 4 --head-dim 16'
+layer='--auto=no --layer layernorm_mlp --seq 64 --heads 4 --head-dim 16'
 everything='
 rows = [it["gradients"]] + it["iterations"] + it["gemms"]
 for row in rows:
@@ -55,11 +55,11 @@ holds '... the work of a rank is its share of the GEMMs' '
 assert it["gemm_flops"] == 6 * 2 * 128 * 256 * 64 / 2, it["gemm_flops"]'
 mostly 'training on 8 ranks and 2 cores' "$everything" '
 assert share["core"] > max(share["wire"], share["late"]), share' \
-    timeout 120 taskset -c "$cores" "$LAP" train --layer layernorm_mlp --tp 8 --seq 256 --heads 8 --head-dim 32 --iters 5 --json
+    timeout 120 taskset -c "$cores" "$LAP" train --auto=no --layer layernorm_mlp --tp 8 --seq 256 --heads 8 --head-dim 32 --iters 5 --json
 
 # Where a link has a latency, calls of backward are in flight together, and a rank waits for several of them at once.
 train_with_latency() {
-    lap train --layer transformer --heads 4 --head-dim 16 --seq 32 --layers 2 --tp 2 --link 100MB/s,1ms --iters 3 --no-predict --json
+    lap train --auto=no --layer transformer --heads 4 --head-dim 16 --seq 32 --layers 2 --tp 2 --link 100MB/s,1ms --iters 3 --no-predict --json
 }
 ok_in_three 'a pause that several calls have counts once: it is part of the row of one' train_with_latency is_so '
 rows = sum(row["waited_ms"] for row in it["gemms"]) + it["collectives"]["waited_ms"]

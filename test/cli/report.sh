@@ -77,7 +77,7 @@ def loads():
 $2" "$work/dom" "$work/console" || grep CONSOLE "$work/console" | head -n 5 | sed 's/^/# /'
 }
 
-lap train --tp 2 --num-replicas 2 --heads 4 --head-dim 8 --seq 32 --layers 2 --iters 3 --batch 4 --link 20MB/s \
+lap train --auto=no --tp 2 --num-replicas 2 --heads 4 --head-dim 8 --seq 32 --layers 2 --iters 3 --batch 4 --link 20MB/s \
     --trace "$work/a.json.gz" --report "$work/run.html"
 is 'a training with a page of it: status 0' $status 0
 lap report -o "$work/a.html" "$work/a.json.gz"

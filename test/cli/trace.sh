@@ -133,7 +133,7 @@ has '... and says so' "$(<"$work/err")" 'has no method that overlaps'
 # ---- lap train ----
 
 trace_pass() {
-    lap train --tp 2 --num-replicas 2 --heads 4 --head-dim 32 --seq 256 --layers 2 --iters 2 --json --trace "$work/pass.json" --trace-simulated
+    lap train --auto=no --tp 2 --num-replicas 2 --heads 4 --head-dim 32 --seq 256 --layers 2 --iters 2 --json --trace "$work/pass.json" --trace-simulated
     cp "$work/out" "$work/pass.out"
 }
 # Predicted are forward and backward: until the last of them has ended, and the call itself, which comes before what is traced.
@@ -163,7 +163,7 @@ both = it["lapstrake"]
 assert passes * 0.999 <= said * 1e3 and passes <= both["simulated"]["ms"] * 1e3 * 1.001, (said, passes, both["simulated"])
 assert both["measured"]["ms"] > 0, both["measured"]'
 # Pipelines and contexts: the same slices in both, by rank, with their messages.
-tiny='--model llama-tiny --layers 4 --hidden 16 --heads 4 --kv-heads 2 --vocab 32 --seq 16 --iters 1'
+tiny='--auto=no --model llama-tiny --layers 4 --hidden 16 --heads 4 --kv-heads 2 --vocab 32 --seq 16 --iters 1'
 for grid in 'pp,tp --tp 2 --pp 2 --virtual-pp 2 --batch 2 --micro-batches 2' 'cp,dp,pp --tp 1 --cp 2 --pp 2 --schedule zb-h1 --batch 3 --micro-batches 3' \
     'dp,pp --tp 1 --pp 2 --dp 2 --batch 4 --micro-batches 2 --no-overlap-p2p' 'cp,dp --tp 1 --cp 2 --cp-comm-type a2a --batch 2' \
     'dp,tp --tp 2 --dp 2 --distributed-optimizer --batch 2' \

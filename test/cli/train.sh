@@ -4,7 +4,7 @@
 # what happens when a rank dies. The layers are tiny: nothing here depends on how fast the machine is.
 . "$(dirname "$0")/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
-tiny='--seq 12 --heads 12 --head-dim 4 --iters 3'
+tiny='--auto=no --seq 12 --heads 12 --head-dim 4 --iters 3'
 
 # train ARGUMENTS...: as lap, with tiny layers.
 # shellcheck disable=SC2086
@@ -69,7 +69,7 @@ refuse "unexpected argument 'delayed'; did you mean '--fp8=delayed'?" --tp 2 --f
 refuse "layers is 2 with linear, expected 1: the output of such a layer cannot be the input of another" --layers 2 --layer linear
 refuse "unknown option '--iter'; did you mean '--iters'?" --iter 3
 refuse "unexpected argument 'now'" now
-for more in --compare --auto '--tp-comm-overlap-cfg x' --disable-tp-comm-overlap-ag --disable-tp-comm-bulk-wgrad \
+for more in --compare '--auto --auto' '--tp-comm-overlap-cfg x' --disable-tp-comm-overlap-ag --disable-tp-comm-bulk-wgrad \
     --tp-comm-overlap-rs-dgrad; do
     # shellcheck disable=SC2086
     refuse "${more% *} needs overlap; expected no --no-comm-overlap" $more --no-comm-overlap
@@ -132,8 +132,9 @@ done
 is '... but of no GEMM that is not there, or communicates nothing' "$(grep -cE 'qkv|fc2_wgrad' "$work/out")" 0
 ok '... and last a line of what was hidden' grep -qE '^Communication [0-9.]+ ms of a step, [0-9]+ % hidden, [0-9.]+ ms exposed\.$' <(tail -n 1 "$work/out")
 train --layer layernorm_mlp --tp 2 --iters 1
-is 'a start says in a line which memory is shared' "$(grep -c 'buffer' <(grep rank0 "$work/out"))" 1
-has '... by how many' "$out" '|-- 5 GEMMs that communicate share a buffer of '
+is 'a start says in a line what is overlapped, and in one which memory is shared' "$(grep -cE 'buffer|fc1' <(grep rank0 "$work/out"))" 2
+has '... with the methods' "$out" '|-- Overlap: ring for fc1_fprop, fc2_dgrad; direct for fc1_dgrad, fc1_wgrad; pipeline for fc2_fprop' \
+    '|-- 5 GEMMs that communicate share a buffer of '
 
 number='-?[0-9.]+(e[-+][0-9]+)?'
 comm="\"comm_ms\":$number,\"hidden_ms\":$number,\"exposed_ms\":$number,\"waited_ms\":$number,"
@@ -226,8 +227,18 @@ has 'switches' "$out" 'fc1_fprop   ag_gemm   serial' 'fc1_dgrad   gemm_rs   pipe
 is '... with a wgrad that communicates nothing' "$(grep -c fc1_wgrad "$work/out")" 0
 train --layer layernorm_mlp --tp 2 --disable-tp-comm-bulk-dgrad --disable-tp-comm-overlap-rs
 has 'other switches' "$out" 'fc1_dgrad   bulk_ag   serial' 'fc1_wgrad   bulk_rs   direct' 'fc2_fprop   gemm_rs   serial'
+# What nobody has said is measured: whatever is chosen, that is told in one line.
 train --layer layernorm_mlp --tp 2 --auto --iters 1
-is 'methods chosen by measuring' "$status$err" 0
+is 'methods chosen by measuring' "$status$err $(grep -c '|-- Overlap, by measurement: ' "$work/out")" '0 1'
+lap train ${tiny#--auto=no } --layer layernorm_mlp --tp 2 --iters 1
+is '... as they are by default' "$status$err $(grep -c '|-- Overlap, by measurement: ' "$work/out")" '0 1'
+train --layer layernorm_mlp --tp 2 --no-comm-overlap --iters 1
+is '... but not without overlap' "$(grep -o '|-- Overlap.*' "$work/out")" \
+    '|-- Overlap: serial for fc1_fprop, fc1_dgrad, fc1_wgrad, fc2_fprop, fc2_dgrad'
+if [ $yaml = yes ]; then
+    lap train ${tiny#--auto=no } --layer layernorm_mlp --tp 2 --iters 1 --tp-comm-overlap-cfg "$work/good.yaml"
+    has '... nor with rules of a file' "$out" '|-- Overlap: ring for fc1_fprop, fc2_fprop'
+fi
 
 # ---- losses do not depend on the layout ----
 

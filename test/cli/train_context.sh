@@ -5,7 +5,7 @@
 . "$(dirname "$0")/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 
-small='--model llama-tiny --layers 1 --hidden 32 --heads 4 --kv-heads 2 --seq 19 --batch 2 --iters 4 --dtype float32 --no-predict'
+small='--auto=no --model llama-tiny --layers 1 --hidden 32 --heads 4 --kv-heads 2 --seq 19 --batch 2 --iters 4 --dtype float32 --no-predict'
 
 # numbers ARGUMENTS...: losses and norms of a run, in $numbers.
 numbers() {

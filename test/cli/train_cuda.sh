@@ -9,7 +9,7 @@ unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 
 # losses ARGUMENTS...: what the iterations of a run with tiny layers ended with, in $losses; one line each.
 losses() {
-    lap train --json --no-predict --seq 12 --heads 12 --head-dim 4 --iters 3 "$@"
+    lap train --auto=no --json --no-predict --seq 12 --heads 12 --head-dim 4 --iters 3 "$@"
     is "'lap train $*' ends well" "$status$err" 0
     losses=$(grep -oE '"loss":[^,]+' "$work/out" | cut -d: -f2)
 }
@@ -37,13 +37,13 @@ for recipe in --fp8 --fp8=current; do
     is "... and $recipe on a GPU that is too old for it" "$status:$out:$err" \
         '2::lap train: device cuda: products of float8_e4m3 need compute capability 8.9 or later; GPU 0 has 8.0'
 done
-FAKE_CAPABILITY=80 lap train --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 1 --fp8=none
+FAKE_CAPABILITY=80 lap train --auto=no --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 1 --fp8=none
 is '... which can do all else' "$status$err" 0
 # At least: an [8192, 8192] has 16 or 18 bytes to a number, of which AdamW has 8; and the list of the layers says what is there at the
 # same time besides, which nn/room compares with what is allocated.
 for least in '5.63 --layer attention --dtype fp32' '10.1 --layer layernorm_mlp' '14.7 --fp8' '11.7 --optimizer sgd --fp8'; do
     # shellcheck disable=SC2086
-    lap train --device cuda --tp 2 ${least#* }
+    lap train --auto=no --device cuda --tp 2 ${least#* }
     has "... and no more than that with ${least#* }" "$err" "at least ${least%% *} GiB"
 done
 
@@ -74,8 +74,8 @@ for more in '1e-5 --dtype fp32 --tp 2 --num-replicas 2' '5e-3 --dtype bf16 --tp 
 done
 same 1e-2 --dtype bf16 --tp 2 --fp8=current --num-replicas 2 --grad-sync-dtype bf16
 is 'one of three iterations is traced, the last' \
-    "$(grep -oE '"exposed_core_ms":[^,]+,"passes_ms"' "$work/out" | sed 's/:[0-9].*/:N/' | cut -d, -f1 | tr '\n' ' ')" \
-    '"exposed_core_ms":null "exposed_core_ms":null "exposed_core_ms":N '
+    "$(grep -oE '"waited_core_ms":[^,]+,"passes_ms"' "$work/out" | sed 's/:[0-9].*/:N/' | cut -d, -f1 | tr '\n' ' ')" \
+    '"waited_core_ms":null "waited_core_ms":null "waited_core_ms":N '
 # Forward, loss, backward and step of a repeated iteration are one launch, whoever takes part; traced ones are more, with the same losses.
 # launches EACH ARGUMENTS...: so many of each rank in 6 iterations, of which the first is issued step by step.
 launches() {
@@ -108,7 +108,7 @@ done
 # One hardware queue, in which graphs run their waits as early as they may: keys of a context must not stop what tensor-parallel ranks send.
 FAKE_ONE_QUEUE=1 losses --device cuda --dtype fp32 --model gpt --layers 3 --hidden 48 --vocab 96 --batch 2 --seq 36 --tp 2 --cp 3 --iters 10 --no-trace \
     --no-overlap-grad-sync --timeout 20
-FAKE_GRAPHS=$work/graphs lap train --device cuda --tp 4 --seq 12 --heads 12 --head-dim 4 --iters 6 --no-predict
+FAKE_GRAPHS=$work/graphs lap train --auto=no --device cuda --tp 4 --seq 12 --heads 12 --head-dim 4 --iters 6 --no-predict
 is 'a run of which three iterations are traced ends well' "$status$err" 0
 # The graphs of a pass that is traced are one for each part of it; each may have a kernel that sets memory.
 is '... with the signals and the work of others, and fewer kernels for times than for work' "$(awk '
@@ -117,14 +117,14 @@ is '... with the signals and the work of others, and fewer kernels for times tha
     END { off = work - all; print (plain > 0), (traced > plain), waits, raises, (off <= traced && -off <= traced), (times < all) }' \
     "$work/graphs")" '1 1 0 0 1 1'
 lap train --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 2
-has 'of two iterations it says that they were traced' "$out" 'All iterations were traced'
-lap train --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 3
+has 'of two iterations it says that they were traced, and what measuring chose' "$out" 'All iterations were traced' '|-- Overlap, by measurement: '
+lap train --auto=no --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 3
 is 'of three one is traced: that counts' "$(grep -c 'without the first' <<<"$out")" 0
-lap train --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 4 --compare
+lap train --auto=no --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 4 --compare
 is '--compare ends well' "$status$err" 0
 has '... and says what counts' "$out" 'without the first' 'their times do not count' ' forward and backward, in which communication takes '
 # Steps of operators are measured as they are issued, on all ranks at once; those of replicas, too. It changes nothing.
-small=(--device cuda --json --seq 12 --heads 12 --head-dim 4 --iters 2)
+small=(--device cuda --json --auto=no --seq 12 --heads 12 --head-dim 4 --iters 2)
 for more in '--tp 3' '--tp 2 --fp8 --link 1GB/s' '--tp 2 --num-replicas 2 --micro-batches 2 --grad-sync-dtype bf16' \
     '--model gpt2-124m --hidden 48 --vocab 96 --layers 2 --batch 1 --tp 2'; do
     # shellcheck disable=SC2086

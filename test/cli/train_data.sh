@@ -17,7 +17,7 @@ for s in steps: print(repr(s["loss"]))'; }
 
 # ---- grids ----
 
-small=(--model gpt --hidden 24 --heads 6 --ffn 40 --layers 2 --seq 16 --data corpus.bin)
+small=(--auto=no --model gpt --hidden 24 --heads 6 --ffn 40 --layers 2 --seq 16 --data corpus.bin)
 lap train "${small[@]}" --tp 1 --batch 12 --steps 5 --json
 alone=$(losses)
 is 'one rank' "$status $(wc -l <<<"$alone")" '0 5'
@@ -79,18 +79,33 @@ done
 
 # ---- a random order ----
 
+lap train "${small[@]}" --tp 1 --batch 12 --steps 6
+has 'the order is random, and said' "$out" '|-- Data: ' ' samples of 16 tokens, in a random order, of seed 1234'
 lap train "${small[@]}" --tp 1 --batch 12 --steps 6 --json --shuffle
 shuffled=$(losses)
-ok 'another order has other losses' test "$shuffled" != "$(head -n 6 <<<"$whole")"
-lap train "${small[@]}" --tp 2 --dp 3 --batch 12 --steps 6 --json --shuffle --data-seed 1234
+ok '... whether or not it is asked for' near "$shuffled" "$(head -n 6 <<<"$whole")" 1e-5
+lap train "${small[@]}" --tp 2 --dp 3 --batch 12 --steps 6 --json --data-seed 1234
 ok '... the same on another grid' near "$(losses)" "$shuffled" 1e-5
-lap train "${small[@]}" --tp 1 --batch 12 --steps 6 --json --shuffle --data-seed 5
-ok '... another seed, another order' test "$(losses)" != "$shuffled"
-lap train "${small[@]}" --tp 1 --batch 12 --steps 3 --json --shuffle --save order
-lap train "${small[@]}" --tp 1 --batch 12 --steps 6 --json --shuffle --load order
-is '... goes on with a checkpoint' "$status $(losses)" "0 $(tail -n 3 <<<"$shuffled")"
+lap train "${small[@]}" --tp 1 --batch 12 --steps 6 --json --data-seed 5
+seeded=$(losses)
+ok '... another seed, another order' test "$seeded" != "$shuffled"
+lap train "${small[@]}" --tp 1 --batch 12 --steps 6 --json --shuffle=no
+ordered=$(losses)
+ok '... that of the files, too' test "$ordered" != "$shuffled"
+lap train "${small[@]}" --tp 1 --batch 12 --steps 3 --json --data-seed 5 --save order
 lap train "${small[@]}" --tp 1 --batch 12 --steps 6 --json --load order
-has '... which says that the order was another one' "$err" 'settings are not those of the checkpoint: --shuffle is on with seed 1234 in the checkpoint and off here'
+is '... goes on with a checkpoint, whose seed need not be given' "$status $(losses)$err" "0 $(tail -n 3 <<<"$seeded")"
+lap train "${small[@]}" --tp 1 --batch 12 --steps 6 --json --load order --shuffle=no
+has '... which says that the order was another one' "$err" 'settings are not those of the checkpoint: --shuffle is on with seed 5 in the checkpoint and off here'
+# What was begun in the order of the files goes on in it, also where that was the only one.
+lap train "${small[@]}" --tp 1 --batch 12 --steps 3 --json --shuffle=no --save order
+lap train "${small[@]}" --tp 1 --batch 12 --steps 6 --load order --save next
+has 'a checkpoint in the order of the files goes on in it' "$status$err$out" 0 'in the order of the files'
+lap train "${small[@]}" --tp 1 --batch 12 --steps 6 --json --load order
+is '... to the last bit' "$status $(losses)$err" "0 $(tail -n 3 <<<"$ordered")"
+has '... and so does what it saves' "$(<next/step-00000006/manifest.json)" '"--shuffle":"off"'
+lap train "${small[@]}" --tp 1 --batch 12 --steps 6 --json --load order --shuffle
+has '... unless another one is asked for' "$err" '--shuffle is off in the checkpoint and on with seed 1234 here'
 lap train --model gpt --shuffle
 has '... and is one of files' "$status $err" '2 ' '--shuffle is for files of tokens; expected --data with it'
 
@@ -111,7 +126,7 @@ has 'a token beyond the vocabulary, with its place' "$status $err" '1 ' "'corpus
 is '... which is told once, though both ranks have it' "$(wc -l <"$work/err")" 1
 { printf 'a%.0s' {1..24} && printf '\303\251%.0s' {1..40}; } >late.txt
 "$LAP" data tokenize --bytes late.txt -o late.bin >/dev/null
-lap train "${small[@]}" --data late.bin --vocab 150 --tp 1 --dp 2 --batch 2 --steps 5
+lap train "${small[@]}" --shuffle=no --data late.bin --vocab 150 --tp 1 --dp 2 --batch 2 --steps 5
 is '... and where another rank has it' "$status $err" \
     "1 lap train: invalid argument: rank 1: 'late.bin': token 24 (byte 1072) is 195, expected less than 150, the size of the vocabulary"
 # A save that has begun becomes whole, where data end the training on all ranks. Each iteration begins one.
@@ -124,7 +139,7 @@ PY
 for grid in '--tp 2' '--tp 1 --dp 2' '--tp 1 --pp 2 --micro-batches 2'; do
     rm -rf begun
     # shellcheck disable=SC2086
-    lap train "${small[@]}" --data fifth.bin --vocab 150 $grid --batch 2 --steps 9 --save begun --save-every 2
+    lap train "${small[@]}" --shuffle=no --data fifth.bin --vocab 150 $grid --batch 2 --steps 9 --save begun --save-every 2
     has "$grid: data end a training while it saves" "$status $err" '1 ' "'fifth.bin': token 144 (byte 1312) is 195"
     is '... whose checkpoint is whole' "$(ls begun/step-00000004/manifest.json)" begun/step-00000004/manifest.json
     has '... as is said' "$out" 'Saved step 4 in begun'
@@ -163,7 +178,7 @@ learn() {
     for grid in '--tp 1' '--tp 2 --pp 2 --dp 2 --micro-batches 2'; do
         alone=$losses
         # shellcheck disable=SC2086
-        lap train --model gpt --hidden 64 --heads 4 --layers 2 --seq 32 --data "$name.bin" --batch 8 --lr 0.001 --lr-warmup-iters 10 --steps 200 \
+        lap train --model gpt --hidden 64 --heads 4 --layers 2 --seq 32 --data "$name.bin" --shuffle=no --batch 8 --lr 0.001 --lr-warmup-iters 10 --steps 200 \
             --no-trace --no-predict --json $grid
         losses=$(losses)
         mean=$(tail -n 50 <<<"$losses" | awk '{ sum += $1 } END { print sum / NR }')

@@ -7,7 +7,7 @@
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 
 # Some norms are above the one that gradients are clipped to, some are not.
-small='--model gpt --layers 1 --hidden 32 --heads 4 --vocab 64 --seq 8 --global-batch 12 --iters 20 --lr 0.003 --clip-grad 1.2 --no-predict'
+small='--auto=no --model gpt --layers 1 --hidden 32 --heads 4 --vocab 64 --seq 8 --global-batch 12 --iters 20 --lr 0.003 --clip-grad 1.2 --no-predict'
 shared='--distributed-optimizer --bucket-size 2000'
 
 # numbers ARGUMENTS...: losses and norms of a run, in $numbers. Ranks are threads, which are quicker to start, unless $threads is empty.

@@ -4,7 +4,7 @@
 # last bit on the same grid, and with the largest magnitudes of all replicas on another one.
 . "$(dirname "$0")/tap.bash"
 cd "$work" || exit 1
-same=(--no-predict --no-trace --layers 2 --hidden 24 --heads 6 --seq 8 --lr 0.01 --batch 8 --micro-batches 2)
+same=(--auto=no --no-predict --no-trace --layers 2 --hidden 24 --heads 6 --seq 8 --lr 0.01 --batch 8 --micro-batches 2)
 gpt=(--model gpt --vocab 61 --fp8 "${same[@]}")
 
 # train ARGUMENTS...: a run; losses and norms of its steps with all their digits are in $losses.

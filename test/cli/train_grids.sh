@@ -6,7 +6,7 @@
 . "$(dirname "$0")/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 
-model='--model gpt --layers 4 --hidden 24 --heads 12 --vocab 61 --seq 12 --global-batch 24'
+model='--auto=no --model gpt --layers 4 --hidden 24 --heads 12 --vocab 61 --seq 12 --global-batch 24'
 
 # numbers ARGUMENTS...: losses and norms of a run whose ranks are threads, in $numbers. Gradients that are rounding alone move no
 # weight: with an epsilon of 1e-8 AdamW makes whole steps of them, which differ by the order of sums.

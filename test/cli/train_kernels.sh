@@ -6,7 +6,7 @@
 . "$(dirname "$0")/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 
-small='--model gpt2-774m --layers 2 --tp 2 --pp 2 --micro-batch 2 --batch 4 --iters 2 --dtype bf16 --schedule zb-h1 --no-predict --no-trace'
+small='--auto=no --model gpt2-774m --layers 2 --tp 2 --pp 2 --micro-batch 2 --batch 4 --iters 2 --dtype bf16 --schedule zb-h1 --no-predict --no-trace'
 
 # numbers: losses and norms of a run, in $numbers.
 numbers() {

@@ -4,7 +4,7 @@
 # leaves a checkpoint out.
 . "$(dirname "$0")/tap.bash"
 cd "$work" || exit 1
-same=(--no-predict --no-trace --quiet --batch 6)
+same=(--auto=no --no-predict --no-trace --quiet --batch 6)
 gpt=(--model gpt2-124m --layers 2 --hidden 48 --heads 6 --seq 20 --vocab 101 "${same[@]}" --tp 2)
 llama=(--model llama-tiny --layers 2 --hidden 96 --seq 17 --vocab 50 --ffn 70 "${same[@]}" --tp 2)
 

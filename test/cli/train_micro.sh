@@ -7,7 +7,7 @@ unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 
 # losses ARGUMENTS...: what the iterations of a run with tiny layers ended with, in $losses; one line each.
 losses() {
-    lap train --json --seq 12 --heads 12 --head-dim 4 --iters 3 --batch 4 --optimizer sgd "$@"
+    lap train --auto=no --json --seq 12 --heads 12 --head-dim 4 --iters 3 --batch 4 --optimizer sgd "$@"
     is "'lap train $*' ends well" "$status$err" 0
     losses=$(grep -oE '"loss":[^,]+' "$work/out" | cut -d: -f2)
 }
@@ -62,11 +62,11 @@ once=$losses
 losses --tp 2 --num-replicas 2 --optimizer adamw --clip-grad 0 --micro-batches 2
 ok 'AdamW, too' near "$losses" "$once" 1e-3
 
-lap train --seq 12 --heads 12 --head-dim 4 --iters 2 --tp 2 --micro-batches 3 --debug
+lap train --auto=no --seq 12 --heads 12 --head-dim 4 --iters 2 --tp 2 --micro-batches 3 --debug
 is 'a sequence for each micro-batch unless told otherwise' "$status$err" 0
 has '... is said' "$out" 'batch 3 in 3 micro-batches' '|-- Forward pass, micro-batch 3 of 3' '|-- Backward pass, micro-batch 1 of 3'
 is '... and one step in each iteration' "$(grep -c 'Optimizer step' "$work/out")" 2
-lap train --json --seq 12 --heads 12 --head-dim 4 --iters 2 --tp 2 --micro-batches 3 --compare --link ratio:0.5
+lap train --auto=no --json --seq 12 --heads 12 --head-dim 4 --iters 2 --tp 2 --micro-batches 3 --compare --link ratio:0.5
 is 'with a link, and with and without overlap' "$status$err" 0
 has '... as JSON' "$out" '"batch":3,"micro_batches":3'
 

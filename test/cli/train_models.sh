@@ -17,7 +17,7 @@ numbers() {
 # ---- grids ----
 
 for model in 'gpt2-124m --hidden 48 --heads 6 --vocab 300' 'llama-tiny --hidden 48 --heads 12 --kv-heads 6'; do
-    small="--model $model --layers 2 --seq 16 --batch 4 --iters 8 --lr 0.001"
+    small="--auto=no --model $model --layers 2 --seq 16 --batch 4 --iters 8 --lr 0.001"
     # shellcheck disable=SC2086
     {
         numbers loss $small --tp 1 --no-predict # which is most of the time; some of the grids are predicted
@@ -45,7 +45,7 @@ has 'a run says what the model is' "$out" '"layer":"model"' '"model":"llama-tiny
 
 # ---- dropout ----
 
-small='--model gpt --hidden 48 --heads 6 --vocab 300 --layers 2 --seq 16 --batch 4 --iters 4 --lr 0.001 --attention-dropout 0.2 --hidden-dropout 0.1'
+small='--auto=no --model gpt --hidden 48 --heads 6 --vocab 300 --layers 2 --seq 16 --batch 4 --iters 4 --lr 0.001 --attention-dropout 0.2 --hidden-dropout 0.1'
 # shellcheck disable=SC2086
 {
     numbers loss $small --tp 1 --no-predict
@@ -64,7 +64,7 @@ refuse "--attention-dropout is '1'; expected a number from 0 to less than 1" --m
 
 # ---- norms of gradients ----
 
-tiny='--model gpt --hidden 16 --heads 2 --vocab 30 --layers 1 --seq 8 --batch 2 --iters 2 --tp 1 --no-predict'
+tiny='--auto=no --model gpt --hidden 16 --heads 2 --vocab 30 --layers 1 --seq 8 --batch 2 --iters 2 --tp 1 --no-predict'
 # shellcheck disable=SC2086
 {
     lap train $tiny --clip-grad 0 --json

@@ -4,7 +4,7 @@
 # prints what was measured; or goes on on request. FAKE_CUDA is the folder of a driver that is a fake.
 . "$(dirname "$0")/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
-tiny='--seq 12 --heads 12 --head-dim 4 --iters 4'
+tiny='--auto=no --seq 12 --heads 12 --head-dim 4 --iters 4'
 
 # stops WORDS ARGUMENTS...: with status 3 and one line on standard error, which says the words.
 stops() {

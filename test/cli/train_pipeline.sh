@@ -6,7 +6,7 @@
 . "$(dirname "$0")/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 
-small='--model gpt --layers 4 --hidden 24 --heads 6 --vocab 61 --seq 8 --batch 8 --micro-batches 4 --iters 4 --lr 0.002'
+small='--auto=no --model gpt --layers 4 --hidden 24 --heads 6 --vocab 61 --seq 8 --batch 8 --micro-batches 4 --iters 4 --lr 0.002'
 
 # figures ARGUMENTS...: losses and norms of the steps of a run, in $losses and $norms.
 figures() {
@@ -156,7 +156,7 @@ refuse 'zb-v has 1 stage on a rank, expected 2' --tp 1 --pp 2 --schedule zb-v --
 refuse "--virtual-pp is '129'; expected a whole number from 1 to 128" --tp 1 --pp 2 --virtual-pp 129
 refuse 'interleaved has 1 micro-batch, expected a multiple of its 2 ranks' --tp 1 --pp 2 --virtual-pp 2 --micro-batches 1
 # Nobody has said how many: an interleaved pipeline has as many as ranks, or says what does not fit that.
-plain='--model gpt --layers 4 --hidden 24 --heads 6 --vocab 61 --seq 8 --iters 1 --no-trace --no-predict --json'
+plain='--auto=no --model gpt --layers 4 --hidden 24 --heads 6 --vocab 61 --seq 8 --iters 1 --no-trace --no-predict --json'
 for options in '--virtual-pp 2' '--schedule interleaved' '--virtual-pp 2 --batch 4 --dp 2' '--virtual-pp 2 --micro-batch 1 --batch 2'; do
     # shellcheck disable=SC2086
     lap train $plain --pp 2 $options

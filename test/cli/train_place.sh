@@ -4,7 +4,7 @@
 # would take are named; two runs do not write into one folder. And weights that come with a NaN are not blamed on the learning rate.
 . "$(dirname "$0")/tap.bash"
 cd "$work" || exit 1
-gpt=(--model gpt2-124m --layers 1 --hidden 48 --heads 6 --seq 20 --vocab 101 --batch 6 --no-predict --no-trace --tp 2)
+gpt=(--auto=no --model gpt2-124m --layers 1 --hidden 48 --heads 6 --seq 20 --vocab 101 --batch 6 --no-predict --no-trace --tp 2)
 
 # Impossible places.
 touch file

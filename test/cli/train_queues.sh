@@ -10,7 +10,7 @@ unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB CUDA_DEVICE_MAX_CONNECTIONS
 # train ARGUMENTS...: the losses in $losses, the most launches of graphs of a rank in $launches.
 train() {
     rm -f "$work/launches"
-    FAKE_LAUNCHES=$work/launches lap train --device cuda --json --no-predict --no-trace --model gpt --layers 4 --hidden 48 --vocab 96 --batch 2 --seq 16 \
+    FAKE_LAUNCHES=$work/launches lap train --auto=no --device cuda --json --no-predict --no-trace --model gpt --layers 4 --hidden 48 --vocab 96 --batch 2 --seq 16 \
         --heads 12 --head-dim 4 --iters 5 --timeout 20 "$@"
     is "'lap train $*' ends well" "$status$err" 0
     losses=$(grep -oE '"loss":[^,]+' "$work/out" | cut -d: -f2)

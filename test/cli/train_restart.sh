@@ -4,7 +4,7 @@
 # has nothing to do. What was there and is damaged, and any other folder without a checkpoint, is a mistake.
 . "$(dirname "$0")/tap.bash"
 cd "$work" || exit 1
-small=(--model gpt --layers 1 --hidden 32 --heads 4 --seq 8 --vocab 64 --batch 2 --lr 0.01 --no-predict --no-trace --tp 2)
+small=(--auto=no --model gpt --layers 1 --hidden 32 --heads 4 --seq 8 --vocab 64 --batch 2 --lr 0.01 --no-predict --no-trace --tp 2)
 
 losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\).*/\1 \2/p' out; }
 

@@ -4,7 +4,7 @@
 # another one up to rounding, after a kill at any moment, and past a disk that is full.
 . "$(dirname "$0")/tap.bash"
 cd "$work" || exit 1
-small=(--layer transformer --hidden 24 --heads 4 --ffn 40 --seq 16 --batch 4 --layers 2 --lr-warmup-iters 2 --lr-decay-style cosine --min-lr 0.0001)
+small=(--auto=no --layer transformer --hidden 24 --heads 4 --ffn 40 --seq 16 --batch 4 --layers 2 --lr-warmup-iters 2 --lr-decay-style cosine --min-lr 0.0001)
 
 # losses: of all iterations of a training in JSON, with all their digits.
 losses() { python3 -c 'import json; [print(repr(i["loss"])) for i in json.load(open("out"))["iterations"]]'; }

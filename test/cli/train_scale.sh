@@ -5,7 +5,7 @@
 . "$(dirname "$0")/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 cd "$work" || exit 1
-small=(--model gpt --hidden 24 --heads 6 --ffn 40 --layers 2 --seq 16 --batch 4 --no-predict --no-trace --json)
+small=(--auto=no --model gpt --hidden 24 --heads 6 --ffn 40 --layers 2 --seq 16 --batch 4 --no-predict --no-trace --json)
 
 # holds NAME CODE: the code, in which `steps` are the objects of the steps, raises nothing.
 holds() {

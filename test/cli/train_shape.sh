@@ -6,7 +6,7 @@ unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB LAP_STDIN_RULES
 
 # losses ARGUMENTS...: what the iterations of a run ended with, in $losses; one line each.
 losses() {
-    lap train --json "$@"
+    lap train --auto=no --json "$@"
     is "'lap train $*' ends well" "$status$err" 0
     losses=$(grep -oE '"loss":[^,]+' "$work/out" | cut -d: -f2)
 }

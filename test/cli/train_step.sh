@@ -5,7 +5,7 @@
 . "$(dirname "$0")/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 cd "$work" || exit 1
-small=(--model gpt --hidden 24 --heads 6 --ffn 40 --layers 2 --seq 16 --batch 4 --no-predict)
+small=(--auto=no --model gpt --hidden 24 --heads 6 --ffn 40 --layers 2 --seq 16 --batch 4 --no-predict)
 
 # is_so CODE: the code, in which `steps` are the objects of the steps and `run` is the last one, raises nothing.
 is_so() {
@@ -140,8 +140,10 @@ for options in '--lr 0.001' '--lr-warmup-iters 0' '--optimizer sgd --lr 0.001'; 
     lap train "${small[@]}" --tp 1 --steps 1 --no-trace --json $options
     holds "... but not with $options" 'assert abs(steps[0]["lr"] - 0.001) < 1e-9, steps'
 done
-lap train "${small[@]}" --steps 1 --no-trace --json --heads 4
-holds 'a model alone has 4 tensor-parallel ranks' 'assert run["tp"] == 4, run'
+lap train "${small[@]}" --steps 1 --no-trace --json
+holds 'a model alone has one rank' 'assert run["tp"] == 1 and run["local_ranks"] == 1, run'
+lap run -n 2 "$LAP" train "${small[@]}" --steps 1 --no-trace --json
+is '... or those that a launcher started' "$status $(grep -oE '"tp":[0-9]+,"cp":1,"pp":1,"dp":1' <<<"$out")" '0 "tp":2,"cp":1,"pp":1,"dp":1'
 
 # ---- on a terminal ----
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # `lap tune`: lap train reads the file that it writes; the file has the fastest rules of those timed at the end; a search that was
-# interrupted goes on where it was; what was found is in the cache, where lap train --auto finds it.
+# interrupted goes on where it was; what was found is in the cache, where lap train finds it.
 . "$(dirname "$0")/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 cache=$XDG_CACHE_HOME/lap # none of these folders is there yet
@@ -153,8 +153,8 @@ END
 end = json.load(sys.stdin)
 print(end["tuned"] and end["tuned"][:2], *[gemm["method"] for gemm in end["gemms"]])'
     }
-    lap train $layer --iters 1 --auto --json
-    is 'lap train --auto uses them' "$(methods <<<"$out" | cut -d' ' -f1-5)" '20 ring serial serial pipeline'
+    lap train $layer --iters 1 --json
+    is 'lap train uses them' "$(methods <<<"$out" | cut -d' ' -f1-5)" '20 ring serial serial pipeline'
     lap train $layer --iters 1 --auto --json --num-replicas 2 --global-batch 4 --seed 5 --layers 2
     is '... also in more layers, with replicas' "$status$err $(methods <<<"$out" | cut -d' ' -f1-5)" '0 20 ring serial serial pipeline'
     lap train $layer --iters 1 --auto --json --disable-tp-comm-overlap-rs
@@ -197,7 +197,7 @@ lap tune: the cache does not have the result: cannot write what was found $first
     is '... of what is ours' "$(ls "$cache")" mine
     XDG_CACHE_HOME=relative HOME=$work/elsewhere lap tune --clear-cache
     is 'a relative XDG_CACHE_HOME counts for nothing' "$status $out" "0 0 results removed from $work/elsewhere/.cache/lap"
-    lap train $layer --no-cache
+    lap train $layer --no-cache --auto=no
     is '--no-cache without --auto' "$status ${err%%$'\n'*}" '2 lap train: --no-cache is for what --auto uses; expected --auto with it'
 }
 

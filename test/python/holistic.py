@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory() as folder:
     os.mkdir(traces)
     page = os.path.join(folder, "run.html")
     # Transfers take milliseconds, since HTA rounds all times to microseconds.
-    command = [os.environ["LAP"], "train", "--tp", "2", "--num-replicas", "2", "--heads", "8", "--head-dim", "32", "--seq", "128",
+    command = [os.environ["LAP"], "train", "--auto=no", "--tp", "2", "--num-replicas", "2", "--heads", "8", "--head-dim", "32", "--seq", "128",
                "--iters", "2", "--batch", "2", "--link", "30MB/s", "--trace", os.path.join(traces, "step.json.gz"),
                "--trace-format", "kineto", "--report", page, "--quiet"]
     environment = {k: v for k, v in os.environ.items() if k not in ("LAP_RANK", "LAP_SIZE", "LAP_DIR", "LAP_JOB")}

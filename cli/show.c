@@ -12,6 +12,7 @@
 
 #include "cli.h"
 #include "core/status.h"
+#include "overlap/knobs.h"
 #include "shared_options.h"
 #include "util/alloc.h"
 
@@ -26,11 +27,13 @@ enum {
     DTYPE,
     WIRE_DTYPE,
     EPILOGUE,
+    ROWS,
+    FIELD,
     SVG,
     JSON,
     NOPTIONS
 };
-enum { MAX_NAMES = 16 };
+enum { MAX_NAMES = 16, FIELDS_MAX = 32 };
 
 static const lap_option_t options[NOPTIONS] = {
     [METHOD] =
@@ -50,6 +53,9 @@ static const lap_option_t options[NOPTIONS] = {
     [WIRE_DTYPE] = {0, "wire-dtype", "TYPE", "type of the data sent (default: as in lap bench)",
                     NULL},
     [EPILOGUE] = {0, "epilogue", "LIST", "some of bias, gelu, dgelu and bias-grad", "none"},
+    [ROWS] = {0, "rows", "COUNT", "rows of this call, 0 to M (default: M)", NULL},
+    [FIELD] = {0, "field", "NAME=VALUE,...",
+               "other fields of the operator, as lap/op.h has them: layout=dgrad", NULL},
     [SVG] = LAP_OPTION_SVG,
     [JSON] = LAP_OPTION_JSON,
 };
@@ -87,6 +93,7 @@ static const lap_command_t command = {
 
 typedef struct request {
     lap_op_desc_t desc;
+    size_t rows;
     const char *method; /* as the user wrote it */
     int ranks, rank;
     const lap_target_t *target;
@@ -162,12 +169,46 @@ static bool parse_numbers(const lap_args_t *args, request_t *request)
     return lap_arg_size(&command, "M", args->positionals[1], 1, most, &desc->m) &&
            lap_arg_size(&command, "N", args->positionals[2], 1, most, &desc->n) &&
            lap_arg_size(&command, "K", args->positionals[3], 1, most, &desc->k) &&
+           lap_arg_size(&command, "--rows",
+                        args->values[ROWS] ? args->values[ROWS] : args->positionals[1], 0, desc->m,
+                        &request->rows) &&
            lap_arg_int(&command, "--ranks", args->values[RANKS], 1, LAP_SHOW_RANKS,
                        &request->ranks) &&
            lap_arg_dtype(&command, "--dtype", args->values[DTYPE], &desc->dtype) &&
            (!args->values[WIRE_DTYPE] ||
             lap_arg_dtype(&command, "--wire-dtype", args->values[WIRE_DTYPE], &desc->wire_dtype)) &&
            lap_arg_epilogue(&command, "--epilogue", args->values[EPILOGUE], &desc->epilogue);
+}
+
+/* One NAME=VALUE of --field. */
+static bool parse_field(const char *item, lap_op_desc_t *desc)
+{
+    const lap_field_t *fields[FIELDS_MAX];
+    const char *names[FIELDS_MAX + 1], *value = strchr(item, '=');
+    char name[LAP_LIST_TEXT];
+    size_t count = 0, index;
+    for (const lap_op_field_t *row = lap_op_fields; row->field.name && count < FIELDS_MAX; row++)
+        if (row->field.type != LAP_FIELD_SKIPPED && row->field.type != LAP_FIELD_TEXT) {
+            fields[count] = &row->field;
+            names[count++] = row->field.name;
+        }
+    names[count] = NULL;
+    if (!value)
+        return lap_args_wrong(&command, "--field is '%s'; expected NAME=VALUE", item);
+    snprintf(name, sizeof(name), "%.*s", (int)(value - item), item);
+    return lap_arg_choice(&command, "--field", name, names, &index) &&
+           lap_arg_field(&command, name, value + 1, fields[index], 0, desc);
+}
+
+static bool parse_fields(const lap_args_t *args, lap_op_desc_t *desc)
+{
+    lap_list_t list = {.count = 0};
+    if (args->values[FIELD] && !lap_arg_list(&command, "--field", args->values[FIELD], &list))
+        return false;
+    for (size_t i = 0; i < list.count; i++)
+        if (!parse_field(list.items[i], desc))
+            return false;
+    return true;
 }
 
 static bool parse(const lap_args_t *args, request_t *request)
@@ -187,6 +228,8 @@ static bool parse(const lap_args_t *args, request_t *request)
     request->svg = args->values[SVG];
     request->predict = args->values[PREDICT];
     lap_kind_complete(desc);
+    if (!parse_fields(args, desc))
+        return false;
     if (request->predict && !request->target->device.graphs)
         return lap_args_wrong(&command, "--predict is for GPUs: expected --target cuda or nccl");
     if (request->predict && request->svg)
@@ -197,10 +240,11 @@ static bool parse(const lap_args_t *args, request_t *request)
 
 /* ---- showing ---- */
 
-static lap_status_t show(const request_t *request, const lap_schedule_t *schedules,
-                         const lap_pass_t *pass)
+static lap_status_t show(const request_t *request, const lap_problem_t *problem,
+                         const lap_schedule_t *schedules, const lap_pass_t *pass)
 {
     lap_show_t it = {.desc = &request->desc,
+                     .problem = problem,
                      .label = request->method,
                      .target = request->target,
                      .pass = pass,
@@ -219,25 +263,26 @@ static lap_status_t show(const request_t *request, const lap_schedule_t *schedul
     return LAP_OK;
 }
 
-static lap_status_t build(const request_t *request, lap_all_ranks_t *all)
+static lap_status_t build(const request_t *request, lap_problem_t *problem, lap_all_ranks_t *all)
 {
-    lap_problem_t problem;
     const lap_builder_t *builder;
     LAP_TRY(
-        lap_problem_init(&problem, &builder, &request->desc, request->ranks, request->target->can));
+        lap_problem_init(problem, &builder, &request->desc, request->ranks, request->target->can));
+    problem->m = request->rows;
     LAP_TRY(lap_all_ranks_create(request->ranks, 1, all));
-    return lap_all_ranks_build(all, 0, builder, &problem);
+    return lap_all_ranks_build(all, 0, builder, problem);
 }
 
 /* The schedule as it is after `pass`, from the beginning; NULL: as built. */
 static lap_status_t show_after(const request_t *request, const lap_pass_t *pass)
 {
     lap_all_ranks_t all = {.schedules = NULL};
-    lap_status_t status = build(request, &all);
+    lap_problem_t problem;
+    lap_status_t status = build(request, &problem, &all);
     if (status == LAP_OK && pass)
         status = lap_lower(all.schedules, all.size, request->target, pass->name);
     if (status == LAP_OK)
-        status = show(request, all.schedules, pass);
+        status = show(request, &problem, all.schedules, pass);
     lap_all_ranks_clear(&all);
     return status;
 }

@@ -20,7 +20,8 @@ typedef struct lap_show_prediction {
 /* The schedules of all ranks of a call after a pass. */
 typedef struct lap_show {
     const lap_op_desc_t *desc;
-    const char *label; /* of the method with its knobs */
+    const lap_problem_t *problem; /* with all defaults; of rank 0 */
+    const char *label;            /* of the method with its knobs */
     const lap_target_t *target;
     const lap_pass_t *pass; /* that ran last; NULL: they are as built */
     const lap_schedule_t *schedules;
@@ -76,7 +77,8 @@ void lap_show_step(const lap_show_view_t *view, const lap_step_t *step, char tex
 /* The lines of a step: `indent` columns to the right, its links at the end. */
 void lap_show_print_step(const lap_show_view_t *view, uint32_t index, int indent,
                          const char *links);
-/* The same as an object of JSON. */
+/* The same as an object of JSON; and what is said of all steps of a call, as members of one. */
+void lap_show_json_call(const lap_schedule_t *schedule);
 void lap_show_json_step(const lap_show_view_t *view, uint32_t index);
 
 /* On standard output. */

@@ -5,6 +5,7 @@
 
 #include "about.h"
 #include "cli.h"
+#include "overlap/op.h"
 #include "show.h"
 
 /* ---- words ---- */
@@ -199,14 +200,30 @@ void lap_show_print(const lap_show_t *show)
 
 /* ---- JSON ---- */
 
+static void json_bare_range(const lap_range_t *range)
+{
+    printf("{\"place\":");
+    lap_json_string(stdout, lap_place_name(range->place));
+    printf(",\"rank\":%d,\"offset\":%zu,\"rows\":%zu,\"row_bytes\":%zu,\"stride\":%zu}",
+           range->rank, range->offset, range->rows, range->row_bytes, range->stride);
+}
+
 static void json_range(const char *key, const lap_range_t *range)
 {
     if (range->rows == 0)
         return;
-    printf(",\"%s\":{\"place\":", key);
-    lap_json_string(stdout, lap_place_name(range->place));
-    printf(",\"rank\":%d,\"offset\":%zu,\"rows\":%zu,\"row_bytes\":%zu,\"stride\":%zu}",
-           range->rank, range->offset, range->rows, range->row_bytes, range->stride);
+    printf(",\"%s\":", key);
+    json_bare_range(range);
+}
+
+static void json_ranges(const char *key, const lap_range_t *ranges, uint32_t count)
+{
+    printf(",\"%s\":[", key);
+    for (uint32_t i = 0; i < count; i++) {
+        printf("%s", i ? "," : "");
+        json_bare_range(&ranges[i]);
+    }
+    printf("]");
 }
 
 static void json_signal(const lap_schedule_t *schedule, const char *key, uint32_t signal)
@@ -223,6 +240,7 @@ static void json_block(const lap_schedule_t *schedule, const lap_block_t *block)
     printf("{\"rows\":%zu", block->d.rows);
     json_range("a", &block->a);
     json_range("d", &block->d);
+    json_range("scale", &block->scale);
     if (block->wait_signal != LAP_NO_SIGNAL) {
         json_signal(schedule, "wait", block->wait_signal);
         printf(",\"wait_peer\":%d,\"wait_count\":%u", block->wait_peer,
@@ -233,6 +251,16 @@ static void json_block(const lap_schedule_t *schedule, const lap_block_t *block)
         printf(",\"raise_peer\":%d", block->raise_peer);
     }
     printf("}");
+}
+
+/* What a sum is of, in its order. */
+static void json_sum(const lap_schedule_t *schedule, const lap_step_t *step)
+{
+    const lap_range_t *ranges = &schedule->ranges[step->first];
+    printf(",\"from\":\"%s\",\"to\":\"%s\"", lap_dtype_name(step->from), lap_dtype_name(step->to));
+    json_ranges("sources", ranges, step->count);
+    if (step->scaled)
+        json_ranges("scales", ranges + step->count, step->count);
 }
 
 void lap_show_json_step(const lap_show_view_t *view, uint32_t index)
@@ -247,7 +275,7 @@ void lap_show_json_step(const lap_show_view_t *view, uint32_t index)
         printf("%s%u", d ? "," : "", (unsigned)step->deps[d]);
     printf("]");
     if (view->spans)
-        printf(",\"begin_us\":%.6g,\"end_us\":%.6g", view->spans[index].begin * 1e6,
+        printf(",\"begin_us\":%.17g,\"end_us\":%.17g", view->spans[index].begin * 1e6,
                view->spans[index].end * 1e6);
     if (talks) {
         printf(",\"peer\":%d", step->peer);
@@ -255,13 +283,74 @@ void lap_show_json_step(const lap_show_view_t *view, uint32_t index)
     }
     if (step->kind == LAP_STEP_WAIT)
         printf(",\"count\":%u", (unsigned)step->count);
+    if (step->kind == LAP_STEP_RAISE)
+        printf(",\"bytes\":%zu", step->bytes);
+    if (step->kind == LAP_STEP_KERNEL)
+        lap_json_text("name", step->name);
+    printf(",\"any_order\":%s,\"together\":%s", step->any_order ? "true" : "false",
+           step->together ? "true" : "false");
     json_range(step->kind == LAP_STEP_GEMM ? "b" : "src", &step->src);
     json_range("dst", &step->dst);
+    if (step->kind == LAP_STEP_REDUCE)
+        json_sum(schedule, step);
     for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++) {
         printf("%s", b ? "," : ",\"blocks\":[");
         json_block(schedule, &schedule->blocks[step->first + b]);
     }
     printf("%s}", step->kind == LAP_STEP_GEMM && step->count ? "]" : "");
+}
+
+void lap_show_json_call(const lap_schedule_t *schedule)
+{
+    printf(",\"kind\":\"%s\",\"rows\":%zu,\"layout\":%d,\"epilogue\":%d,\"graph\":%s,\"types\":[",
+           lap_op_kind_name(schedule->kind), schedule->m, (int)schedule->layout,
+           (int)schedule->epilogue, schedule->graph ? "true" : "false");
+    const lap_types_t *types = &schedule->types;
+    const lap_dtype_t all[] = {types->a, types->b, types->out, types->wire, types->y};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        printf("%s\"%s\"", i ? "," : "", lap_dtype_name(all[i]));
+    printf("],\"raised\":{");
+    const char *comma = "";
+    for (uint32_t s = 0; s < schedule->nsignals; s++) {
+        char name[32];
+        if (schedule->raised[s] == 0)
+            continue;
+        name_signal(schedule, s, name);
+        printf("%s\"%s\":%u", comma, name, (unsigned)schedule->raised[s]);
+        comma = ",";
+    }
+    printf("}");
+    json_range("output", &schedule->output);
+    json_range("gathered", &schedule->gathered);
+    json_range("gathered_scales", &schedule->scales);
+}
+
+/* The matrices of a rank that ranges of places are parts of: packed. */
+static void json_tensors(const lap_show_t *show, int rank)
+{
+    lap_problem_t problem = *show->problem;
+    lap_op_args_t args = LAP_OP_ARGS_INIT;
+    lap_tensor_t *tensors[LAP_ARGS_TENSORS];
+    const struct {
+        lap_place_t place;
+        const lap_tensor_t *tensor;
+    } places[] = {{LAP_INPUT, &args.a},  {LAP_WEIGHT, &args.b},          {LAP_MOVED, &args.x},
+                  {LAP_OUTPUT, &args.d}, {LAP_GATHERED, &args.gathered}, {LAP_GATHERED, &args.y}};
+    const char *comma = "";
+    problem.rank = rank;
+    args.m = problem.m;
+    const size_t count = lap_args_shape(&problem, &args, tensors);
+    printf(",\"tensors\":{");
+    for (size_t i = 0; i < count; i++)
+        for (size_t j = 0; j < sizeof(places) / sizeof(places[0]); j++) {
+            if (tensors[i] != places[j].tensor)
+                continue;
+            printf("%s\"%s\":{\"dtype\":\"%s\",\"rows\":%zu,\"cols\":%zu}", comma,
+                   lap_place_name(places[j].place), lap_dtype_name(tensors[i]->dtype),
+                   tensors[i]->rows, tensors[i]->cols);
+            comma = ",";
+        }
+    printf("}");
 }
 
 void lap_show_json(const lap_show_t *show)
@@ -274,7 +363,7 @@ void lap_show_json(const lap_show_t *show)
     if (show->prediction.machine) {
         printf("\"machine\":");
         lap_json_string(stdout, show->prediction.machine);
-        printf(",\"predicted_us\":%.6g,", show->prediction.seconds * 1e6);
+        printf(",\"predicted_us\":%.17g,", show->prediction.seconds * 1e6);
     }
     printf("\"programs\":[");
     const char *separator = "";
@@ -283,8 +372,11 @@ void lap_show_json(const lap_show_t *show)
         const lap_schedule_t *schedule = view.schedule;
         if (!lap_show_has(show, rank))
             continue;
-        printf("%s{\"rank\":%d,\"symmetric_bytes\":%zu,\"scratch_bytes\":%zu,\"steps\":[",
-               separator, rank, schedule->symmetric_bytes, schedule->scratch_bytes);
+        printf("%s{\"rank\":%d,\"symmetric_bytes\":%zu,\"scratch_bytes\":%zu", separator, rank,
+               schedule->symmetric_bytes, schedule->scratch_bytes);
+        lap_show_json_call(schedule);
+        json_tensors(show, rank);
+        printf(",\"steps\":[");
         for (uint32_t i = 0; i < schedule->nsteps; i++) {
             printf("%s", i ? "," : "");
             lap_show_json_step(&view, i);

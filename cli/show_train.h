@@ -44,6 +44,8 @@ lap_status_t lap_show_lifetimes(lap_show_train_t *show);
 
 #define LAP_SHOW_NAME 96
 
+/* The entry that a fragment was made from; NULL: it is of a bucket of gradients, or a message. */
+const lap_nn_entry_t *lap_show_entry(const lap_show_train_t *show, uint32_t fragment);
 /* "forward", "loss", "backward" or "step". */
 const char *lap_show_part(const lap_show_train_t *show, uint32_t fragment);
 /* "qkv_fprop", or the name of a kernel's part: "norm1"; "bucket 2" of gradients. */

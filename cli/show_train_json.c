@@ -36,6 +36,94 @@ static void json_links(const lap_show_train_t *show, uint32_t f)
     printf("]");
 }
 
+/* The number of a region; null: none. */
+static void json_region(const char *before, uint32_t region)
+{
+    printf(region == LAP_NO_REGION ? "%snull" : "%s%u", before, (unsigned)region);
+}
+
+/* Which regions the places of a call are. */
+static void json_places(const lap_fragment_t *fragment)
+{
+    const char *comma = "";
+    printf(",\"places\":{");
+    for (int i = 0; i < LAP_PLACES; i++) {
+        const lap_link_place_t *place = &fragment->places[i];
+        if (place->region == LAP_NO_REGION)
+            continue;
+        printf("%s\"%s\":{\"region\":%u,\"offset\":%zu,\"row_bytes\":%zu,\"stride\":%zu}", comma,
+               lap_place_name((lap_place_t)i), (unsigned)place->region, place->offset,
+               place->row_bytes, place->stride);
+        comma = ",";
+    }
+    printf("}");
+}
+
+/* What steps use besides: kernels all of it, and operators what their epilogue does. */
+static void json_accesses(const lap_fragment_t *fragment)
+{
+    printf(",\"accesses\":[");
+    for (uint32_t i = 0; i < fragment->naccesses; i++) {
+        const lap_access_t *access = &fragment->accesses[i];
+        const lap_range_t *range = &access->range;
+        printf("%s{\"step\":%u,\"write\":%s,\"offset\":%zu,\"rows\":%zu,\"row_bytes\":%zu,"
+               "\"stride\":%zu",
+               i ? "," : "", (unsigned)access->step, access->write ? "true" : "false",
+               range->offset, range->rows, range->row_bytes, range->stride);
+        json_region(",\"block\":",
+                    access->block == LAP_NO_STEP
+                        ? LAP_NO_REGION
+                        : access->block - fragment->schedule.steps[access->step].first);
+        json_region(",\"region\":", (uint32_t)range->place - LAP_PLACES);
+        printf("}");
+    }
+    printf("]");
+}
+
+/* What the run is given for an entry of the list: regions by their places in it, and numbers. */
+static void json_given(const lap_show_train_t *show, uint32_t f)
+{
+    const lap_nn_entry_t *entry = lap_show_entry(show, f);
+    if (!entry)
+        return;
+    printf(",\"given\":{\"alpha\":%.9g,\"beta\":%.9g,\"index\":%u,\"when\":%d,\"weight_grad\":%s,"
+           "\"reads\":[",
+           (double)entry->alpha, (double)entry->beta, (unsigned)entry->index, (int)entry->when,
+           entry->weight_grad ? "true" : "false");
+    for (int i = 0; i < LAP_NN_READS; i++)
+        json_region(i ? "," : "", entry->reads[i]);
+    printf("],\"writes\":[");
+    for (int i = 0; i < LAP_NN_WRITES; i++)
+        json_region(i ? "," : "", entry->writes[i]);
+    printf("]}");
+}
+
+/* Those of the list come first, and have types, sizes and scales. */
+static void json_regions(const lap_show_train_t *show)
+{
+    const lap_linked_t *linked = show->linked;
+    printf(",\"regions\":[");
+    for (uint32_t i = 0; i < linked->nregions; i++) {
+        const lap_link_region_t *region = &linked->regions[i];
+        const lap_nn_region_t *matrix = i < show->list->nregions ? &show->list->regions[i] : NULL;
+        printf("%s{\"name\":", i ? "," : "");
+        lap_json_string(stdout, region->name);
+        printf(",\"memory\":%u,\"base\":%zu,\"bytes\":%zu,\"root\":%u,\"filled\":%s,\"scope\":%d,"
+               "\"lasts\":%s,\"writers\":%u",
+               (unsigned)region->memory, region->base, region->bytes, (unsigned)region->root,
+               region->filled ? "true" : "false", (int)region->scope,
+               region->lasts ? "true" : "false", (unsigned)region->writers);
+        if (matrix) {
+            printf(",\"dtype\":\"%s\",\"rows\":%zu,\"cols\":%zu,\"stride\":%zu",
+                   lap_dtype_name(matrix->dtype), matrix->rows, matrix->cols, matrix->stride);
+            json_region(",\"scale\":", matrix->scale);
+            json_region(",\"amax\":", matrix->amax);
+        }
+        printf("}");
+    }
+    printf("]");
+}
+
 static void json_fragment(const lap_show_train_t *show, uint32_t f)
 {
     const lap_fragment_t *fragment = &show->linked->fragments[f];
@@ -53,11 +141,19 @@ static void json_fragment(const lap_show_train_t *show, uint32_t f)
     printf(",\"buffer\":%u,\"group\":{\"first\":%d,\"stride\":%d,\"size\":%d},\"graph\":%s",
            (unsigned)fragment->buffer, fragment->base, fragment->stride, fragment->schedule.size,
            fragment->schedule.graph ? "true" : "false");
+    printf(",\"iteration\":%u,\"order\":%u,\"phase\":%u,\"section\":%u,\"serial\":%s,"
+           "\"neighbours\":%d",
+           (unsigned)fragment->iteration, (unsigned)fragment->order, (unsigned)fragment->phase,
+           (unsigned)fragment->section, fragment->serial ? "true" : "false", fragment->neighbours);
+    lap_show_json_call(&fragment->schedule);
     if (show->spans)
         printf(",\"begin_ms\":%.6g,\"end_ms\":%.6g", show->spans[f].begin * 1e3,
                show->spans[f].end * 1e3);
     json_names(show, "reads", regions.reads, LAP_NN_READS);
     json_names(show, "writes", regions.writes, LAP_NN_WRITES);
+    json_places(fragment);
+    json_accesses(fragment);
+    json_given(show, f);
     json_links(show, f);
     printf(",\"steps\":[");
     for (uint32_t i = 0; i < fragment->schedule.nsteps; i++) {
@@ -79,7 +175,9 @@ void lap_show_train_json(const lap_show_train_t *show)
         printf("%s", f ? "," : "");
         json_fragment(show, f);
     }
-    printf("],\"repeated_launches\":%zu", sums.launches);
+    printf("]");
+    json_regions(show);
+    printf(",\"repeated_launches\":%zu", sums.launches);
     if (show->spans)
         printf(",\"predicted_ms\":%.6g,\"call_ms\":%.6g", show->predicted * 1e3,
                show->call_s * 1e3);

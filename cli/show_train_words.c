@@ -11,8 +11,7 @@
 
 /* ---- fragments ---- */
 
-/* The entry that a fragment was made from; NULL: it is of a bucket of gradients. */
-static const lap_nn_entry_t *entry_of(const lap_show_train_t *show, uint32_t fragment)
+const lap_nn_entry_t *lap_show_entry(const lap_show_train_t *show, uint32_t fragment)
 {
     const uint32_t origin = show->linked->fragments[fragment].origin;
     return origin < LAP_NN_BUCKET_ORIGIN ? &show->list->entries[origin] : NULL;
@@ -83,7 +82,7 @@ static void add_region(uint32_t *regions, size_t room, uint32_t region)
 void lap_show_regions(const lap_show_train_t *show, uint32_t f, lap_show_regions_t *regions)
 {
     const lap_fragment_t *fragment = &show->linked->fragments[f];
-    const lap_nn_entry_t *entry = entry_of(show, f);
+    const lap_nn_entry_t *entry = lap_show_entry(show, f);
     static const lap_place_t read[] = {LAP_INPUT, LAP_WEIGHT, LAP_MOVED};
     static const lap_place_t written[] = {LAP_OUTPUT, LAP_GATHERED};
     memset(regions, 0xff, sizeof(*regions)); /* LAP_NN_NONE */
@@ -260,7 +259,7 @@ lap_status_t lap_show_lifetimes(lap_show_train_t *show)
                          (unsigned)show->list->nregions);
     }
     for (uint32_t f = 0; f < show->linked->nfragments; f++) {
-        const lap_nn_entry_t *entry = entry_of(show, f);
+        const lap_nn_entry_t *entry = lap_show_entry(show, f);
         for (int i = 0; entry && i < LAP_NN_READS; i++)
             note_use(show, entry->reads[i], f, places, show->lifetimes, &show->nlifetimes);
         for (int i = 0; entry && i < LAP_NN_WRITES; i++)

@@ -40,6 +40,7 @@ static CUresult cu_graph_update(CUgraphExec handle, CUgraph graph,
 {
     exec_t *exec = (exec_t *)handle;
     memset(info, 0, sizeof(*info));
+    fake_count(FAKE_INSTANTIATED, 1);
     fake_drop_graph(exec->graph);
     exec->graph = (graph_t *)graph;
     atomic_fetch_add(&exec->graph->users, 1);
@@ -67,6 +68,7 @@ static CUresult cu_graph_exec_destroy(CUgraphExec handle)
 
 static CUresult cu_graph_launch(CUgraphExec handle, CUstream of)
 {
+    fake_count(FAKE_LAUNCHED, 1);
     return fake_issue_graph(of, ((exec_t *)handle)->graph);
 }
 

@@ -22,6 +22,7 @@
  *                      lap_wait, lap_raise, lap_stamp, and others, how often it sets memory, how
  *                      much comes after its lap_advance, and how much may run at the same time as that
  *   FAKE_LAUNCHES      a file to which each launch of a graph adds a line
+ *   FAKE_COUNTS        a file to which each process adds a line as it ends: what it was asked for, see fake_count_t
  *   FAKE_EXIT_UNMAPS=1 pinned memory that is left goes at exit, a while before the process does
  *   FAKE_FAILS         a call that always fails, such as cuGraphAddKernelNode, with
  *                      CUDA_ERROR_INVALID_VALUE, or as "cuFuncLoad:2" with the number given; of
@@ -75,6 +76,25 @@ static inline void fake_late(const char *name)
     const int ms = named ? atoi(late + length + 1) : 0;
     nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
 }
+
+/* ---- counts ---- */
+
+/* In graphs, too, as they are captured. */
+typedef enum fake_count {
+    FAKE_WORK = 0, /* kernels, copies and other work given to streams, */
+    FAKE_RECORDS,  /* events recorded, */
+    FAKE_AWAITS,   /* and waited for by streams */
+    FAKE_STREAMS,
+    FAKE_EVENTS,
+    FAKE_INSTANTIATED, /* graphs, made or made anew, */
+    FAKE_LAUNCHED,     /* and their launches */
+    FAKE_BLOCKS,       /* of memory of the GPU, */
+    FAKE_BYTES,        /* ... in bytes, */
+    FAKE_PINNED,       /* and of the host's that is pinned */
+    FAKE_COUNTS
+} fake_count_t;
+
+void fake_count(fake_count_t what, size_t amount);
 
 /* ---- streams ---- */
 

@@ -115,6 +115,8 @@ static CUresult allocate(CUdeviceptr *address_p, size_t bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     set_address(memory);
+    fake_count(FAKE_BLOCKS, 1);
+    fake_count(FAKE_BYTES, bytes);
     *address_p = memory->address;
     pthread_mutex_lock(&lock);
     memory->next = memories;
@@ -172,6 +174,7 @@ static CUresult pin(void **memory_p, size_t bytes, unsigned flags)
     if (data == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     memory_t *memory = calloc(1, sizeof(*memory));
+    fake_count(FAKE_PINNED, bytes);
     *memory = (memory_t){
         .address = (CUdeviceptr)data, .data = data, .bytes = bytes, .room = bytes, .file = -1};
     pthread_mutex_lock(&lock);

@@ -282,6 +282,7 @@ void fake_drain(void)
 static stream_t *create(CUcontext context)
 {
     stream_t *stream = calloc(1, sizeof(*stream));
+    fake_count(FAKE_STREAMS, 1);
     if (!shared && fake_number("FAKE_ONE_QUEUE", 0))
         shared = new_queue();
     stream->queue = shared ? shared : new_queue();
@@ -335,6 +336,7 @@ CUresult fake_issue(CUstream handle, fake_work_t work, const void *args, size_t 
     if (!stream || fake_fate() != CUDA_SUCCESS)
         return stream ? fake_fate() : CUDA_ERROR_INVALID_CONTEXT;
     op_t *op = new_op(WORK, bytes);
+    fake_count(FAKE_WORK, 1);
     op->work = work;
     op->waits = waits;
     memcpy(op->args, args, bytes);
@@ -432,6 +434,7 @@ static CUresult cu_event_create(CUevent *event_p, unsigned flags)
     if (!fake_context())
         return CUDA_ERROR_INVALID_CONTEXT;
     event_t *event = calloc(1, sizeof(*event));
+    fake_count(FAKE_EVENTS, 1);
     event->context = fake_context();
     *event_p = (CUevent)event;
     return CUDA_SUCCESS;
@@ -453,6 +456,7 @@ static CUresult cu_event_record(CUevent handle, CUstream to)
     if (!stream || stream->context != event->context)
         return CUDA_ERROR_INVALID_HANDLE;
     op_t *op = new_op(RECORD, 0);
+    fake_count(FAKE_RECORDS, 1);
     fake_drop_graph(event->graph);
     event->graph = stream->capture;
     if (stream->capture) {
@@ -481,6 +485,7 @@ static CUresult cu_stream_wait_event(CUstream of, CUevent handle, unsigned flags
     if (stream->capture && stream->capture != event->graph)
         return CUDA_ERROR_STREAM_CAPTURE_MERGE;
     op_t *op = new_op(AWAIT, 0);
+    fake_count(FAKE_AWAITS, 1);
     stream->capture = event->graph; /* it takes part from here on */
     op->mark = event->mark;
     op->record = event->graph ? NULL : use_record(event->latest);

@@ -107,6 +107,8 @@ static CUresult create_file(CUmemGenericAllocationHandle *handle_p, size_t bytes
         fake_give(bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    fake_count(FAKE_BLOCKS, 1);
+    fake_count(FAKE_BYTES, bytes);
     *handle_p = add_memory(file, bytes);
     return CUDA_SUCCESS;
 }

@@ -27,9 +27,10 @@ static const lap_option_t own[NOPTIONS] = {
     [AFTER] = LAP_OPTION_AFTER,
     [EACH] = LAP_OPTION_EACH,
     [STEPS] = {0, "all-steps", NULL, "show all steps of all fragments, and all activations", NULL},
-    [PREDICT] = {0, "predict", NULL,
+    [PREDICT] = {0, "predict", "[=GPU]",
                  "start the ranks, measure what GEMMs, kernels, copies and signals cost by "
-                 "themselves, and say when each fragment would run",
+                 "themselves, and say when each fragment would run; =GPU: start nothing, simulate "
+                 "such GPUs, as in lap show --predict",
                  NULL},
     [SVG] = LAP_OPTION_SVG,
 };
@@ -57,7 +58,7 @@ typedef struct request {
     const char *after; /* NULL: all passes */
     int rank;
     bool each, steps, predicts;
-    const char *svg;
+    const char *svg, *machine;
 } request_t;
 
 /*
@@ -124,6 +125,8 @@ static lap_status_t show_after(const request_t *request, const lap_pass_t *pass,
         status = lap_show_lifetimes(&show);
     }
     lap_fragment_span_t *spans = NULL;
+    if (status == LAP_OK && request->machine)
+        status = lap_show_predict_program(request->machine, &programs, &show, &spans);
     if (nn)
         status = predict(nn, status, &show, &spans);
     const bool is_shown = status == LAP_OK && (!nn || lap_world_rank(nn->group->world) == 0);
@@ -180,6 +183,31 @@ static lap_status_t view_stage(void *context, const lap_stage_proving_t *proving
     return show_linked(context, proving, NULL, spans, count, seconds, call_s);
 }
 
+/* Ranks are simulated with the fragments that others have, without steps, among theirs; these are not shown. */
+static lap_status_t predict_stage(const request_t *request, const lap_stage_proving_t *proving,
+                                  const lap_pass_t *pass)
+{
+    lap_stage_proving_t aligned = *proving;
+    lap_stage_programs_t programs;
+    lap_show_train_t show = {.rank = lap_stage_number(proving, request->rank)};
+    lap_fragment_span_t *spans = NULL;
+    uint32_t count = 0;
+    aligned.aligned = true;
+    lap_status_t status = lap_stage_programs_init(&programs, &aligned);
+    if (status == LAP_OK) {
+        show.linked = &programs.all.programs[show.rank];
+        status = lap_show_predict_program(request->machine, &programs.all, &show, &spans);
+    }
+    for (uint32_t f = 0; status == LAP_OK && f < show.linked->nfragments; f++)
+        if (show.linked->fragments[f].schedule.nsteps > 0)
+            spans[count++] = spans[f];
+    lap_stage_programs_clear(&programs);
+    if (status == LAP_OK)
+        status = show_linked(request, proving, pass, spans, count, show.predicted, show.call_s);
+    lap_free(spans);
+    return status;
+}
+
 static lap_status_t show_stage(const request_t *request, const lap_pass_t *pass)
 {
     const lap_train_t *train = &request->train;
@@ -202,7 +230,8 @@ static lap_status_t show_stage(const request_t *request, const lap_pass_t *pass)
         .target = request->target,
         .as_built = !pass,
         .after = pass ? pass->name : NULL};
-    return show_linked(request, &proving, pass, NULL, 0, 0, 0);
+    return request->machine ? predict_stage(request, &proving, pass)
+                            : show_linked(request, &proving, pass, NULL, 0, 0, 0);
 }
 
 static lap_status_t show_pass(const request_t *request, const lap_pass_t *pass)
@@ -228,7 +257,16 @@ static bool parse(const lap_command_t *command, request_t *request)
     const char *target = lap_train_own(train, TARGET);
     request->each = lap_train_own(train, EACH) != NULL;
     request->steps = lap_train_own(train, STEPS) != NULL;
-    request->predicts = lap_train_own(train, PREDICT) != NULL;
+    const char *predict = lap_train_own(train, PREDICT);
+    request->predicts = predict && !*predict;
+    request->machine = predict && *predict ? predict : NULL;
+    if (request->machine && (lap_train_own(train, AFTER) || request->each))
+        return lap_args_wrong(command,
+                              "--predict=GPU is of what runs: expected no --after or --each");
+    if (request->machine && target && !lap_arg_target(command, target, &request->target))
+        return false;
+    if (request->machine && !request->target->device.graphs)
+        return lap_args_wrong(command, "--predict=GPU is for GPUs: expected --target cuda or nccl");
     request->svg = lap_train_own(train, SVG);
     if (request->predicts &&
         (target || lap_train_own(train, AFTER) || request->each || request->svg))

@@ -63,6 +63,13 @@ long lap_show_layer(const lap_show_train_t *show, uint32_t fragment);
 void lap_show_why(const lap_show_train_t *show, uint32_t fragment, const lap_link_dep_t *link,
                   char text[LAP_SHOW_RANGE]);
 
+/*
+ * When the fragments of its rank would run on GPUs of a machine description: a name, or a file. The caller frees
+ * the spans, also after a failure. As lap_show_predict fails.
+ */
+lap_status_t lap_show_predict_program(const char *machine, const lap_nn_programs_t *programs,
+                                      lap_show_train_t *show, lap_fragment_span_t **spans_p);
+
 /* On standard output. */
 void lap_show_train_print(const lap_show_train_t *show);
 void lap_show_train_json(const lap_show_train_t *show);

@@ -147,7 +147,7 @@ static void json_fragment(const lap_show_train_t *show, uint32_t f)
            (unsigned)fragment->section, fragment->serial ? "true" : "false", fragment->neighbours);
     lap_show_json_call(&fragment->schedule);
     if (show->spans)
-        printf(",\"begin_ms\":%.6g,\"end_ms\":%.6g", show->spans[f].begin * 1e3,
+        printf(",\"begin_ms\":%.17g,\"end_ms\":%.17g", show->spans[f].begin * 1e3,
                show->spans[f].end * 1e3);
     json_names(show, "reads", regions.reads, LAP_NN_READS);
     json_names(show, "writes", regions.writes, LAP_NN_WRITES);
@@ -179,7 +179,7 @@ void lap_show_train_json(const lap_show_train_t *show)
     json_regions(show);
     printf(",\"repeated_launches\":%zu", sums.launches);
     if (show->spans)
-        printf(",\"predicted_ms\":%.6g,\"call_ms\":%.6g", show->predicted * 1e3,
+        printf(",\"predicted_ms\":%.17g,\"call_ms\":%.17g", show->predicted * 1e3,
                show->call_s * 1e3);
     printf(",\"memory\":{\"activation_bytes\":%zu,\"parameter_bytes\":%zu,\"scratch_bytes\":%zu,"
            "\"symmetric_bytes\":%zu,\"optimizer_bytes\":%zu,\"bucket_bytes\":%zu,"

@@ -9,12 +9,13 @@ empty where nothing has changed. A change that is meant shows which lines it cha
   o1-programs  what each rank does in a step of training on the grids below, and what lap check train counts
   o2-cpu       losses, norms, and the bytes of checkpoints (masters, moments) of these grids, resumed ones among them;
   o2-fake      the same on a GPU that is a fake (test/fake)
-  o5-times     seconds by simulation on machine descriptions; nothing is measured
+  o5-times     seconds by simulation on machine descriptions: plans, and calls of operators; nothing is measured
+  o5-grids     ... and the steps of the grids
   o5-counts    what the fake driver counts: graphs, launches, events, waits of streams, bytes
   o6           the sentences of failures
 
-o1, o2 and o5 stand for both of theirs. Without parts: all. --quick: some of the grids, and fewer calls. o1, o5-times and o6 are the
-same on any machine; o2 has the bits of this machine's BLAS.
+o1, o2 and o5 stand for all of theirs. Without parts: all. --quick: some of the grids, and fewer calls. o1 and o6 are the same on any
+machine; o2 has the bits of this machine's BLAS.
 """
 
 import argparse
@@ -517,6 +518,21 @@ def o5_times(tools, quick, machine):
     return lines
 
 
+def o5_grids(tools, _quick, grid):
+    """Of the programs of a step, and of each of its calls on rank 0, on a machine description."""
+    lines = []
+    for machine in MACHINES:
+        words = ["show", "train"] + GRIDS[grid].split() + ["--target", "cuda", f"--predict={machine}", "--json"]
+        out, err, status = tools.run(words)
+        if status != 0:
+            lines.append(f"{machine} status {status}: {err.strip()}")
+            continue
+        said = json.loads(out)
+        lines.append(f"{machine} {said['predicted_ms']!r} ms")
+        lines += [f"  {call['fragment']} {call['name']} {call['begin_ms']!r} {call['end_ms']!r}" for call in said["fragments"]]
+    return lines
+
+
 def o5_counts(tools, quick, grid):
     with tempfile.TemporaryDirectory(dir=tools.work) as folder:
         write_rules(folder)
@@ -639,7 +655,7 @@ def o6(tools, line):
 
 # ---- all of it ----
 
-PARTS = ["o1-calls", "o1-programs", "o2-cpu", "o2-fake", "o5-times", "o5-counts", "o6"]
+PARTS = ["o1-calls", "o1-programs", "o2-cpu", "o2-fake", "o5-times", "o5-grids", "o5-counts", "o6"]
 
 
 def jobs_of(part, quick):
@@ -658,9 +674,9 @@ def jobs_of(part, quick):
     elif part == "o5-times":
         for machine in MACHINES[:1] if quick else MACHINES:
             yield machine, o5_times, (quick, machine)
-    elif part == "o5-counts":
+    elif part in ("o5-grids", "o5-counts"):
         for grid in grids:
-            yield grid, o5_counts, (quick, grid)
+            yield grid, o5_grids if part == "o5-grids" else o5_counts, (quick, grid)
     else:
         for line in FAILURES.strip().splitlines():
             yield "failures", o6, (line,)

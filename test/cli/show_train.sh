@@ -236,6 +236,33 @@ for wrong in '--target cuda' '--each' '--svg x'; do
     has "no prediction with $wrong" "$status $err" '2 ' '--predict is for'
 done
 
+# On GPUs of a description nothing is started or measured.
+for grid in '--tp 2 --heads 4 --seq 16' '--model gpt --tp 1 --cp 2 --pp 2 --dp 2 --micro-batches 4 --schedule zb-h1 --distributed-optimizer --rank 3'; do
+    # shellcheck disable=SC2086
+    lap show train $grid --target cuda --predict=h100-sxm --json
+    is "$grid: simulated GPUs" "$status$err" 0
+    cp "$work/out" "$work/h100.json"
+    # shellcheck disable=SC2086
+    lap show train $grid --target nccl --predict=h100-sxm --json
+    ok '... until the last fragment has ended' python3 - "$work/h100.json" "$work/out" <<'PY'
+import json, sys
+for path in sys.argv[1:]:
+    show = json.load(open(path))
+    assert 0.01 < show["predicted_ms"] < 100 and show["fragments"], show["predicted_ms"]
+    assert all(0 <= f["begin_ms"] < f["end_ms"] <= show["predicted_ms"] for f in show["fragments"])
+    assert all(f["steps"] for f in show["fragments"])
+PY
+    # shellcheck disable=SC2086
+    lap show train $grid --target cuda --predict=h100-sxm --json
+    is '... the same twice' "$(sed 's/"host".*//' "$work/out")" "$(sed 's/"host".*//' "$work/h100.json")"
+done
+for wrong in '=h100-sxm;is for GPUs: expected --target cuda or nccl' '=h10 --target cuda;did you mean h100-sxm?' \
+    '=h100-sxm --target cuda --each;expected no --after or --each' '=a100-sxm --target cuda --fp8;A100 SXM 80GB multiplies no float8_e4m3'; do
+    # shellcheck disable=SC2086
+    lap show train "${small[@]}" --predict${wrong%%;*}
+    has "--predict${wrong%%;*} is refused" "$status $err" '2 ' "${wrong#*;}"
+done
+
 # The squares of gradients that are complete first come first, those of norms and of the first layer last.
 lap show train --layers 2 --tp 1
 is 'squares in the order in which backward completes gradients' \

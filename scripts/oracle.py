@@ -43,7 +43,8 @@ class Tools:
         self.lap = os.path.join(self.build, "lap")
 
     def environment(self, fake):
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("LAP_", "FAKE_", "OMPI_", "PMI_"))}
+        ours = ("LAP_", "FAKE_", "OMPI_", "PMI_", "OPENBLAS_", "OMP_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         kept["XDG_CACHE_HOME"] = os.path.join(self.work, "cache")
         kept["LC_ALL"] = "C"
         if fake:
@@ -279,7 +280,8 @@ def show_program(said):
         if "given" in fragment:
             given = fragment["given"]
             lines.append(f"  given alpha {given['alpha']} beta {given['beta']} index {given['index']} when {given['when']}"
-                         f"{' weight_grad' if given['weight_grad'] else ''} reads {given['reads']} writes {given['writes']}")
+                         f"{' weight_grad' if given['weight_grad'] else ''} reads {given['reads']} writes {given['writes']}"
+                         + (f" keeps {given['keeps']}" if given.get("keeps") is not None else ""))
         links = {}
         for link in fragment["links"]:
             links.setdefault(link["step"], []).append((link["after_fragment"], link["after_step"]))
@@ -622,7 +624,7 @@ $L run -n 2 sh -c 'test $LAP_RANK = 0 || exit 7; sleep 20'
 $L run -n 2 sh -c 'test $LAP_RANK = 0 || exec $L bench ag 64 32 32 --iters 3; exec $L bench rs 64 32 32 --iters 3'
 $L run -n 2 sh -c 'test $LAP_RANK = 0 || exec $L train --tp 2 --heads 4 --seq 16 --lr 0.5; exec $L train --tp 2 --heads 4 --seq 16'
 $L run -n 2 sh -c 'test $LAP_RANK = 0 || exit 0; exec $L bench ag 64 32 32 --iters 3 --timeout 2'
-ulimit -v 300000; $L bench ag 32768 8192 8192 --ranks 2 --transport self
+ulimit -v 300000; OPENBLAS_NUM_THREADS=1 $L bench ag 32768 8192 8192 --ranks 2 --transport self
 """
 
 

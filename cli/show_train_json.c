@@ -95,7 +95,8 @@ static void json_given(const lap_show_train_t *show, uint32_t f)
     printf("],\"writes\":[");
     for (int i = 0; i < LAP_NN_WRITES; i++)
         json_region(i ? "," : "", entry->writes[i]);
-    printf("]}");
+    json_region("],\"keeps\":", entry->keeps);
+    printf("}");
 }
 
 /* Those of the list come first, and have types, sizes and scales. */

@@ -264,6 +264,8 @@ lap_status_t lap_show_lifetimes(lap_show_train_t *show)
             note_use(show, entry->reads[i], f, places, show->lifetimes, &show->nlifetimes);
         for (int i = 0; entry && i < LAP_NN_WRITES; i++)
             note_use(show, entry->writes[i], f, places, show->lifetimes, &show->nlifetimes);
+        if (entry)
+            note_use(show, entry->keeps, f, places, show->lifetimes, &show->nlifetimes);
     }
     lap_free(places);
     find_most(show);

@@ -406,13 +406,13 @@ static void attend(lap_nn_list_t *list, uint32_t b, int when, uint32_t group, ui
 }
 
 /*
- * What is being sent lives as long as the attention that runs meanwhile: if what that writes took its
- * place, it would have to wait until all of it has left. The latest entry counts as one that reads it.
+ * What is being sent lives as long as the attention that runs meanwhile, whose latest entry is the last of the
+ * list: if what that writes took its place, it would have to wait until all of it has left.
  */
-static void outlive(lap_nn_list_t *list, uint32_t region)
+static void keep(lap_nn_list_t *list, uint32_t region)
 {
     if (list->status == LAP_OK)
-        list->entries[list->nentries - 1].reads[LAP_NN_READS - 1] = region;
+        list->entries[list->nentries - 1].keeps = region;
 }
 
 /* To all tokens, which are here. */
@@ -444,7 +444,7 @@ static void attend_ring(lap_nn_list_t *list, uint32_t b, int when)
         attend(list, b, when, own_group(list), LAP_NN_NONE, sum, false);
         for (size_t i = 1; i < ring; i++)
             attend(list, b, when, group_at(list, i), block->kv_all[when], sum, true);
-        outlive(list, block->kv[when]);
+        keep(list, block->kv[when]);
     }
     convert(list, b, sum, block->out[when]);
 }
@@ -519,7 +519,7 @@ static void turn_ring(lap_nn_list_t *list, uint32_t b, uint32_t dout, uint32_t d
         for (size_t i = 1; i < ring; i++)
             turn(list, b, group_at(list, i), block->kv_all[BACKWARD], dout, dq, dkv_all, i > 1);
         turn(list, b, own_group(list), LAP_NN_NONE, dout, dq, dkv_all, true);
-        outlive(list, block->kv[BACKWARD]);
+        keep(list, block->kv[BACKWARD]);
     }
     move(list, "gradients of keys", LAP_EXTERNAL_RS, LAP_NN_BY_RING, dkv_all, summed);
     convert(list, b, dq, dq_to);

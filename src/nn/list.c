@@ -137,7 +137,8 @@ lap_nn_entry_t *lap_nn_add_entry(lap_nn_list_t *list, lap_nn_work_t work, const 
         return &list->spare;
     list->entries = entries;
     lap_nn_entry_t *entry = &entries[list->nentries++];
-    *entry = (lap_nn_entry_t){.work = work, .name = name, .block = block, .alpha = 1};
+    *entry = (lap_nn_entry_t){
+        .work = work, .name = name, .block = block, .keeps = LAP_NN_NONE, .alpha = 1};
     for (int i = 0; i < LAP_NN_READS; i++)
         entry->reads[i] = LAP_NN_NONE;
     for (int i = 0; i < LAP_NN_WRITES; i++)

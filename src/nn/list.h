@@ -88,6 +88,8 @@ typedef struct lap_nn_entry {
     uint32_t block;   /* LAP_NN_NONE: of no block */
     uint32_t reads[LAP_NN_READS];
     uint32_t writes[LAP_NN_WRITES];
+    uint32_t
+        keeps; /* not read here, but nothing takes its memory before this has run; LAP_NN_NONE */
     /*
      * operator: its call; ready, squares: the parameter; look, add, activate, convert: a number among
      * those; scale: how many of the first ones are e4m3; update: whether weights decay; attention to a

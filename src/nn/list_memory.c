@@ -61,6 +61,7 @@ void lap_nn_find_lifetimes(lap_nn_list_t *list)
             use(list, entry->reads[r], i);
         for (int w = 0; w < LAP_NN_WRITES; w++)
             use(list, entry->writes[w], i);
+        use(list, entry->keeps, i);
     }
     keep_regions(list);
 }

@@ -18,6 +18,7 @@
 #include "core/status.h"
 #include "core/yaml.h"
 #include "nn/nn_fields.h"
+#include "piped.h"
 
 enum { ASSUMED = 160 };
 
@@ -480,17 +481,29 @@ static void take_option(const bool *line, lap_args_t *args, const char *argument
     args->given[o] = true;
 }
 
+static lap_status_t read_entries(config_t *config, const char *path)
+{
+    const char *text;
+    config->given.path = path;
+    if (!lap_piped_is(path))
+        return lap_yaml_read(path, take_entry, config);
+    config->given.path = lap_piped_name(path);
+    LAP_TRY(lap_piped_read(path, "LAP_PIPED_CONFIG", "settings in YAML", &text));
+    return lap_yaml_parse(config->given.path, text, take_entry, config);
+}
+
 /* Adds the options of a file to those of the command line. */
 static int read_file(const lap_command_t *command, const char *path, const lap_config_use_t *use,
                      const bool *line, lap_args_t *args)
 {
     config_t *config = &config_read;
-    *config = (config_t){.command = command, .words = use->words, .given = {.path = path}};
-    lap_status_t status = lap_yaml_read(path, take_entry, config);
+    *config = (config_t){.command = command, .words = use->words};
+    lap_status_t status = read_entries(config, path);
     if (status == LAP_OK)
         status = settle(config);
     if (status != LAP_OK)
         return lap_args_refused(command, status, "--config");
+    args->values[use->option] = config->given.path;
     tell_assumed(config, args);
     translate(config);
     if (config->model)
@@ -558,7 +571,7 @@ int lap_config_parse(const lap_command_t *command, const lap_config_use_t *use, 
     if (read != LAP_CLI_GO)
         return read;
     prefer_line(use, args_p, given);
-    spell(path, args_p, given);
+    spell(args_p->values[use->option], args_p, given);
     return LAP_CLI_GO;
 }
 

@@ -85,7 +85,7 @@ static const lap_option_t options[NOPTIONS] = {
     [TIED] = {0, "tied", "[=YES]", "embeddings are the weights of its logits, too: yes or no (default: the model's own)", NULL},
     [CONFIG] = {0, "config", "FILE.yaml",
                 "the model, its grid and its batch by the names of NeMo and Megatron, as lap train reads them; options count more, "
-                "and any (--tp any) has a size of the file searched for", NULL},
+                "and any (--tp any) has a size of the file searched for; -: standard input", NULL},
     [GPU] = {0, "gpu", "NAME", "a machine: a100-sxm, h100-sxm, h200-sxm, b200, gb200, gb300, or FILE.yaml", "h100-sxm"},
     [GPUS] = {0, "gpus", "COUNT", "GPUs of the cluster", "8"},
     [SEQ] = {0, "seq", "TOKENS", "tokens of a sequence (default: the model's own)", NULL},

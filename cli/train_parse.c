@@ -15,6 +15,7 @@
 #include "core/status.h"
 #include "launch.h"
 #include "nn/nn_fields.h"
+#include "piped.h"
 #include "ranks.h"
 #include "rules.h"
 #include "train_options.h"
@@ -329,8 +330,8 @@ static bool parse_overlap(lap_train_t *train, const lap_args_t *args)
     if (status != LAP_OK)
         lap_args_fail(args->command, "%s%s", train->rules_path ? "--tp-comm-overlap-cfg: " : "",
                       lap_last_error());
-    if (train->rules_path && lap_rules_is_stdin(train->rules_path))
-        train->rules_path = LAP_RULES_STDIN;
+    if (train->rules_path)
+        train->rules_path = lap_piped_name(train->rules_path);
     return status == LAP_OK;
 }
 

@@ -216,7 +216,7 @@ const lap_option_t lap_train_options[NOPTIONS] = {
                       "added to the root of the second moment, by which steps are divided", "1e-8"},
     [CONFIG] = {0, "config", "FILE.yaml",
                 "settings of the model, of parallelism, overlap and training by the names of NeMo "
-                "and Megatron; options count more",
+                "and Megatron; options count more; -: standard input",
                 NULL},
     [SAVE] = {0, "save", "DIR",
               "write a checkpoint at the end, into a folder of DIR named for its step", NULL},

@@ -15,6 +15,12 @@ lap_status_t lap_yaml_read(const char *path, lap_yaml_each_t each, void *context
         path ? path : "");
 }
 
+lap_status_t lap_yaml_parse(const char *name, const char *text, lap_yaml_each_t each, void *context)
+{
+    (void)text;
+    return lap_yaml_read(name, each, context);
+}
+
 lap_status_t lap_tp_overlap_load(const char *path, int tp, lap_tp_overlap_t *overlap_p)
 {
     (void)tp;

@@ -14,13 +14,15 @@
 
 #include <lap/tp_overlap.h>
 
-#include "config_values.h"
+#include "config_sections.h"
 #include "core/status.h"
 #include "core/yaml.h"
 #include "nn/nn_fields.h"
 #include "piped.h"
 
-enum { ASSUMED = 160 };
+/* Letters of what is told of a file: all of it, keys of other tools, and what is assumed. A whole file of NeMo has about 3000. */
+enum { TOLD = 8192, OTHERS = 6144, ASSUMED = 160 };
+enum { FEW = 8 }; /* keys of other tools that are named; of more there is a count */
 
 typedef struct config {
     const lap_command_t *command;   /* that reads it */
@@ -33,8 +35,9 @@ typedef struct config {
         *model;  /* a file with a vocabulary, or embeddings, is of one: which it is made from */
     bool serial; /* nothing is overlapped: switches of overlap say nothing */
     bool positions_of_seq; /* max_position_embeddings refers to the length of sequences */
-    char unused[8192];     /* a whole file of NeMo has about 3000 letters of them */
-    bool cut;              /* there are more of them */
+    char unused[TOLD];     /* keys that we know, and that have no effect here, */
+    char others[OTHERS];   /* and those of other tools */
+    size_t nothers;
 } config_t;
 
 static config_t config_read; /* the last one */
@@ -101,29 +104,52 @@ static bool follow(config_t *config, const lap_yaml_entry_t *entry, const row_t 
            strcmp(other->option, row->option) == 0;
 }
 
-/* The name that was meant, or NULL. Up to a quarter of a name may be wrong: others have theirs. */
+/*
+ * The name that was meant, or NULL. Up to a quarter of a name may be wrong: others have theirs. There are many names of what we do
+ * not do, and many like them: of such an eighth.
+ */
 static const char *find_near(const char *key)
 {
-    const char *names[ROWS + 1] = {NULL};
-    size_t count = 0;
-    for (size_t i = 0; i < ROWS; i++)
-        if (rows[i].kind != NO_EFFECT && !strchr(rows[i].key, '.'))
-            names[count++] = rows[i].key;
-    const char *near = lap_nearest_within(key, names, 4);
+    const char *near = NULL;
+    for (int only = 0; only < 2 && !near; only++) {
+        const char *names[ROWS + 1] = {NULL};
+        size_t count = 0;
+        for (size_t i = 0; i < ROWS; i++)
+            if (rows[i].kind != NO_EFFECT && !strchr(rows[i].key, '.') &&
+                (rows[i].kind == ONLY) == (only == 1))
+                names[count++] = rows[i].key;
+        near = lap_nearest_within(key, names, only ? 8 : 4);
+    }
     const size_t length = strlen(key), own = near ? strlen(near) : 0;
     /* A beginning of a name, or a long one of another meaning, is none of its mistakes. */
     return near && own + 3 >= length && length + 3 >= own && length >= 6 ? near : NULL;
 }
 
+/* Adds a name to a list. One that is full ends with "...", and `rest` letters are left. */
+static void add_name(char *list, size_t room, size_t rest, const char *name)
+{
+    static const char more[] = "...";
+    const size_t used = strlen(list), end = strlen(more);
+    if (used >= end && strcmp(list + used - end, more) == 0)
+        return;
+    const bool full = used + strlen(name) + 2 * sizeof(more) + rest > room;
+    snprintf(list + used, room - used, "%s%s", used ? ", " : "", full ? more : name);
+}
+
 static void add_unused(config_t *config, const char *path)
 {
-    static const char more[] = ", ...";
-    const size_t used = strlen(config->unused);
-    if (config->cut)
-        return;
-    config->cut = used + strlen(path) + 2 + sizeof(more) + ASSUMED > sizeof(config->unused);
-    snprintf(config->unused + used, sizeof(config->unused) - used, "%s%s",
-             used && !config->cut ? ", " : "", config->cut ? more : path);
+    add_name(config->unused, TOLD, OTHERS + ASSUMED, path);
+}
+
+/* Many keys of other tools would hide those that are of interest: they are named if somebody asks. */
+static void tell_others(config_t *config, bool all)
+{
+    char text[64];
+    snprintf(text, sizeof(text), "%zu %skeys (--config-keys lists them)", config->nothers,
+             *config->unused ? "other " : "");
+    if (config->nothers > 0)
+        add_name(config->unused, TOLD, ASSUMED,
+                 all || config->nothers <= FEW ? config->others : text);
 }
 
 /* Whether the arguments of a row from `first` on are those that the row had before; without arguments, its value. */
@@ -265,11 +291,9 @@ static void translate(config_t *config)
 
 /* ---- keys ---- */
 
-static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
+static lap_status_t refuse_rules(const config_t *config, const lap_yaml_entry_t *entry)
 {
-    config_t *config = context;
-    const row_t *row = find_row(entry->path);
-    for (int g = 0; g < LAP_TP_GEMMS && !row; g++) {
+    for (int g = 0; g < LAP_TP_GEMMS; g++) {
         const char *gemm = lap_tp_gemm_name((lap_tp_gemm_t)g);
         const size_t length = strlen(gemm);
         if (strncmp(entry->path, gemm, length) == 0 && strchr(".", entry->path[length]))
@@ -278,20 +302,30 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
                              "--tp-comm-overlap-cfg, not --config",
                              config->given.path, entry->line, gemm);
     }
-    if (!row) {
-        const char *near = find_near(entry->key);
-        if (near)
-            return lap_error(LAP_ERR_INVALID, "%s:%zu: unknown key '%s'; did you mean '%s'?",
-                             config->given.path, entry->line, entry->key, near);
-        add_unused(config, entry->path);
-        return LAP_OK;
-    }
-    if (row->kind == MOOT || row->kind == NO_EFFECT || (row->kind == GPUS && !config->words))
-        add_unused(config, entry->path);
-    if (row->kind == NO_EFFECT)
-        return LAP_OK;
+    return LAP_OK;
+}
+
+/* What the keys of a row make of the model. */
+static void note_model(config_t *config, const row_t *row, size_t first)
+{
+    const char *option = row->option ? row->option : "?";
+    if (first == config->given.count)
+        return;
+    if (strstr("vocab positions tied", option))
+        config->model = config->model ? config->model : "gpt";
+    if (strcmp(config->given.arguments[first], "--positions=rope") == 0)
+        config->model =
+            "llama"; /* which has no biases, as models with rotary positions have none */
+    config->serial = config->serial || strcmp(option, "no-comm-overlap") == 0;
+}
+
+/* A key that we know, and its value. */
+static lap_status_t take_key(config_t *config, const lap_yaml_entry_t *entry, const row_t *row)
+{
     size_t *line = &config->lines[row - rows];
     const size_t before = config->given.count;
+    if (row->kind == MOOT || (row->kind == GPUS && !config->words))
+        add_unused(config, entry->path);
     if (!follow(config, entry, row))
         LAP_TRY(lap_config_take(&config->given, entry, row));
     give_whole_optimizer(config, entry, row, before);
@@ -311,15 +345,30 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
         add_unused(config, entry->path);
     *line = entry->line;
     snprintf(config->values[row - rows], LAP_YAML_VALUE, "%s", entry->value);
-    if (config->given.count > before &&
-        strstr("vocab positions tied", row->option ? row->option : "?"))
-        config->model = config->model ? config->model : "gpt";
-    if (config->given.count > before &&
-        strcmp(config->given.arguments[before], "--positions=rope") == 0)
-        config->model =
-            "llama"; /* which has no biases, as models with rotary positions have none */
-    config->serial = config->serial || (config->given.count > before && row->option &&
-                                        strcmp(row->option, "no-comm-overlap") == 0);
+    note_model(config, row, before);
+    return LAP_OK;
+}
+
+static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
+{
+    config_t *config = context;
+    char path[LAP_YAML_PATH];
+    bool read = false;
+    LAP_TRY(refuse_rules(config, entry));
+    lap_config_unwrap(entry, path);
+    const row_t *row = find_row(path);
+    const bool key = row && row->kind != NO_EFFECT;
+    LAP_TRY(lap_config_section(&config->given, entry, path, key, &read));
+    if (entry->kind == LAP_YAML_MAPPING)
+        return LAP_OK;
+    if (read && key)
+        return take_key(config, entry, row);
+    const char *near = read && !row ? find_near(entry->key) : NULL;
+    if (near)
+        return lap_error(LAP_ERR_INVALID, "%s:%zu: unknown key '%s'; did you mean '%s'?",
+                         config->given.path, entry->line, entry->key, near);
+    add_name(config->others, OTHERS, 0, entry->path);
+    config->nothers++;
     return LAP_OK;
 }
 
@@ -345,6 +394,12 @@ static void give_later(config_t *config, const char *key, const char *value)
     give_for(config, key, find_row(key)->option, value);
 }
 
+/* Whether a key is there with this value. */
+static bool says(const config_t *config, const char *key, const char *value)
+{
+    return strcasecmp(config->values[find_row(key) - rows], value) == 0;
+}
+
 static lap_status_t refuse(const config_t *config, const char *key, const char *expected)
 {
     const size_t row = (size_t)(find_row(key) - rows);
@@ -362,11 +417,18 @@ static lap_status_t settle_fp8(config_t *config)
     size_t r = 0;
     if (find_given(config, "fp4") && !plans)
         return refuse(config, "fp4", "null or false: there are only plans of FP4 (lap plan)");
+    if (says(config, "fp8_e4m3", "true") && !plans)
+        return refuse(config, "fp8_e4m3", "false: gradients are in e5m2");
+    if (says(config, "fp8_amax_compute_algo", "most_recent")) /* of a history of any length */
+        give_for(config, "fp8_amax_compute_algo", "fp8-amax-history-len", "1");
     if (!fp8 || strcmp(fp8, "none") == 0) {
         if (recipe)
             add_unused(config, "fp8_recipe");
         return LAP_OK;
     }
+    if (says(config, "fp8_hybrid", "false") && !says(config, "fp8_e4m3", "true"))
+        return refuse(config, "fp8_hybrid",
+                      "true: what is multiplied is in e4m3, gradients in e5m2");
     if (strcmp(fp8, "e4m3") == 0 && !plans)
         return refuse(config, "fp8", "one of true, false, hybrid: gradients are in e5m2");
     while (recipe && r < 3 && strcasecmp(recipes[r][0], recipe) != 0)
@@ -386,7 +448,7 @@ static void settle_gpus(config_t *config)
 {
     const char *devices = find_given(config, "devices"), *nodes = find_given(config, "num-nodes");
     char text[48];
-    if (!devices && nodes)
+    if (!devices && nodes && config->words)
         add_unused(config, "trainer.num_nodes");
     if (!devices)
         return;
@@ -394,15 +456,30 @@ static void settle_gpus(config_t *config)
     give_for(config, "trainer.devices", "gpus", text);
 }
 
+/* Of MiB of gradients as they are sent. */
+static void settle_bucket(config_t *config)
+{
+    const char *cap = find_given(config, "bucket-cap-mb"), *type;
+    char text[LAP_YAML_VALUE + 16];
+    if (!cap)
+        return;
+    type = find_given(config, "grad-sync-dtype");
+    snprintf(text, sizeof(text), "%.0f",
+             strtod(cap, NULL) * (1 << 20) / (type && strcmp(type, "bf16") == 0 ? 2 : 4));
+    give_for(config, "bucket_cap_mb", "bucket-size", text);
+}
+
 /* What follows from two keys together. */
 static lap_status_t settle(config_t *config)
 {
     const char *seq = find_given(config, "seq"), *iters = find_given(config, "iters");
     const char *style = find_given(config, "lr-decay-style");
+    const char *end_of_decay = find_given(config, "lr-decay-iters");
     const size_t before = config->given.count;
     char text[32];
     LAP_TRY(settle_fp8(config));
     settle_gpus(config);
+    settle_bucket(config);
     for (size_t i = 0; i < before; i++)
         if (is_of_samples(config->from[i])) { /* counts more, wherever it stands */
             snprintf(text, sizeof(text), "%s", config->values[config->from[i] - rows]);
@@ -414,6 +491,7 @@ static lap_status_t settle(config_t *config)
         config->model = "gpt"; /* NeMo's positions are learned unless a file says otherwise */
     if (config->given.constant_steps == 0 || config->words)
         return LAP_OK; /* other commands than lap train have no rates */
+    iters = end_of_decay ? end_of_decay : iters;
     if (!iters || !style || strcmp(style, "cosine") != 0) {
         add_unused(config, "sched.constant_steps");
         return LAP_OK;
@@ -504,6 +582,7 @@ static int read_file(const lap_command_t *command, const char *path, const lap_c
     if (status != LAP_OK)
         return lap_args_refused(command, status, "--config");
     args->values[use->option] = config->given.path;
+    tell_others(config, args->given[use->keys]);
     tell_assumed(config, args);
     translate(config);
     if (config->model)
@@ -565,6 +644,9 @@ int lap_config_parse(const lap_command_t *command, const lap_config_use_t *use, 
         return status;
     const char *path = args_p->values[use->option];
     memcpy(given, args_p->given, sizeof(args_p->given));
+    if (!path && given[use->keys])
+        return lap_args_fail(command, "--config-keys is for files of settings; expected --config "
+                                      "with it");
     if (!path)
         return LAP_CLI_GO;
     const int read = read_file(command, path, use, given, args_p);
@@ -590,7 +672,8 @@ bool lap_config_fits(const lap_command_t *command, const lap_nn_desc_t *desc)
         given->window.tokens >= desc->seq)
         return true;
     return lap_args_wrong(command,
-                          "%s:%zu: window_size is %s, expected null, or one of at least the %zu "
+                          "%s:%zu: %s is %s, expected null, or one of at least the %zu "
                           "tokens of a sequence: attention to fewer is not there yet",
-                          given->path, given->window.line, given->window.text, desc->seq);
+                          given->path, given->window.line, given->window.key, given->window.text,
+                          desc->seq);
 }

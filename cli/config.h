@@ -15,7 +15,8 @@ typedef struct lap_config_word {
 
 /* How a command takes such files. */
 typedef struct lap_config_use {
-    size_t option; /* --config, by its index */
+    size_t option; /* --config, by its index, */
+    size_t keys;   /* and --config-keys */
     /* Two options for the same, by their indices: that of the command line counts more than that of a file. */
     const size_t (*pairs)[2];
     size_t npairs;

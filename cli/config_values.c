@@ -12,11 +12,16 @@
 
 #include "core/status.h"
 
-static lap_status_t refuse(const lap_config_given_t *given, const lap_yaml_entry_t *entry,
-                           const char *expected)
+lap_status_t lap_config_refuse(const lap_config_given_t *given, const lap_yaml_entry_t *entry,
+                               const char *expected)
 {
-    char value[LAP_YAML_VALUE + 32] = "an alias or a nested list";
-    if (entry->kind != LAP_YAML_OTHER)
+    static const char *const kinds[] = {[LAP_YAML_OTHER] = "a nested list",
+                                        [LAP_YAML_ALIAS] = "an alias",
+                                        [LAP_YAML_MAPPING] = "a mapping"};
+    char value[LAP_YAML_VALUE + 32];
+    if (entry->kind >= LAP_YAML_OTHER)
+        snprintf(value, sizeof(value), "%s", kinds[entry->kind]);
+    else
         snprintf(value, sizeof(value), entry->kind == LAP_YAML_LIST ? "[%s]" : "'%s'",
                  entry->value);
     return lap_error(LAP_ERR_INVALID, "%s:%zu: %s is %s, expected %s", given->path, entry->line,
@@ -39,7 +44,7 @@ static lap_status_t read_truth(const lap_config_given_t *given, const lap_yaml_e
             *truth_p = i % 2 == 1;
             return LAP_OK;
         }
-    return refuse(given, entry, "true or false");
+    return lap_config_refuse(given, entry, "true or false");
 }
 
 static bool is_number(const char *value, double least, double below, bool whole)
@@ -48,6 +53,16 @@ static bool is_number(const char *value, double least, double below, bool whole)
     const double number = strtod(value, &end);
     return end != value && *end == '\0' && number >= least && number < below &&
            (!whole || strspn(value, "0123456789") == strlen(value));
+}
+
+/* Whether a value is a word of a table, or the same number. */
+static bool is_word(const char *word, const char *value)
+{
+    char *end, *end_of_word;
+    const double number = strtod(value, &end), other = strtod(word, &end_of_word);
+    const bool numbers =
+        end != value && *end == '\0' && end_of_word != word && *end_of_word == '\0';
+    return strcasecmp(word, value) == 0 || (numbers && !(number < other) && !(number > other));
 }
 
 /* Finds a value among "theirs=ours ..."; ours is "" where nothing follows it. */
@@ -59,7 +74,7 @@ static bool find_word(const char *words, const char *value, char ours[32])
         char *equals = strchr(word, '=');
         if (equals)
             *equals = '\0';
-        if (strcasecmp(word, value) != 0)
+        if (!is_word(word, value))
             continue;
         snprintf(ours, 32, "%s", equals ? equals + 1 : "");
         return true;
@@ -92,7 +107,7 @@ static lap_status_t take_word(lap_config_given_t *given, const lap_yaml_entry_t 
     list_words(row->words, words);
     snprintf(expected, sizeof(expected), "%s%s%s", strchr(words, ',') ? "one of " : "", words,
              row->kind == ONLY ? ": anything else is not there yet" : "");
-    return refuse(given, entry, expected);
+    return lap_config_refuse(given, entry, expected);
 }
 
 static lap_status_t take_betas(lap_config_given_t *given, const lap_yaml_entry_t *entry)
@@ -104,7 +119,7 @@ static lap_status_t take_betas(lap_config_given_t *given, const lap_yaml_entry_t
         *second++ = '\0';
     if (entry->kind != LAP_YAML_LIST || !second || !is_number(first, 0, 1, false) ||
         !is_number(second, 0, 1, false))
-        return refuse(given, entry, "two numbers below 1, such as [0.9, 0.95]");
+        return lap_config_refuse(given, entry, "two numbers below 1, such as [0.9, 0.95]");
     lap_config_give(given, "adam-beta1", first);
     lap_config_give(given, "adam-beta2", second);
     return LAP_OK;
@@ -114,7 +129,8 @@ static lap_status_t take_betas(lap_config_given_t *given, const lap_yaml_entry_t
  * NeMo writes those before and after a token, which counts besides; -1: all of them. One number counts the token itself.
  * Later ones are masked anyway. See lap_config_fits.
  */
-static lap_status_t take_window(lap_config_given_t *given, const lap_yaml_entry_t *entry)
+static lap_status_t take_window(lap_config_given_t *given, const lap_yaml_entry_t *entry,
+                                const row_t *row)
 {
     const bool pair = entry->kind == LAP_YAML_LIST;
     char first[LAP_YAML_VALUE];
@@ -126,9 +142,13 @@ static lap_status_t take_window(lap_config_given_t *given, const lap_yaml_entry_
     if (entry->kind == LAP_YAML_OTHER || pair != (after != NULL) ||
         (!all && !is_number(first, pair ? 0 : 1, 1e15, true)) ||
         (pair && strcmp(after, "-1") != 0 && !is_number(after, 0, 1e15, true)))
-        return refuse(given, entry,
-                      "null, a number of tokens, or two: of those before a token and after it");
-    given->window.tokens = all ? 0 : strtoull(first, NULL, 10) + pair;
+        return lap_config_refuse(
+            given, entry, "null, a number of tokens, or two: of those before a token and after it");
+    const uint64_t tokens = all ? 0 : strtoull(first, NULL, 10) + pair;
+    if (given->window.tokens > 0 && (tokens == 0 || tokens > given->window.tokens))
+        return LAP_OK; /* that of another key is narrower */
+    given->window.tokens = tokens;
+    given->window.key = row->key;
     given->window.line = entry->line;
     snprintf(given->window.text, sizeof(given->window.text), pair ? "[%.40s]" : "%.40s",
              entry->value);
@@ -189,7 +209,7 @@ static lap_status_t take_number(lap_config_given_t *given, const lap_yaml_entry_
                                            [NUMBER] = "a number, 0 or more"};
     const bool whole = row->kind != NUMBER;
     if (!is_number(entry->value, row->kind == COUNT ? 1 : 0, 1e30, whole))
-        return refuse(given, entry, expected[row->kind]);
+        return lap_config_refuse(given, entry, expected[row->kind]);
     if (row->kind == HOLD)
         given->constant_steps = strtoull(entry->value, NULL, 10);
     else
@@ -223,13 +243,13 @@ lap_status_t lap_config_take(lap_config_given_t *given, const lap_yaml_entry_t *
     if (row->kind == BETAS)
         return take_betas(given, entry);
     if (row->kind == WINDOW)
-        return take_window(given, entry);
+        return take_window(given, entry, row);
     if (row->kind == GPUS)
         return take_gpus(given, entry, row);
     if (entry->kind != LAP_YAML_SCALAR || !entry->whole)
-        return refuse(given, entry, "one value");
+        return lap_config_refuse(given, entry, "one value");
     if (strstr(entry->value, "${"))
-        return refuse(given, entry, "a value: this reference is not followed");
+        return lap_config_refuse(given, entry, "a value: this reference is not followed");
     switch (row->kind) {
     case WORD:
         /* With such a name replicas share the optimizer, which makes no other weights. */

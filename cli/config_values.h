@@ -24,6 +24,7 @@ typedef struct lap_config_given {
     } bias[2]; /* of all matrices, and of query, key and value */
     struct {
         uint64_t tokens; /* with the one that attends to them; 0: all, or the file does not say */
+        const char *key;
         size_t line;
         char text[48]; /* as the file has it */
     } window;
@@ -32,6 +33,10 @@ typedef struct lap_config_given {
 /* Takes the value of an entry as its row says; "${...}" is refused, as other wrong values are. */
 lap_status_t lap_config_take(lap_config_given_t *given, const lap_yaml_entry_t *entry,
                              const row_t *row);
+
+/* LAP_ERR_INVALID: "FILE:LINE: KEY is VALUE, expected ...". */
+lap_status_t lap_config_refuse(const lap_config_given_t *given, const lap_yaml_entry_t *entry,
+                               const char *expected);
 
 /* Adds an option; `value` is NULL for one that has none. */
 void lap_config_give(lap_config_given_t *given, const char *option, const char *value);

@@ -37,6 +37,7 @@ enum {
     POSITIONS,
     TIED,
     CONFIG,
+    CONFIG_KEYS,
     GPU,
     GPUS,
     SEQ,
@@ -86,6 +87,7 @@ static const lap_option_t options[NOPTIONS] = {
     [CONFIG] = {0, "config", "FILE.yaml",
                 "the model, its grid and its batch by the names of NeMo and Megatron, as lap train reads them; options count more, "
                 "and any (--tp any) has a size of the file searched for; -: standard input", NULL},
+    [CONFIG_KEYS] = LAP_OPTION_CONFIG_KEYS,
     [GPU] = {0, "gpu", "NAME", "a machine: a100-sxm, h100-sxm, h200-sxm, b200, gb200, gb300, or FILE.yaml", "h100-sxm"},
     [GPUS] = {0, "gpus", "COUNT", "GPUs of the cluster", "8"},
     [SEQ] = {0, "seq", "TOKENS", "tokens of a sequence (default: the model's own)", NULL},
@@ -132,7 +134,7 @@ static const lap_command_t command = {
         "\n"
         "The sizes of a grid that a file of --config has are fixed; `--tp any --pp any` has them\n"
         "searched for. Settings of training, such as rates and seeds, are passed over. Other keys\n"
-        "without effect on a plan are listed on standard error.",
+        "without effect on a plan are told on standard error.",
     .exit_status = "  0  there is a plan\n"
                    "  1  nothing fits, or a file could not be read\n"
                    "  2  the command line is wrong",
@@ -180,6 +182,8 @@ static const lap_config_word_t words[] = {
     {"rope-low-freq", NULL},
     {"rope-high-freq", NULL},
     {"rope-original", NULL},
+    {"init-std", NULL},
+    {"fp8-amax-history-len", NULL},
     /* How a model learns. */
     {"seed", NULL},
     {"lr", NULL},
@@ -202,8 +206,11 @@ static const lap_config_word_t words[] = {
 };
 
 static const size_t pairs[][2] = {{FFN, EXPANSION}};
-static const lap_config_use_t use = {
-    .option = CONFIG, .pairs = pairs, .npairs = sizeof(pairs) / sizeof(pairs[0]), .words = words};
+static const lap_config_use_t use = {.option = CONFIG,
+                                     .keys = CONFIG_KEYS,
+                                     .pairs = pairs,
+                                     .npairs = sizeof(pairs) / sizeof(pairs[0]),
+                                     .words = words};
 
 /* A size of the file that the command line takes back: as if nobody had given it. */
 static void free_any(lap_args_t *args)

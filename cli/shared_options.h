@@ -50,6 +50,12 @@
      "format of --trace: perfetto, or kineto, a file FILE.RANK.json for each rank as "             \
      "PyTorch's profiler writes it",                                                               \
      NULL}
+
+#define LAP_OPTION_CONFIG_KEYS                                                                     \
+    {0, "config-keys", NULL,                                                                       \
+     "list all keys of --config without effect, also those of other tools, of which there is a "   \
+     "count else",                                                                                 \
+     NULL}
 /* clang-format on */
 
 #endif

@@ -228,7 +228,8 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
         !parse_decay(train, args) || !parse_checkpoints(train, args) || !parse_scale(train, args) ||
         !parse_order(train, args) || !parse_buckets(train, args))
         return false;
-    if (!parse_part(args, ATTENTION_DROPOUT, &train->desc.attention_dropout) ||
+    if (!lap_train_count(args, AMAX_HISTORY, "", &train->desc.amax_history) ||
+        !parse_part(args, ATTENTION_DROPOUT, &train->desc.attention_dropout) ||
         !parse_part(args, HIDDEN_DROPOUT, &train->desc.hidden_dropout))
         return false;
     if (!train->model) /* as a file of --config may have it */
@@ -401,6 +402,7 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     lap_arg_settle(args, POSITIONS, "%s", lap_positions_names[desc->positions]);
     lap_arg_settle(args, MAX_POSITIONS, "%zu", desc->max_positions);
     settle_rate(args, EPSILON, desc->epsilon);
+    settle_rate(args, INIT_STD, desc->init_std);
     settle_rate(args, ROPE_THETA, desc->rope_theta);
     settle_rate(args, ROPE_FACTOR, desc->rope_factor);
     settle_rate(args, ROPE_LOW, desc->rope_low_freq);
@@ -442,7 +444,7 @@ int lap_train_parse(const lap_command_t *command, bool runs, int argc, char **ar
 {
     static const size_t pairs[][2] = {{FFN, EXPANSION}, {MICRO, MICRO_SIZE}, {BATCH, BATCH_SIZE}};
     static const lap_config_use_t use = {
-        .option = CONFIG, .pairs = pairs, .npairs = sizeof(pairs) / sizeof(pairs[0])};
+        .option = CONFIG, .keys = KEYS, .pairs = pairs, .npairs = sizeof(pairs) / sizeof(pairs[0])};
     lap_args_t args;
     const char *unused;
     bool line[LAP_OPTIONS_MAX];

@@ -59,11 +59,12 @@ static bool parse_own_field(lap_train_t *train, const lap_args_t *args, int opti
     return parse_field(train, args, option, args->values[option]);
 }
 
-/* What is given of rotary positions and of norms. */
+/* What is given of rotary positions, of norms and of first weights. */
 static bool parse_numbers(lap_train_t *train, const lap_args_t *args)
 {
     lap_nn_desc_t *desc = &train->desc;
     return lap_train_rate(args, EPSILON, desc->epsilon, &desc->epsilon) &&
+           lap_train_rate(args, INIT_STD, desc->init_std, &desc->init_std) &&
            lap_train_rate(args, ROPE_THETA, desc->rope_theta, &desc->rope_theta) &&
            lap_train_rate(args, ROPE_FACTOR, desc->rope_factor, &desc->rope_factor) &&
            lap_train_rate(args, ROPE_LOW, desc->rope_low_freq, &desc->rope_low_freq) &&

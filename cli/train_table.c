@@ -126,6 +126,10 @@ const lap_option_t lap_train_options[NOPTIONS] = {
     [NORM] = {0, "norm", "KIND", "layernorm or rmsnorm", "layernorm"},
     [EPSILON] = {0, "norm-epsilon", "NUMBER", "what norms add to the variance (default 1e-05)",
                  NULL},
+    [INIT_STD] = {0, "init-std", "NUMBER",
+                  "standard deviation of the first weights of matrices (default 0.023; of a model "
+                  "0.02)",
+                  NULL},
     [ACTIVATION] = {0, "activation", "KIND", "gelu or swiglu", "gelu"},
     [RECOMPUTE] = {0, "recompute", "WHAT",
                    "activations that backward recomputes: none, selective or full", "none"},
@@ -145,6 +149,8 @@ const lap_option_t lap_train_options[NOPTIONS] = {
              "GEMMs in FP8, and how they are scaled: none (no FP8), delayed (the default) or "
              "current",
              NULL},
+    [AMAX_HISTORY] = {0, "fp8-amax-history-len", "COUNT",
+                      "--fp8=delayed: steps whose largest numbers scales follow", "16"},
     [OPTIMIZER] = {0, "optimizer", "KIND", "adamw or sgd", "adamw"},
     [LR] = {0, "lr", "RATE",
             "learning rate (default 0.4 divided by the hidden size, 0.001 at most; sgd: 1)", NULL},
@@ -218,6 +224,7 @@ const lap_option_t lap_train_options[NOPTIONS] = {
                 "settings of the model, of parallelism, overlap and training by the names of NeMo "
                 "and Megatron; options count more; -: standard input",
                 NULL},
+    [KEYS] = LAP_OPTION_CONFIG_KEYS,
     [SAVE] = {0, "save", "DIR",
               "write a checkpoint at the end, into a folder of DIR named for its step", NULL},
     [SAVE_EVERY] = {0, "save-every", "COUNT", "also after every COUNT iterations", NULL},
@@ -297,8 +304,8 @@ const lap_option_t lap_train_options[NOPTIONS] = {
 };
 
 /* The layers compare the rules of a file; whatever is printed is rank 0's. */
-static const int own[] = {RULES, CONFIG, GPU_SHARE,    TIMEOUT, PEAK,
-                          DEBUG, QUIET,  LOG_INTERVAL, JSON};
+static const int own[] = {RULES, CONFIG, KEYS,  GPU_SHARE,    TIMEOUT,
+                          PEAK,  DEBUG,  QUIET, LOG_INTERVAL, JSON};
 
 /* The names that TransformerEngine's examples have for them, and other trainers. */
 static const lap_alias_t aliases[] = {

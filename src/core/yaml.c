@@ -183,7 +183,7 @@ static lap_status_t read_list(lap_yaml_reader_t *reader)
     return LAP_OK;
 }
 
-/* The event at hand is the value of an entry, which is no mapping. */
+/* The event at hand is the value of an entry; of a mapping it is its start. */
 static lap_status_t read_value(lap_yaml_reader_t *reader)
 {
     lap_yaml_entry_t *entry = entry_of(reader);
@@ -197,6 +197,8 @@ static lap_status_t read_value(lap_yaml_reader_t *reader)
         entry->kind = null ? LAP_YAML_NULL : LAP_YAML_SCALAR;
     } else if (reader->event.type == YAML_SEQUENCE_START_EVENT) {
         LAP_TRY(read_list(reader));
+    } else {
+        entry->kind = reader->event.type == YAML_ALIAS_EVENT ? LAP_YAML_ALIAS : LAP_YAML_MAPPING;
     }
     const list_t *list = reader->context;
     return list->each(list->context, entry);
@@ -226,13 +228,13 @@ static lap_status_t read_entries(lap_yaml_reader_t *reader)
         entry->line = lap_yaml_line(reader);
         entry->section = sections[depth];
         LAP_TRY(lap_yaml_next(reader));
-        if (reader->event.type != YAML_MAPPING_START_EVENT) {
-            LAP_TRY(read_value(reader));
-        } else if (depth + 1 == DEPTH || strlen(entry->path) + 2 > sizeof(entry->path)) {
+        const bool mapping = reader->event.type == YAML_MAPPING_START_EVENT;
+        LAP_TRY(read_value(reader));
+        if (mapping && (depth + 1 == DEPTH || strlen(entry->path) + 2 > sizeof(entry->path)))
             return lap_error(LAP_ERR_INVALID,
                              "%s:%zu: mappings lie too deep in each other, expected at most %d",
                              reader->path, lap_yaml_line(reader), DEPTH);
-        } else {
+        if (mapping) {
             const size_t length = strlen(entry->path);
             memcpy(entry->path + length, ".", 2);
             lengths[++depth] = length + 1;

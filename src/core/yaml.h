@@ -14,8 +14,10 @@
 typedef enum lap_yaml_kind {
     LAP_YAML_NULL,
     LAP_YAML_SCALAR,
-    LAP_YAML_LIST,  /* of scalars: value has them, with commas */
-    LAP_YAML_OTHER, /* an alias, or a list of more than scalars */
+    LAP_YAML_LIST,    /* of scalars: value has them, with commas */
+    LAP_YAML_OTHER,   /* a list of more than scalars */
+    LAP_YAML_ALIAS,   /* *name, which is not followed */
+    LAP_YAML_MAPPING, /* it begins: its entries follow */
 } lap_yaml_kind_t;
 
 typedef struct lap_yaml_entry {
@@ -29,7 +31,7 @@ typedef struct lap_yaml_entry {
 } lap_yaml_entry_t;
 
 /*
- * Reads a file, and calls `each` with every entry that is no mapping, in their order. LAP_ERR_INVALID: it is no YAML, or no
+ * Reads a file, and calls `each` with every entry, in their order. LAP_ERR_INVALID: it is no YAML, or no
  * mapping, with the line; LAP_ERR_SYSTEM: it cannot be read; LAP_ERR_UNSUPPORTED: this build cannot read YAML; or
  * what `each` returns.
  */

@@ -190,6 +190,8 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
 {
     reader_t *reader = context;
     size_t i = 0;
+    if (entry->kind == LAP_YAML_MAPPING)
+        return LAP_OK; /* its keys are looked at */
     while (i < KEYS && strcmp(keys[i].path, entry->path) != 0)
         i++;
     if (i == KEYS)

@@ -55,7 +55,7 @@ lap train --config model.yaml --json
 is 'a file of NeMo: status 0' "$status" 0
 config=$(losses)
 is '... its keys without effect are listed once' "$err" \
-    'lap train: model.yaml: without effect: trainer.devices, exp_manager.name, exp_manager.resume_if_exists, exp_manager.files, model.tp_comm_split_ag'
+    'lap train: model.yaml: without effect: trainer.devices, exp_manager.name, exp_manager.resume_if_exists, exp_manager.files'
 lap train --tp 2 --layers 2 --hidden 32 --ffn 48 --heads 4 --kv-heads 2 --seq 16 --batch 4 --norm rmsnorm --activation swiglu --dtype bf16 \
     --disable-tp-comm-bulk-wgrad --recompute selective --optimizer adamw --lr 0.002 --adam-beta1 0.8 --adam-beta2 0.95 --adam-eps 0.001 --iters 3 \
     --lr-decay-style cosine --lr-warmup-iters 1 --min-lr 0.0001 --clip-grad 0.5 --json
@@ -115,6 +115,8 @@ fp8_recipe: delayed|, fp8_recipe
 fp8: null;fp8_recipe: mxfp8;fp4: null|"fp8":"none"
 fp8: hybrid;fp8_recipe: mxfp8|fp8_recipe is 'mxfp8', expected one of delayed, tensorwise: there are only plans of mxfp8 (lap plan)
 fp8: hybrid;fp8_recipe: blockwise|2 lap train: --config: fp8.yaml:
+fp8: true;fp8_hybrid: false|fp8_hybrid is 'false', expected true: what is multiplied is in e4m3, gradients in e5m2
+fp8: false;fp8_hybrid: false;fp8_margin: 0.0;fp8_e4m3: False|"fp8":"none"
 fp8: e4m3|fp8 is 'e4m3', expected one of true, false, hybrid: gradients are in e5m2
 fp4: e2m1|fp4 is 'e2m1', expected null or false: there are only plans of FP4 (lap plan)
 KEYS
@@ -129,6 +131,7 @@ printf '%s\n' 'position_embedding_type: rope' 'share_embeddings_and_output_weigh
 lap train --config llama.yaml --tp 1 --iters 1 --json
 has 'rotary positions make it a Llama' "$status $out" '0 ' '"model":"llama"' '"positions":"rope","tied":false' '"norm":"rmsnorm"' '"kv_heads":2'
 
+model_losses() { grep -oE '^\{"step":[0-9]+,"loss":[0-9.]+' out; }
 model_loss() { head -n 1 out | grep -oE '"loss":[0-9.]+'; }
 lap train --config llama.yaml --tp 1 --iters 1 --json --rope-theta 50 --norm-epsilon 0.01
 numbers=$(model_loss)
@@ -229,19 +232,24 @@ printf '%s\n' 'trainer:' '  num_nodes: 1' '  precision: bf16' '  use_distributed
 lap train --config nemo.yaml --json
 has 'a file of NeMo' "$status $out" '0 ' '"tp":2' '"dtype":"bfloat16"' '"hidden":32' '"ffn":96' '"seq":8' '"vocab":64'
 has '... what has no effect' "$err" 'without effect: trainer.num_nodes, trainer.use_distributed_sampler, exp_manager.model_parallel_size,' \
-    model.rampup_batch_size model.tokenizer.vocab_file model.data.num_workers
+    model.tokenizer.vocab_file model.data.num_workers
 
 sed 's/^  num_layers: 1/&\n  normalization: layernorm1p/' nemo.yaml >nemo1p.yaml
 lap train --config nemo1p.yaml --json
 has '... whose gains are kept less one' "$status $out" '0 ' '"norm":"layernorm"'
 
 # A whole file of NeMo has many keys that are nothing to us: all are named, also the last.
-{ cat nemo.yaml; printf '  apex:\n'; printf '    a_key_that_is_nothing_to_us_%s: 1\n' {1..99}; } >long.yaml
-lap train --config long.yaml --json
-has 'a long list of what has no effect is whole' "$status $err" '0 ' 'model.nsys_profile.buffer_size, model.apex.a_key_that_is_nothing_to_us_1,' \
-    'model.apex.a_key_that_is_nothing_to_us_99'
+{ cat nemo.yaml; printf '    a_key_that_is_nothing_to_us_%s: 1\n' {1..99}; } >long.yaml
+lap train --config long.yaml --json --config-keys
+has 'a long list of what has no effect is whole' "$status $err" '0 ' 'model.nsys_profile.buffer_size, model.nsys_profile.a_key_that_is_nothing_to_us_1,' \
+    'model.nsys_profile.a_key_that_is_nothing_to_us_99'
+lap train --config long.yaml --iters 1 --config-keys
+has '... where people read, too' "$out" 'model.nsys_profile.a_key_that_is_nothing_to_us_99'
 lap train --config long.yaml --iters 1
-has '... where people read, too' "$out" 'model.apex.a_key_that_is_nothing_to_us_99'
+has '... and without that request keys of other tools are a count' "$out" \
+    '|-- long.yaml: without effect: trainer.num_nodes, 105 other keys (--config-keys lists them)'
+lap train --iters 1 --config-keys
+is '... which is one of a file' "$status $err" '2 lap train: --config-keys is for files of settings; expected --config with it'
 
 # Positions are as many as the file says, also where it refers to the length of sequences: the gpt of the command has 256.
 positions() { python3 -c 'import json; print(json.load(open("run/step-00000001/config.json"))["n_positions"])'; }
@@ -284,7 +292,6 @@ train_iters: 3
 seq_length: 8
 global_batch_size: 4
 YAML
-model_losses() { grep -oE '^{"step":[0-9]+,"loss":[0-9.]+' out; }
 lap train --model gpt --tp 1 --layers 1 --hidden 32 --heads 4 --dtype bf16 --tied=no --vocab 64 --max-positions 16 --optimizer adamw --lr 2.5e-3 \
     --lr-decay-style cosine --lr-warmup-iters 0 --min-lr 2.5e-4 --weight-decay 0.1 --iters 3 --seq 8 --batch 4 --json
 given="$status $(model_losses)"

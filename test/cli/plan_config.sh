@@ -156,8 +156,15 @@ plan "${gpt[@]}" --vocab 512
 expected=$plan
 plan "${nemo[@]}" --vocab 512
 is 'a file of NeMo: the plan of the same options' "$plan" "$expected"
-is '... what is not planned is told once, in the order of the file' "$err" \
-    'lap plan: nemo.yaml: without effect: model.hidden_dropout, model.tp_comm_split_ag, model.cp_comm_type, model.data.num_workers, model.optim.bucket_cap_mb'
+is '... what is not planned is told once, and behind it keys of other tools' "$err" \
+    'lap plan: nemo.yaml: without effect: model.hidden_dropout, model.cp_comm_type, model.optim.bucket_cap_mb, model.data.num_workers'
+many() { cat nemo.yaml && printf 'exp_manager:\n' && printf '  key_%s: 1\n' {1..20}; }
+many >many.yaml
+plan "${nemo[@]/nemo.yaml/many.yaml}" --vocab 512
+has '... which are a count where they are many' "$status $err" '0 ' 'model.optim.bucket_cap_mb, 21 other keys (--config-keys lists them)'
+many | "$LAP" plan --gpus 16 --config - --cp 1 --recompute none --vocab 512 --config-keys >"$work/out" 2>"$work/err"
+has '... and are listed on request, also those of a pipe' "$? $(cat "$work/out" "$work/err")" '0 standard input on 16 x H100' \
+    'lap plan: standard input: without effect: model.hidden_dropout,' 'exp_manager.key_1,' exp_manager.key_20
 for name in distributed_fused_adam mcore_distributed_optim; do
     sed "s/fused_adam/$name/" nemo.yaml >shared.yaml
     plan "${gpt[@]/--no-distributed-optimizer/--explain}" --vocab 512

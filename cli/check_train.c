@@ -271,6 +271,9 @@ int lap_cli_check_train(int argc, char **argv)
     const int result = lap_train_parse(command, false, argc, argv, &train);
     if (result != LAP_CLI_GO)
         return result;
+    char alone[LAP_TRAIN_ALONE_TEXT];
+    if (lap_train_alone(&train, alone))
+        lap_tell(command->name, "%s", alone);
     if (train.config && *train.config_unused)
         lap_tell(command->name, "%s: without effect: %s", train.config, train.config_unused);
     lap_status_t status = lap_tune_use(&train, NULL);

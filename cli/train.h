@@ -465,7 +465,11 @@ void lap_train_say(const lap_train_t *train, const lap_group_t *speaker, const c
 /* "Created tensor-parallel group: [0, 1]", by its first rank; nothing of NULL. */
 void lap_train_say_group(const lap_train_t *train, const char *what, const lap_group_t *group);
 
-/* Keys of --config, and fields of the rules, that nothing comes of; on standard error with --json. */
+/* What one replica makes nothing of, as "without effect with one replica: --OPTION, ..."; false: of nothing that is given. */
+enum { LAP_TRAIN_ALONE_TEXT = 384 };
+bool lap_train_alone(const lap_train_t *train, char text[LAP_TRAIN_ALONE_TEXT]);
+
+/* That, keys of --config, and fields of the rules, that nothing comes of; on standard error with --json. */
 void lap_train_say_unused(const lap_train_t *train, const lap_group_t *world);
 
 /* ---- train_step.c ---- */

@@ -25,6 +25,22 @@ typedef struct useless {
 
 #define LIST(...) ((const int[]){__VA_ARGS__, NOPTIONS})
 
+/* One replica takes options of several, since the same command serves any number of them. */
+bool lap_train_alone(const lap_train_t *train, char text[LAP_TRAIN_ALONE_TEXT])
+{
+    static const int options[] = {GRAD_DTYPE,  BUCKET,           BUCKET_BY,  NO_OVERLAP_GRAD,
+                                  DISTRIBUTED, NO_OVERLAP_PARAM, FP8_PARAMS, OVERLAP_STEP};
+    size_t used = 0;
+    if (train->grid.dp * train->grid.cp > 1)
+        return false;
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
+        if (train->args.given[options[i]])
+            used += (size_t)snprintf(text + used, LAP_TRAIN_ALONE_TEXT - used, "%s--%s",
+                                     used ? ", " : "without effect with one replica: ",
+                                     lap_train_options[options[i]].name);
+    return used > 0;
+}
+
 /* `line`: what the command line itself has; a file may have more than is of use. */
 bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const bool *line)
 {
@@ -33,11 +49,13 @@ bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const boo
     const bool attends = lap_nn_has_attention(&train->desc);
     const bool mlp = kind == LAP_NN_LAYERNORM_MLP || transformer;
     const bool tunes = strcmp(args->command->name, "lap tune") == 0;
+    const bool alone = train->grid.dp * train->grid.cp == 1;
     const useless_t rows[] = {
         {model, "has no effect on a model; expected no --model with it", LIST(LAYER)},
         {!model, "is for language models; expected --model with it",
          LIST(VOCAB, TIED, DATA, ATTENTION_DROPOUT, HIDDEN_DROPOUT)},
-        {train->desc.shards <= 1, "is for a shared optimizer; expected --distributed-optimizer",
+        {train->desc.shards <= 1 && !alone,
+         "is for a shared optimizer; expected --distributed-optimizer",
          LIST(NO_OVERLAP_PARAM, FP8_PARAMS, OVERLAP_STEP)},
         {!train->param_overlap,
          "is for weights gathered during forward; expected no --no-overlap-param-sync",
@@ -68,9 +86,6 @@ bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const boo
          LIST(CP_COMM, CP_A2A)},
         {train->desc.cp_comm != LAP_CP_A2A_P2P,
          "is for --cp-comm-type a2a+p2p; expected that with it", LIST(CP_A2A)},
-        {train->grid.dp * train->grid.cp == 1,
-         "is for gradients sent to other replicas; expected --num-replicas or --cp 2 or more",
-         LIST(GRAD_DTYPE, BUCKET, BUCKET_BY, NO_OVERLAP_GRAD, DISTRIBUTED)},
         {lap_train_ranks(train) == 1, "is for ranks that communicate; expected 2 ranks or more",
          LIST(COMPARE, LINK, ASSERT_HIDDEN)},
         {train->optimizer.kind == LAP_SGD, "is for AdamW; expected --optimizer adamw",

@@ -48,18 +48,28 @@ void lap_train_say_group(const lap_train_t *train, const char *what, const lap_g
     lap_train_say(train, group, "|-- Created %s group: [%s]", what, ranks);
 }
 
-/* Something about a file; where standard output is for JSON or results only, on standard error. */
+/* A remark; where standard output is for JSON or results only, on standard error. */
+static void remark(const lap_train_t *train, const lap_group_t *world, const char *text)
+{
+    lap_train_say(train, world, "|-- %s", text);
+    if ((train->json || train->quiet) && lap_group_rank(world) == 0)
+        lap_tell(lap_train_command.name, "%s", text);
+}
+
+/* Something about a file. */
 static void say_of_file(const lap_train_t *train, const lap_group_t *world, const char *path,
                         const char *text)
 {
-    lap_train_say(train, world, "|-- %s: %s", path, text);
-    if ((train->json || train->quiet) && lap_group_rank(world) == 0)
-        lap_tell(lap_train_command.name, "%s: %s", path, text);
+    char line[9216];
+    snprintf(line, sizeof(line), "%s: %s", path, text);
+    remark(train, world, line);
 }
 
 void lap_train_say_unused(const lap_train_t *train, const lap_group_t *world)
 {
-    char unused[256], text[8448];
+    char unused[256], alone[LAP_TRAIN_ALONE_TEXT], text[8448];
+    if (lap_train_alone(train, alone))
+        remark(train, world, alone);
     if (train->config && *train->config_unused) {
         snprintf(text, sizeof(text), "without effect: %s", train->config_unused);
         say_of_file(train, world, train->config, text);

@@ -181,7 +181,8 @@ typedef struct lap_nn_desc {
     lap_group_t *shard_group; /* shards 1: NULL */
     int shard_by_layer;       /* 1: no bucket has weights of two layers */
     int fp8_params;           /* 1: FP8 weights are made from these parts and gathered as FP8; 0:
-                                 gathered as fp32, and then made. The same numbers */
+                                 gathered as fp32, and then made. The same numbers. With shards 1
+                                 it has no effect */
 } lap_nn_desc_t;
 
 /* A description in which seq, hidden and heads are still to be set. */

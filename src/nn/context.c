@@ -72,14 +72,13 @@ lap_status_t lap_nn_context_check(lap_nn_desc_t *desc, int nranks)
 
 lap_status_t lap_nn_shards_check(lap_nn_desc_t *desc)
 {
-    if (desc->fp8_params && (desc->shards <= 1 || desc->fp8 == LAP_FP8_NONE))
-        return lap_error(
-            LAP_ERR_INVALID,
-            "fp8_params is %d with %zu shards and fp8 %s, expected 2 shards or more, which "
-            "gather FP8 weights, and fp8",
-            desc->fp8_params, desc->shards, lap_fp8_recipe_names[desc->fp8]);
-    if (desc->shards <= 1) {
+    if (desc->fp8_params && desc->fp8 == LAP_FP8_NONE)
+        return lap_error(LAP_ERR_INVALID,
+                         "fp8_params is %d with fp8 none, expected fp8, whose weights are gathered",
+                         desc->fp8_params);
+    if (desc->shards <= 1) { /* nothing is gathered: a description serves any number of ranks */
         desc->shards = 1;
+        desc->fp8_params = 0;
         return LAP_OK;
     }
     if (desc->shards > LAP_SIZE_MOST || desc->shards % desc->cp != 0)

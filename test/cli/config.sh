@@ -54,8 +54,9 @@ sed -i '/grad_sync_dtype/d' model.yaml
 lap train --config model.yaml --json
 is 'a file of NeMo: status 0' "$status" 0
 config=$(losses)
-is '... its keys without effect are listed once' "$err" \
-    'lap train: model.yaml: without effect: trainer.devices, exp_manager.name, exp_manager.resume_if_exists, exp_manager.files'
+alone='lap train: model.yaml:31: without effect with one replica: --no-overlap-grad-sync, optim.name'
+is '... its keys without effect are listed once, and those that only replicas have a use for' "$err" "$alone
+lap train: model.yaml: without effect: trainer.devices, exp_manager.name, exp_manager.resume_if_exists, exp_manager.files"
 lap train --tp 2 --layers 2 --hidden 32 --ffn 48 --heads 4 --kv-heads 2 --seq 16 --batch 4 --norm rmsnorm --activation swiglu --dtype bf16 \
     --disable-tp-comm-bulk-wgrad --recompute selective --optimizer adamw --lr 0.002 --adam-beta1 0.8 --adam-beta2 0.95 --adam-eps 0.001 --iters 3 \
     --lr-decay-style cosine --lr-warmup-iters 1 --min-lr 0.0001 --clip-grad 0.5 --json

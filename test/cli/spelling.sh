@@ -36,7 +36,7 @@ says '... and its micro-batches' 2 '-b is 3; expected a multiple of the --micro-
 says 'two of the same' 2 '--global-batch and --batch-size are both given' "${gpt[@]}" --global-batch 2 --batch-size 2
 says 'a rule' 2 '--save-interval needs a place; expected --save DIR' "${gpt[@]}" --save-interval 2
 says '... that names another option' 2 '--no-overlap-param-sync is for a shared optimizer; expected --distributed-optimizer' \
-    "${gpt[@]}" --no-overlap-param-sync
+    "${gpt[@]}" --dp 2 --no-overlap-param-sync
 says 'a value is none of our words' 2 "--steps is '--iters'; expected a whole number" --steps --iters
 
 # What the library finds wrong with a field is wrong with an option.

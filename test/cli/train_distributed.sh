@@ -186,13 +186,40 @@ assert len(played) == 2 and any(c.startswith("weights ") for c in calls), set(ca
 PY
 done
 
-refuse '--distributed-optimizer is for gradients sent to other replicas; expected --num-replicas or --cp 2 or more' --tp 1 --distributed-optimizer
 refuse '--no-overlap-param-sync is for a shared optimizer; expected --distributed-optimizer' --tp 1 --dp 2 --no-overlap-param-sync
 
 refuse '--fp8-param-gather is for a shared optimizer; expected --distributed-optimizer' --tp 1 --dp 2 --fp8 --fp8-param-gather
 refuse '--fp8-param-gather is for weights in FP8; expected --fp8 with it' --tp 1 --dp 2 --distributed-optimizer --fp8-param-gather
 
-refuse '--no-overlap-grad-sync is for gradients sent to other replicas; expected --num-replicas or --cp 2 or more' --tp 2 --no-overlap-grad-sync
+
+# The same options and the same file serve one replica, which has no use for them and says so.
+printf '%s\n' 'fp8: true' 'fp8_params: true' 'grad_sync_dtype: bf16' 'optim: {name: distributed_fused_adam, overlap_param_sync: false}' >"$work/replicas.yaml"
+nobody='lap train: without effect with one replica:'
+while IFS='|' read -r options told; do
+    # shellcheck disable=SC2086
+    same="--layer linear --hidden 16 --seq 4 --batch 4 --iters 2 --json --no-predict ${options/CONFIG/--config $work/replicas.yaml}"
+    # shellcheck disable=SC2086
+    lap train $same --tp 1
+    is "one replica with $options" "$status $err" "0 $told"
+    one=$(grep -o '"loss":[^,]*' "$work/out" | cut -d: -f2)
+    # shellcheck disable=SC2086
+    lap train $same --tp 2
+    is '... whose ranks share the weights' "$status $err" "0 $told"
+    # shellcheck disable=SC2086
+    lap train $same --tp 1 --dp 2
+    ok '... and two replicas, with the losses of one' near "$(grep -o '"loss":[^,]*' "$work/out" | cut -d: -f2)" "$one" 1e-3
+    is '... and nothing to be told' "$status $err" '0 '
+done <<OPTIONS
+--distributed-optimizer --bucket-size 100|$nobody --bucket-size, --distributed-optimizer
+--no-overlap-grad-sync --bucket-by layer --grad-sync-dtype bf16|$nobody --grad-sync-dtype, --bucket-by, --no-overlap-grad-sync
+--distributed-optimizer --fp8 --fp8-param-gather --no-overlap-param-sync|$nobody --distributed-optimizer, --no-overlap-param-sync, --fp8-param-gather
+--distributed-optimizer --overlap-param-gather-with-optimizer-step|$nobody --distributed-optimizer, --overlap-param-gather-with-optimizer-step
+CONFIG|lap train: $work/replicas.yaml:3: ${nobody#lap train: } grad_sync_dtype, optim.name, --no-overlap-param-sync, fp8_params
+OPTIONS
+lap check train --layer linear --hidden 16 --seq 4 --tp 1 --distributed-optimizer
+is '... lap check train tells it, too' "$status $err" '0 lap check train: without effect with one replica: --distributed-optimizer'
+lap train --layer linear --hidden 16 --seq 4 --tp 1 --iters 1 --distributed-optimizer
+has '... and lap train where people read' "$out" '|-- without effect with one replica: --distributed-optimizer'
 refuse '--link is for ranks that communicate; expected 2 ranks or more' --tp 1 --link ratio:0.5
 
 # A rate at which communication is half of a step without a link, whatever it is of. Other programs take turns with either run, and ranks

@@ -45,6 +45,11 @@ static void test_bounds(void)
     REFUSED(rope_original, 0, LAP_ERR_INVALID, "rope_original is 0, expected 1 to");
     REFUSED(shards, SIZE_MAX, LAP_ERR_INVALID,
             "shards is 18446744073709551615, expected a multiple");
+    REFUSED(fp8_params, 1, LAP_ERR_INVALID, "fp8_params is 1 with fp8 none, expected fp8");
+    lap_nn_desc_t shared = good;
+    shared.fp8_params = 1;
+    shared.fp8 = LAP_FP8_DELAYED;
+    tap_success(lap_nn_validate(&shared, 2), "fp8_params of one shard: no effect, as with more");
     REFUSED(hidden_dropout, 0.5f, LAP_ERR_INVALID, "hidden_dropout is 0.5 with transformer");
     REFUSED(hidden_dropout, -0.5f, LAP_ERR_INVALID, "hidden_dropout is -0.5");
     REFUSED(attention_dropout, 1, LAP_ERR_INVALID, "attention_dropout is 1, expected");

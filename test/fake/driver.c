@@ -18,6 +18,16 @@ int fake_number(const char *name, int otherwise)
     return text && *text ? atoi(text) : otherwise;
 }
 
+/*
+ * A process has as many queues as it asks for. One whose streams share a queue has asked for one, whatever a launcher has
+ * set for it: it would rely on queues that there are not, and wait until its timeout.
+ */
+__attribute__((constructor)) static void ask_for_one_queue(void)
+{
+    if (fake_number("FAKE_ONE_QUEUE", 0))
+        (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+}
+
 /* ---- what there is ---- */
 
 FAKE_EXPORT CUresult cuInit(unsigned flags)

@@ -13,7 +13,7 @@
  *                      was freed are never used again: whatever runs beyond it, or later, crashes
  *   FAKE_ONE_QUEUE=1   all streams share a queue, where a wait holds up whatever comes after it, and
  *                      a graph runs step by step in any order that its edges allow: the worst that
- *                      a GPU may do
+ *                      a GPU may do. CUDA_DEVICE_MAX_CONNECTIONS is 1 then
  *   FAKE_MPS=1         processes are clients of MPS
  *   FAKE_SHARED_FATE=1 when a process whose memory is mapped here dies, every call fails, as it may
  *                      for clients of one MPS server

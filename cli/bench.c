@@ -142,31 +142,72 @@ static lap_status_t leave_out_refused(const lap_bench_t *bench, lap_bench_case_t
     return LAP_OK;
 }
 
+/* What a rank measures, of which some cases have been begun. */
+typedef struct cases {
+    lap_bench_t *bench;
+    lap_bench_result_t *results;
+    size_t begun;
+} cases_t;
+
+/* As if all ranks had stopped here; in a thread of its own, while this rank goes on. */
+static void print_now(void *context, int signal)
+{
+    const cases_t *cases = context;
+    const size_t begun = cases->begun > 0 ? cases->begun : 1;
+    lap_bench_result_t *last = &cases->results[begun - 1];
+    lap_bench_progress_end(true);
+    lap_bench_measured(last);
+    last->interrupted = signal;
+    print_so_far(cases->bench, cases->results, begun);
+}
+
+static void begin_case(cases_t *cases)
+{
+    lap_interrupt_lock();
+    cases->begun++;
+    lap_interrupt_unlock();
+}
+
+static lap_status_t measure_cases(cases_t *cases, lap_world_t *world, int *interrupted_p)
+{
+    lap_bench_t *bench = cases->bench;
+    while (cases->begun < bench->ncases && !*interrupted_p) {
+        lap_bench_case_t *it = &bench->cases[cases->begun];
+        lap_bench_result_t *result = &cases->results[cases->begun];
+        LAP_TRY(leave_out_refused(bench, it, world));
+        begin_case(cases);
+        LAP_TRY(lap_bench_measure(bench, it, world, result));
+        *interrupted_p = result->interrupted;
+    }
+    return LAP_OK;
+}
+
 static int run_cases(const lap_bench_t *asked, lap_world_t *world)
 {
     lap_bench_t *bench = lap_alloc(1, sizeof(*bench));
     lap_bench_result_t *results = lap_alloc(asked->ncases, sizeof(*results));
     lap_status_t status = LAP_OK;
     int interrupted = 0;
-    size_t begun = 0;
+    cases_t cases = {bench, results, 0};
     if (!bench || !results)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu results", asked->ncases);
     status = lap_group_agree(lap_world_group(world), status);
-    if (status == LAP_OK)
+    if (status == LAP_OK) {
         *bench = *asked;
-    while (status == LAP_OK && begun < bench->ncases && !interrupted) {
-        status = leave_out_refused(bench, &bench->cases[begun], world);
-        if (status != LAP_OK)
-            break;
-        status = lap_bench_measure(bench, &bench->cases[begun], world, &results[begun]);
-        interrupted = results[begun++].interrupted;
+        if (lap_world_rank(world) == 0)
+            lap_interrupt_prints(print_now, &cases);
+        status = measure_cases(&cases, world, &interrupted);
     }
+    if (lap_world_rank(world) == 0) /* from here on it prints by itself */
+        lap_interrupt_prints(NULL, NULL);
+    if (interrupted)
+        lap_interrupt_stops();
     /* All ranks know the results; rank 0 speaks, and answers for them. */
     int result = interrupted ? lap_interrupt_status(interrupted) : LAP_CLI_OK;
     if (status != LAP_OK)
         result = fail(world, status);
     else if (lap_world_rank(world) == 0 && interrupted)
-        print_so_far(bench, results, begun);
+        print_so_far(bench, results, cases.begun);
     else if (lap_world_rank(world) == 0)
         result = print_cases(bench, results);
     for (size_t i = 0; results && i < asked->ncases; i++)

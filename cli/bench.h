@@ -341,6 +341,8 @@ void lap_bench_result_clear(lap_bench_result_t *result);
  */
 lap_status_t lap_bench_measure(const lap_bench_t *bench, const lap_bench_case_t *it,
                                lap_world_t *world, lap_bench_result_t *result_p);
+/* What the case that is being measured has so far, if that is anything; of rank 0, by who has lap_interrupt_lock. */
+void lap_bench_measured(lap_bench_result_t *result);
 
 /* A method whose calls are traced. */
 typedef struct lap_bench_call {

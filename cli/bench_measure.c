@@ -47,6 +47,8 @@ typedef struct runner {
     lap_bench_result_t result;
 } runner_t;
 
+static const runner_t *speaker; /* rank 0 while it measures: see lap_bench_measured */
+
 /* ---- single times ---- */
 
 /* The largest of what the ranks say, nothing below 0; what is not a number counts as that. */
@@ -63,8 +65,11 @@ static lap_status_t largest(runner_t *runner, double mine, double *all_p)
         if (!isnan(most) && !(its->value <= most))
             most = its->value;
         /* All have heard the same, and stop at the same place. */
-        if (its->interrupted > runner->result.interrupted)
+        if (its->interrupted > runner->result.interrupted) {
+            lap_interrupt_lock();
             runner->result.interrupted = its->interrupted;
+            lap_interrupt_unlock();
+        }
     }
     *all_p = most;
     return LAP_OK;
@@ -409,12 +414,14 @@ static lap_status_t verify(runner_t *runner)
         LAP_TRY(lap_bench_data_fetch(&runner->data));
         lap_bench_verdict_t verdict = lap_bench_data_judge(&runner->data, &err);
         LAP_TRY(join_verdicts(runner, &verdict));
+        LAP_TRY(largest(runner, err, &err));
+        lap_interrupt_lock();
         figure->ok = figure->ok && verdict.ratio <= 1;
         if (!isnan(figure->verdict.ratio) && !(verdict.ratio <= figure->verdict.ratio))
             figure->verdict = verdict;
-        LAP_TRY(largest(runner, err, &err));
         if (!(err <= figure->max_err))
             figure->max_err = err;
+        lap_interrupt_unlock();
     }
     return LAP_OK;
 }
@@ -426,8 +433,15 @@ static void rest(const runner_t *runner)
         lap_sleep_until_ns(lap_now_ns() + (uint64_t)(left < LOOK_MS ? left : LOOK_MS) * 1000000u);
 }
 
-/* One round: the GEMM, every row, the GEMM. */
-static lap_status_t one_round(runner_t *runner, size_t round, size_t sample)
+static void count_rounds(runner_t *runner, size_t count)
+{
+    lap_interrupt_lock();
+    runner->result.rounds = count;
+    lap_interrupt_unlock();
+}
+
+/* One round: the GEMM, every row, the GEMM. Those before the first sample warm up. */
+static lap_status_t one_round(runner_t *runner, size_t round, bool timed, size_t sample)
 {
     size_t rows = lap_bench_rows(runner->it);
     rest(runner);
@@ -441,7 +455,8 @@ static lap_status_t one_round(runner_t *runner, size_t round, size_t sample)
         return LAP_OK;
     rest(runner);
     LAP_TRY(time_gemm(runner, &runner->samples[rows][2 * sample + 1]));
-    runner->result.rounds = sample + 1;
+    if (timed)
+        count_rounds(runner, sample + 1);
     return LAP_OK;
 }
 
@@ -454,9 +469,7 @@ static lap_status_t all_rounds(runner_t *runner)
                            lap_op_kind_name(runner->it->kind), timed ? "timed" : "warm-up",
                            timed ? i - bench->warmup + 1 : i + 1,
                            timed ? bench->iters : bench->warmup);
-        LAP_TRY(one_round(runner, (size_t)i, timed ? (size_t)(i - bench->warmup) : 0));
-        if (!timed)
-            runner->result.rounds = 0;
+        LAP_TRY(one_round(runner, (size_t)i, timed, timed ? (size_t)(i - bench->warmup) : 0));
     }
     return LAP_OK;
 }
@@ -499,10 +512,9 @@ static lap_status_t note_rounds(const runner_t *runner, size_t row, size_t count
     return LAP_OK;
 }
 
-/* Medians, and half the distance of the quartiles as noise. */
-static lap_status_t conclude(runner_t *runner)
+/* Medians, and half the distance of the quartiles as noise. With the lock. */
+static lap_status_t conclude(const runner_t *runner, lap_bench_result_t *result)
 {
-    lap_bench_result_t *result = &runner->result;
     const size_t rows = lap_bench_rows(runner->it);
     const lap_world_t *world = runner->group->world;
     lap_stats_t stats = {0};
@@ -519,6 +531,24 @@ static lap_status_t conclude(runner_t *runner)
         figure->noise_ms = stats.noise;
     }
     return LAP_OK;
+}
+
+static lap_status_t conclude_all(runner_t *runner)
+{
+    lap_interrupt_lock();
+    const lap_status_t status =
+        runner->result.rounds > 0 ? conclude(runner, &runner->result) : LAP_OK;
+    lap_interrupt_unlock();
+    return lap_group_agree(runner->group, status);
+}
+
+void lap_bench_measured(lap_bench_result_t *result)
+{
+    if (!speaker || speaker->result.rounds == 0)
+        return;
+    *result = speaker->result;
+    if (conclude(speaker, result) != LAP_OK)
+        result->rounds = 0;
 }
 
 void lap_bench_result_clear(lap_bench_result_t *result)
@@ -571,8 +601,7 @@ static lap_status_t measure(runner_t *runner)
     LAP_TRY(verify(runner));
     LAP_TRY(all_rounds(runner));
     LAP_TRY(verify(runner));
-    if (runner->result.rounds > 0)
-        LAP_TRY(lap_group_agree(runner->group, conclude(runner)));
+    LAP_TRY(conclude_all(runner));
     if (!runner->result.interrupted)
         LAP_TRY(trace_methods(runner));
     return lap_group_barrier(runner->group);
@@ -587,9 +616,18 @@ lap_status_t lap_bench_measure(const lap_bench_t *bench, const lap_bench_case_t 
     runner.shows = runner.speaks && !bench->quiet;
     for (size_t i = 0; i < lap_bench_rows(it); i++)
         runner.result.methods[i].ok = true;
+    if (runner.speaks) {
+        lap_interrupt_lock();
+        speaker = &runner;
+        lap_interrupt_unlock();
+    }
     lap_status_t status = measure(&runner);
+    lap_interrupt_lock();
+    *result_p = runner.result;
+    if (runner.speaks)
+        speaker = NULL;
+    lap_interrupt_unlock();
     tear_down(&runner);
     lap_bench_progress_end(runner.shows);
-    *result_p = runner.result;
     return status;
 }

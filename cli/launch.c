@@ -29,7 +29,8 @@
 #include "util/clock.h"
 #include "util/deadline.h"
 
-#define TERM_NS 2000000000u  /* from SIGTERM to SIGKILL */
+#define TERM_NS                                                                                    \
+    500000000u /* from SIGTERM to SIGKILL: with the grace, less than 2 s after a failure */
 #define DRAIN_NS 1000000000u /* for descendants that outlive their rank */
 #define SETTLE_NS 100000000u /* what fails so soon after something else fails at the same time */
 #define LOOK_NS 2000000u     /* between two looks in that time */
@@ -184,9 +185,20 @@ static void enter(job_t *job, phase_t phase, uint64_t after_ns)
     job->deadline = lap_deadline_after(after_ns);
 }
 
-static uint64_t grace_ns(const job_t *job)
+/* What was asked for, or what there is without: after a failure, or after a signal. */
+static double grace_s(const job_t *job, double otherwise)
 {
-    return (uint64_t)(job->launch->grace_s * 1e9) + 1;
+    return job->launch->grace_s >= 0 ? job->launch->grace_s : otherwise;
+}
+
+static uint64_t grace_ns(const job_t *job, double otherwise)
+{
+    return (uint64_t)(grace_s(job, otherwise) * 1e9) + 1;
+}
+
+static double stop_s(const job_t *job)
+{
+    return job->launch->stop_s > 0 ? job->launch->stop_s : LAP_LAUNCH_STOP_S;
 }
 
 /* Asks the ranks to end; a stopped one is continued, or it would not hear. */
@@ -202,7 +214,7 @@ static void kill_ranks(job_t *job)
 {
     if (job->phase == INTERRUPTED) {
         say(job, "%d rank%s did not end within %g s of signal %d (%s): killed", job->running,
-            plural(job->running), job->launch->grace_s, job->signal, strsignal(job->signal));
+            plural(job->running), grace_s(job, stop_s(job)), job->signal, strsignal(job->signal));
         job->forced += job->running;
     }
     signal_ranks(job, SIGKILL);
@@ -265,7 +277,7 @@ static void report_failure(job_t *job, int number, const siginfo_t *info)
             info->si_status, strsignal(info->si_status),
             info->si_code == CLD_DUMPED ? ", core dumped" : "");
     if (job->running > 0)
-        enter(job, GRACE, grace_ns(job));
+        enter(job, GRACE, grace_ns(job, LAP_LAUNCH_GRACE_S));
 }
 
 static void summarise(job_t *job)
@@ -319,12 +331,20 @@ static void find_failures(job_t *job, failures_t *found)
     }
 }
 
+/* What the kernel says of a process. */
+#define STATUS_TEXT 4096
+static void read_status(pid_t pid, char text[STATUS_TEXT])
+{
+    char path[32];
+    snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+    lap_file_read_text(path, text, STATUS_TEXT);
+}
+
 /* Whether a process ends, but has not yet: it is to be killed, writes its core, or has no memory. */
 static bool is_dying(pid_t pid)
 {
-    char path[32], text[4096];
-    snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
-    lap_file_read_text(path, text, sizeof(text));
+    char text[STATUS_TEXT];
+    read_status(pid, text);
     const char *pending = strstr(text, "\nShdPnd:");
     const unsigned long long mask = pending ? strtoull(pending + strlen("\nShdPnd:"), NULL, 16) : 0;
     return mask >> (SIGKILL - 1) & 1 || strstr(text, "\nCoreDumping:\t1") ||
@@ -337,6 +357,19 @@ static bool any_is_dying(const job_t *job)
     for (int r = 0; r < job->launch->nranks; r++)
         dying = dying || (!job->ranks[r].ended && is_dying(job->ranks[r].pid));
     return dying;
+}
+
+/* Whether every rank that has not ended is stopped, by a signal or a debugger: none of them ends by itself. */
+static bool only_stopped_run(const job_t *job)
+{
+    char text[STATUS_TEXT];
+    bool only = true;
+    for (int r = 0; r < job->launch->nranks && only; r++)
+        if (!job->ranks[r].ended) {
+            read_status(job->ranks[r].pid, text);
+            only = strstr(text, "\nState:\tT") || strstr(text, "\nState:\tt");
+        }
+    return only;
 }
 
 /* Gives what fails at the same time the time to end; what has ended already needs none. */
@@ -365,6 +398,8 @@ static void look_at_ranks(job_t *job)
     job->also_failed += first ? found.count - 1 : found.count;
     if (first)
         report_failure(job, found.rank, &found.cause);
+    if (job->phase == GRACE && job->running > 0 && only_stopped_run(job))
+        terminate(job);
     if (job->running == 0 && job->phase < DRAIN) {
         job->explained += lap_told_print(&job->told, &job->outbox);
         summarise(job);
@@ -384,7 +419,7 @@ static void interrupt(job_t *job, int number)
     if (job->result < 0)
         job->result = 128 + number;
     if (job->phase < INTERRUPTED)
-        enter(job, INTERRUPTED, grace_ns(job));
+        enter(job, INTERRUPTED, grace_ns(job, stop_s(job)));
     else if (job->phase == FLUSH && !job->timed)
         enter(job, FLUSH, DRAIN_NS);
 }

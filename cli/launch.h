@@ -20,7 +20,9 @@ typedef struct lap_launch {
     const char *program; /* the file to run; NULL: argv[0], looked up in PATH */
     char *const *argv;   /* of each rank; ends with NULL */
     bool prefix;         /* write whole lines of the ranks with "[rank] " before them */
-    double grace_s;      /* how long ranks may take to end after a failure or a signal */
+    double grace_s;      /* how long ranks may take to end after a failure or a signal; negative: */
+    double stop_s; /* ... LAP_LAUNCH_GRACE_S after a failure; after a signal this, or, where it */
+                   /* is 0, LAP_LAUNCH_STOP_S */
     const char *timeout; /* LAP_TIMEOUT_S of the ranks, in seconds; NULL: the environment's */
     lap_gpu_mode_t gpus; /* how ranks get their GPUs, or parts of one */
     const lap_gpu_answer_t *gpu_answer; /* of the driver; NULL: it has not been asked yet */
@@ -30,7 +32,9 @@ typedef struct lap_launch {
 } lap_launch_t;
 
 #define LAP_LAUNCH_MAX 1024
-#define LAP_LAUNCH_GRACE_S 3.0
+/* A job has ended within 2 s of a failure; who is only asked to stop may have something to put away. */
+#define LAP_LAUNCH_GRACE_S 1.0
+#define LAP_LAUNCH_STOP_S 3.0
 
 /*
  * Runs a job to its end. Standard input goes to rank 0, unless it is a terminal. Returns the exit

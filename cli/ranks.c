@@ -33,6 +33,7 @@ void lap_ranks_tell(const char *name, int rank, lap_status_t status)
 int lap_ranks_fail(const char *name, int rank, lap_status_t status)
 {
     char sentence[LAP_ERROR_TEXT + 64];
+    lap_interrupt_stops();
     snprintf(sentence, sizeof(sentence), "%s: %s", lap_status_string(status), lap_last_error());
     if (rank < 0 || !lap_told_launcher(name, sentence))
         lap_ranks_tell(name, rank, status);
@@ -137,6 +138,14 @@ static lap_status_t compare(const lap_ranks_t *job, lap_world_t *world)
     return status;
 }
 
+/* Signals are caught, and watched, while ranks are at work; `world` is NULL where they are threads. */
+static void begin_watch(const lap_ranks_t *job, lap_world_t *world)
+{
+    if (!job->at_once)
+        lap_interrupt_begin();
+    lap_interrupt_watch(job->name, world);
+}
+
 /* Takes part in the world that a launcher started. */
 static int join_world(const lap_ranks_t *job)
 {
@@ -161,11 +170,11 @@ static int join_world(const lap_ranks_t *job)
     }
     if (status != LAP_OK)
         return lap_ranks_fail(job->name, environment.rank, status);
-    if (!job->at_once)
-        lap_interrupt_begin();
+    begin_watch(job, world);
     status = compare(job, world);
     result = status == LAP_OK ? job->run(job->context, world)
                               : lap_ranks_fail(job->name, environment.rank, status);
+    lap_interrupt_unwatch();
     lap_world_destroy(world);
     /*
      * A rank that has failed does not wait for the others: the launcher ends them. When one was
@@ -186,7 +195,8 @@ static int launch_ranks(const lap_ranks_t *job, char *const *argv,
         .nranks = job->nranks,
         .program = "/proc/self/exe",
         .argv = argv,
-        .grace_s = LAP_LAUNCH_GRACE_S,
+        .grace_s = -1,
+        .stop_s = job->stop_s > 0 ? job->stop_s + LAP_LAUNCH_STOP_S : 0,
         .gpus = job->gpus,
         .queues = job->queues,
         .gpu_answer = gpu_answer,
@@ -237,8 +247,7 @@ static int run_threads(const lap_ranks_t *job)
         result = lap_ranks_fail(job->name, 0, status);
         goto out;
     }
-    if (!job->at_once)
-        lap_interrupt_begin();
+    begin_watch(job, NULL);
     size_t started = 0;
     for (; started < nranks; started++) {
         rank_thread_t *rank = &ranks[started];
@@ -256,6 +265,7 @@ static int run_threads(const lap_ranks_t *job)
         pthread_join(ranks[i].thread, NULL);
         result = result != LAP_CLI_OK ? result : ranks[i].result;
     }
+    lap_interrupt_unwatch();
     lap_interrupt_end();
 out:
     lap_free(ranks);

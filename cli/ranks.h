@@ -21,8 +21,9 @@ typedef struct lap_ranks {
     double timeout_s; /* as in lap_world_options_t, */
     const char *device, *transport;
     lap_gpu_mode_t gpus;
-    bool queues;         /* as in lap_launch_t */
-    bool at_once;        /* a signal ends ranks at once: half of what they measure is of no use */
+    bool queues;   /* as in lap_launch_t */
+    bool at_once;  /* a signal ends ranks at once: half of what they measure is of no use */
+    double stop_s; /* the most that ranks may take to stop: see lap_interrupt_takes; 0: as ever */
     double device_bytes; /* that a rank needs at least where its device has its memory */
     lap_dtype_t dtype;   /* of what GEMMs multiply */
     unsigned reported;   /* bits: further exit statuses whose cause a rank has printed */

@@ -12,7 +12,9 @@ static const lap_option_t options[NOPTIONS] = {
     [NO_PREFIX] = {0, "no-prefix", NULL,
                    "let the ranks write directly, without \"[rank] \" before each line", NULL},
     [GRACE] = {0, "grace", "SECONDS",
-               "how long the other ranks may take to end by themselves when one has failed", "3"},
+               "how long ranks may take to end by themselves when one has failed, or a signal has "
+               "asked them to (default: 1, or 3 after a signal)",
+               NULL},
     [TIMEOUT] = {0, "timeout", "SECONDS",
                  "how long a rank waits for another one before its call fails (LAP_TIMEOUT_S)",
                  NULL},
@@ -66,11 +68,13 @@ int lap_cli_run(int argc, char **argv)
         .name = command.name,
         .argv = args.positionals,
         .prefix = !args.given[NO_PREFIX],
+        .grace_s = -1,
         .timeout = args.values[TIMEOUT],
     };
     double timeout;
     if (!lap_arg_int(&command, "--ranks", args.values[RANKS], 1, LAP_LAUNCH_MAX, &job.nranks) ||
-        !lap_arg_seconds(&command, "--grace", args.values[GRACE], 0, 86400, &job.grace_s) ||
+        (args.values[GRACE] &&
+         !lap_arg_seconds(&command, "--grace", args.values[GRACE], 0, 86400, &job.grace_s)) ||
         (job.timeout && !lap_arg_timeout(&command, job.timeout, &timeout)) ||
         !lap_arg_gpu_share(&command, args.values[GPU_SHARE], &job.gpus))
         return LAP_CLI_USAGE;

@@ -100,6 +100,27 @@ start -n 2 sh -c 'exit 3'
 collect
 is 'the only other rank fails by itself' "$status $(tail -n 1 "$work/err")" '3 lap run: then the other rank failed too'
 
+# A job ends within 2 s of a death, whatever the others do: computing, or waiting for the dead one to come. Who has said nothing by then
+# is killed: it took 3 s and more.
+ends_soon() { # ends_soon NAME: since $before
+    collect
+    is "$1: status" "$status" 137
+    ok '... within 3 s' test $((($(date +%s%N) - before) / 1000000)) -lt 3000
+    has '... and who died is named' "$(cat "$work/err")" 'rank 1 (pid' 'killed by signal 9 (Killed)'
+}
+env --default-signal=INT,TERM "$LAP" bench ag 6144 6144 4096 -n 2 --device ref >"$work/out" 2>"$work/err" </dev/null &
+launcher=$!
+until_true at_work 2
+victim=$(pid_of 1)
+sleep 0.5
+before=$(date +%s%N)
+kill -9 "$victim"
+ends_soon 'a rank dies while the other computes'
+has '... which says so, too' "$(cat "$work/err")" "lap bench: rank 0: peer lost: rank 1 (pid $victim) has died"
+before=$(date +%s%N)
+start -n 2 sh -c 'test $LAP_RANK = 1 && kill -9 $$; exec "$LAP" bench ag 8 8 8'
+ends_soon 'a rank dies before the first collective'
+
 # Signals to the launcher.
 for pair in TERM:143 INT:130 HUP:129 QUIT:131; do
     name=${pair%:*}

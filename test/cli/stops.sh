@@ -109,9 +109,11 @@ one_stops() {
     start "$LAP" bench ag 64 64 64 -n 2 --iters 1000 --rest 10 --method ring
     until_true at_work 2
     victim=$(pid_of 1)
+    before=$(date +%s%N)
     kill -s STOP "$victim"
     collect
     is 'a rank that is stopped alone is missed' "$status" 1
+    ok '... after the timeout, and not a grace later' test $((($(date +%s%N) - before) / 1000000)) -lt 7500
     has '... by name' "$err" "rank 1 (pid $victim) is stopped" timeout
 }
 

@@ -13,9 +13,12 @@
 
 #include "about.h"
 #include "cli.h"
+#include "interrupt.h"
 #include "overlap/knobs.h"
 #include "shared_options.h"
 #include "util/clock.h"
+
+#define TELL_NS 3000000000u /* between two lines that tell how far it is */
 
 enum { METHOD, RANKS, TARGET, M, N, K, DTYPE, WIRE_DTYPE, EPILOGUE, JSON, NOPTIONS };
 enum {
@@ -66,9 +69,10 @@ static const lap_command_t command = {
         "operators, kernels and memory. It says the launches and the memory that a rank\n"
         "needs. lap check pipeline proves the table of a pipeline schedule. Both list their\n"
         "options, 'lap check train --help' and 'lap check pipeline --help'.",
-    .exit_status = "  0  all schedules are safe\n"
-                   "  1  a schedule is not; the sentence says why\n"
-                   "  2  the command line is wrong",
+    .exit_status = "  0        all schedules are safe\n"
+                   "  1        a schedule is not; the sentence says why\n"
+                   "  2        the command line is wrong\n"
+                   "  128 + n  signal n ended it; what was proved until then is printed",
     .options = options,
     .noptions = NOPTIONS,
     .min_positionals = 1,
@@ -99,6 +103,9 @@ typedef struct checks {
     verdict_t verdicts[MAX_ROWS + 1][MAX_RANKS + 1];
     char *sentences[MAX_ROWS + 1][MAX_RANKS + 1];
     size_t nschedules, nsequences, nfailures;
+    int ranks;            /* that are being proved */
+    uint64_t begin, told; /* when it began, and when it was told how far it is */
+    bool interrupted;
 } checks_t;
 
 static bool selected(const checks_t *checks, const char *method)
@@ -198,6 +205,17 @@ static lap_op_desc_t describe(const checks_t *checks, const row_t *row, int rank
     return desc;
 }
 
+/* On a terminal a line of its own, which prove_all rewrites; elsewhere, as in a file, a line now and then. */
+static void tell_progress(checks_t *checks)
+{
+    const uint64_t now = lap_now_ns();
+    if (isatty(STDERR_FILENO) || now - checks->told < TELL_NS)
+        return;
+    checks->told = now;
+    lap_tell(command.name, "P = %d of %d to %d: %zu sequences proved in %.0f s", checks->ranks,
+             checks->first, checks->last, checks->nsequences, (double)(now - checks->begin) * 1e-9);
+}
+
 /* Proves one sequence and keeps the verdict; the sentence of the first failure stays. */
 static void prove(checks_t *checks, size_t row, int ranks, const lap_op_desc_t *descs,
                   size_t ncalls)
@@ -205,15 +223,17 @@ static void prove(checks_t *checks, size_t row, int ranks, const lap_op_desc_t *
     size_t m = checks->m, p = (size_t)ranks;
     const size_t rows[MAX_CALLS] = {m, m - m / 3, p - 1 < m ? p - 1 : m, 0, m};
     lap_status_t status = lap_op_check_for(descs, rows, ncalls, ranks, checks->target);
+    tell_progress(checks);
+    lap_interrupt_lock();
     checks->nsequences++;
     checks->nschedules += ncalls * p;
-    if (checks->verdicts[row][ranks] == UNSAFE)
-        return;
-    checks->verdicts[row][ranks] = status == LAP_OK ? SAFE : UNSAFE;
-    if (status == LAP_OK)
-        return;
-    checks->sentences[row][ranks] = strndup(lap_last_error(), SENTENCE);
-    checks->nfailures++;
+    if (checks->verdicts[row][ranks] != UNSAFE) {
+        checks->verdicts[row][ranks] = status == LAP_OK ? SAFE : UNSAFE;
+        if (status != LAP_OK)
+            checks->sentences[row][ranks] = strndup(lap_last_error(), SENTENCE);
+        checks->nfailures += status != LAP_OK;
+    }
+    lap_interrupt_unlock();
 }
 
 /*
@@ -243,10 +263,20 @@ static void prove_mixtures(checks_t *checks, int ranks)
         }
 }
 
+static void end_progress(void)
+{
+    if (isatty(STDERR_FILENO))
+        fprintf(stderr, "\r%24s\r", "");
+}
+
 static void prove_all(checks_t *checks)
 {
     bool progress = isatty(STDERR_FILENO);
+    checks->begin = checks->told = lap_now_ns();
     for (int ranks = checks->first; ranks <= checks->last; ranks++) {
+        lap_interrupt_lock();
+        checks->ranks = ranks;
+        lap_interrupt_unlock();
         if (progress)
             fprintf(stderr, "\rchecking P = %d ...", ranks);
         for (size_t row = 0; row < checks->nrows; row++)
@@ -254,8 +284,7 @@ static void prove_all(checks_t *checks)
                 prove_row(checks, row, ranks);
         prove_mixtures(checks, ranks);
     }
-    if (progress)
-        fprintf(stderr, "\r%24s\r", "");
+    end_progress();
 }
 
 static const char *row_label(const checks_t *checks, size_t row)
@@ -284,7 +313,11 @@ static void print_table(const checks_t *checks, double seconds)
                        checks->sentences[row][ranks] ? checks->sentences[row][ranks] : "");
     if (checks->nfailures)
         printf("\nnot safe: %zu of the entries above\n", checks->nfailures);
-    else
+    if (checks->interrupted)
+        printf("\nInterrupted at P = %d of %d to %d: %zu sequences were proved, and the others "
+               "were not.\n",
+               checks->ranks, checks->first, checks->last, checks->nsequences);
+    else if (!checks->nfailures)
         printf("\n%zu schedules of %zu sequences proved safe in %.2f s\n", checks->nschedules,
                checks->nsequences, seconds);
 }
@@ -318,10 +351,27 @@ static void print_json(const checks_t *checks, double seconds)
             printf("}");
             separator = ",";
         }
-    printf("],\"schedules\":%zu,\"sequences\":%zu,\"seconds\":%.3f,\"ok\":%s", checks->nschedules,
-           checks->nsequences, seconds, checks->nfailures ? "false" : "true");
+    printf("],\"schedules\":%zu,\"sequences\":%zu,\"seconds\":%.3f,\"ok\":%s%s", checks->nschedules,
+           checks->nsequences, seconds, checks->nfailures || checks->interrupted ? "false" : "true",
+           checks->interrupted ? ",\"interrupted\":true" : "");
     lap_about_json("cpu");
     printf("}\n");
+}
+
+static void print(const checks_t *checks)
+{
+    const double seconds = (double)(lap_now_ns() - checks->begin) * 1e-9;
+    (checks->json ? print_json : print_table)(checks, seconds);
+}
+
+/* What was proved until a signal came. */
+static void print_interrupted(void *context, int signal)
+{
+    checks_t *checks = context;
+    (void)signal;
+    end_progress();
+    checks->interrupted = true;
+    print(checks);
 }
 
 /* A group size at the beginning of a text; what follows is at *end_p. */
@@ -431,13 +481,10 @@ int lap_cli_check(int argc, char **argv)
     }
     status = LAP_CLI_USAGE;
     if (parse(&args, checks)) {
-        uint64_t begin = lap_now_ns();
+        lap_interrupt_with(command.name, print_interrupted, checks);
         prove_all(checks);
-        double seconds = (double)(lap_now_ns() - begin) * 1e-9;
-        if (checks->json)
-            print_json(checks, seconds);
-        else
-            print_table(checks, seconds);
+        lap_interrupt_with_end();
+        print(checks);
         status = checks->nfailures ? LAP_CLI_FAILED : LAP_CLI_OK;
     }
     for (size_t row = 0; row <= checks->nrows; row++)

@@ -14,6 +14,7 @@
 #include "core/output.h"
 #include "core/status.h"
 #include "data/tokens.h"
+#include "interrupt.h"
 #include "util/alloc.h"
 
 enum { BYTES, OUTPUT, FORCE, JSON, NOPTIONS };
@@ -107,12 +108,23 @@ static lap_status_t write_tokens(char *const *paths, const lap_output_t *output,
     return LAP_OK;
 }
 
+/* Whatever is there under the name of the output stays; half of the new one does not. */
+static void tell_interrupted(void *context, int signal)
+{
+    const lap_output_t *output = context;
+    (void)signal;
+    unlink(output->temporary);
+    lap_tell(command.name, "interrupted: %s was not written", output->path);
+}
+
 static lap_status_t tokenize(const lap_args_t *args)
 {
     lap_output_t output;
     uint64_t count = 0;
     LAP_TRY(lap_output_open("the tokens", args->values[OUTPUT], &output));
+    lap_interrupt_with(command.name, tell_interrupted, &output);
     lap_status_t status = write_tokens(args->positionals + 1, &output, &count);
+    lap_interrupt_with_end();
     status = lap_output_close(&output, status);
     if (status == LAP_OK)
         printf("%s: %" PRIu64 " tokens of a vocabulary of 256\n", args->values[OUTPUT], count);

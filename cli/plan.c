@@ -15,6 +15,7 @@
 #include "config.h"
 #include "core/status.h"
 #include "heads.h"
+#include "interrupt.h"
 #include "nn/nn_fields.h"
 #include "parallel/pipeline.h"
 #include "plan/step_trace.h"
@@ -511,6 +512,33 @@ static lap_status_t check_trace(const lap_plan_request_t *request)
     return request->trace ? lap_trace_file_check(&file) : LAP_OK;
 }
 
+static bool stops(void)
+{
+    return lap_interrupt_here() != 0;
+}
+
+/* The search, which a signal ends; a grid that takes long may not let it. */
+static lap_status_t search(const lap_plan_request_t *request, lap_plan_found_t *found)
+{
+    lap_interrupt_begin();
+    lap_interrupt_watch(command.name, NULL);
+    const lap_status_t status =
+        lap_plan_search(&request->config, &request->machine,
+                        request->explain ? 1 : (size_t)request->top, stops, found);
+    lap_interrupt_with_end();
+    return status;
+}
+
+/* What was found until a signal came. Returns the exit status. */
+static int tell_interrupted(const lap_plan_request_t *request, const lap_plan_found_t *found)
+{
+    if (found->count > 0)
+        (void)tell(request, found);
+    lap_tell(command.name, "interrupted: %zu configurations were tried, and others were not",
+             found->tried);
+    return lap_interrupt_status(lap_interrupt_here());
+}
+
 /* What the planner finds wrong with a field is wrong with an option. */
 static int refuse(lap_status_t status)
 {
@@ -531,11 +559,10 @@ static int answer(lap_plan_request_t *request)
     if (status == LAP_OK)
         status = check_trace(request);
     if (status == LAP_OK)
-        status = lap_plan_search(&request->config, &request->machine,
-                                 request->explain ? 1 : (size_t)request->top, found);
+        status = search(request, found);
     int result = status == LAP_OK ? LAP_CLI_OK : refuse(status);
     if (status == LAP_OK)
-        result = tell(request, found);
+        result = (found->stopped ? tell_interrupted : tell)(request, found);
     lap_free(found);
     return result;
 }

@@ -243,6 +243,31 @@ static void report(const lap_train_t *train, const lap_train_result_t *results, 
         lap_train_report(&so_far, results, (size_t)count);
 }
 
+/* What a training that a signal ends prints. */
+typedef struct so_far {
+    const lap_train_t *train;
+    const lap_group_t *world;
+    const lap_train_result_t *results;
+    int count;
+    const lap_train_saver_t *saver;
+} so_far_t;
+
+static void print_interrupted(const so_far_t *so_far)
+{
+    report(so_far->train, so_far->results, so_far->count, true);
+    fflush(stdout);
+    lap_train_saver_tell(so_far->saver);
+}
+
+/* In a thread of its own, while this rank goes on. */
+static void print_now(void *context, int signal)
+{
+    const so_far_t *so_far = context;
+    (void)signal;
+    lap_train_progress_end(so_far->train, so_far->world);
+    print_interrupted(so_far);
+}
+
 /*
  * With overlap, without, or both: these take turns, so that whatever else goes on in the machine
  * troubles them alike.
@@ -253,10 +278,14 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
     lap_train_result_t results[2] = {{.overlap = train->overlap}, {.overlap = false}};
     lap_train_model_t models[2] = {{.train = NULL}, {.train = NULL}};
     const int count = train->compare ? 2 : 1;
+    lap_train_saver_t saver = {.train = train};
+    so_far_t so_far = {train, groups->world, results, count, &saver};
+    const bool first = lap_group_rank(groups->world) == 0;
     lap_link_t link;
+    if (first)
+        lap_interrupt_prints(print_now, &so_far);
     lap_train_say_unused(train, groups->world);
-    LAP_TRY(lap_train_find_link(train, groups, &link));
-    lap_status_t status = LAP_OK;
+    lap_status_t status = lap_train_find_link(train, groups, &link);
     for (int w = 0; w < count && status == LAP_OK; w++) {
         results[w].link = link;
         results[w].cores = groups->world->world->cores;
@@ -268,7 +297,6 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
     for (int w = 0; w < count && status == LAP_OK; w++)
         status = lap_train_timeline_init(&models[w], &timelines[w]);
     int done = 0, interrupted = 0; /* by all ways together */
-    lap_train_saver_t saver = {.train = train};
     if (status == LAP_OK) {
         status = lap_train_saver_init(&saver, &models[0]);
         /* All ranks fail together: one of them says why. */
@@ -278,6 +306,11 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
     if (status == LAP_OK)
         lap_train_say_data(&models[0]);
     results[0].first = saver.step;
+    if (train->save) /* what was trained is worth more than a second */
+        lap_interrupt_takes(
+            LAP_TRAIN_SAVE_S,
+            "stops when this step is made and its checkpoint is written, or in 25 s; "
+            "the signal again ends it at once");
     const uint64_t before = saver.samples, begin = lap_now_ns();
     if (status == LAP_OK)
         status = lap_interrupt_agree(groups->world, &interrupted);
@@ -294,7 +327,9 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
             status = lap_train_saver_step(&saver);
         if (status == LAP_OK)
             status = lap_interrupt_agree(groups->world, &interrupted);
+        lap_interrupt_lock();
         results[w].done++;
+        lap_interrupt_unlock();
         done++;
         lap_train_progress(train, groups->world, done, count * (train->iters - results[0].first),
                            iteration->loss, seconds_since(begin));
@@ -304,12 +339,18 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
         status = lap_train_saver_end(&saver, *end_p == LAP_CLI_OK);
     else if (*end_p == LAP_CLI_FAILED) /* on all ranks, which are all there */
         lap_train_saver_finish(&saver);
-    if (interrupted)
+    if (first) /* from here on it prints by itself */
+        lap_interrupt_prints(NULL, NULL);
+    if (interrupted) {
+        lap_interrupt_stops();
         *end_p = lap_interrupt_status(interrupted);
-    else if (saver.failed && *end_p == LAP_CLI_OK)
+    } else if (saver.failed && *end_p == LAP_CLI_OK) {
         *end_p = LAP_CLI_FAILED;
-    if (status == LAP_OK && lap_group_rank(groups->world) == 0)
-        report(train, results, count, interrupted != 0);
+    }
+    if (status == LAP_OK && first && interrupted)
+        print_interrupted(&so_far);
+    else if (status == LAP_OK && first)
+        report(train, results, count, false);
     if (status == LAP_OK)
         status = lap_train_write_trace(train, groups->world, &results[0], &timelines[0], end_p);
     if (status == LAP_OK && *end_p == LAP_CLI_OK && results[0].done > 0 &&
@@ -367,6 +408,7 @@ int lap_train_start(const lap_train_t *train, int (*run)(const void *, lap_world
         .name = train->args.command->name,
         .nranks = lap_train_ranks(train),
         .timeout_s = train->timeout_s,
+        .stop_s = train->save ? LAP_TRAIN_SAVE_S : 0,
         .device = train->device,
         .transport = train->transport,
         .gpus = train->gpus,
@@ -390,6 +432,7 @@ int lap_cli_train(int argc, char **argv)
         return LAP_CLI_FAILED;
     lap_train_t train;
     int result = lap_train_parse(&lap_train_command, true, argc, argv, &train);
+    train.again = again;
     if (result == LAP_CLI_GO)
         result = lap_train_start(&train, run_rank, &train, again);
     lap_free(again);

@@ -91,6 +91,7 @@ typedef struct lap_train {
     double least_hidden; /* per cent; NAN: any will do */
     bool apart;      /* in some iterations only, whose times do not count: it takes time on a GPU */
     lap_args_t args; /* as they were given */
+    char *const *again; /* the command line itself; NULL: of another command than lap train */
 } lap_train_t;
 
 extern const lap_command_t lap_train_command;
@@ -271,9 +272,13 @@ typedef struct lap_train_saver {
     bool writing;
     bool failed;   /* the latest could not be written */
     bool ended;    /* no iteration follows */
+    bool wrote;    /* there is a checkpoint of this training, */
     bool restarts; /* --load is --save: the same command line begins and goes on */
     int lock;      /* of the folder of --save, on rank 0; 0: none */
 } lap_train_saver_t;
+
+/* How long a signal lets a training finish its step and write the checkpoint of it, where it writes any. */
+#define LAP_TRAIN_SAVE_S 25.0
 
 /* Whether --load has something to load, or may be empty: LAP_CLI_GO, or the exit status after a sentence. */
 int lap_train_load_check(const lap_train_t *train);
@@ -281,6 +286,8 @@ int lap_train_load_check(const lap_train_t *train);
 /* Locks the folder of --save, and loads what --load names. Collective over the world; lap_train_saver_clear undoes it. */
 lap_status_t lap_train_saver_init(lap_train_saver_t *saver, lap_train_model_t *model);
 void lap_train_saver_clear(lap_train_saver_t *saver);
+/* After a signal: tells which checkpoint there is, and the command line that goes on from it. */
+void lap_train_saver_tell(const lap_train_saver_t *saver);
 
 /* After each step: begins to save where --save-every says so. Collective. */
 lap_status_t lap_train_saver_step(lap_train_saver_t *saver);

@@ -15,6 +15,7 @@
 #include "checkpoint/checkpoint.h"
 #include "core/status.h"
 #include "core/world.h"
+#include "interrupt.h"
 #include "nn/nn_fields.h"
 #include "train.h"
 #include "util/alloc.h"
@@ -299,7 +300,10 @@ static lap_status_t conclude(lap_train_saver_t *saver, lap_status_t status)
     if (status == LAP_OK && saver->writing) {
         lap_train_say(saver->train, saver->group, "|-- Saved step %d in %s", saver->wanted,
                       saver->train->save);
+        lap_interrupt_lock();
         saver->saved = saver->wanted;
+        saver->wrote = true;
+        lap_interrupt_unlock();
         saver->failed = saver->writing = false;
         if (saver->train->keep > 0 && lap_group_rank(saver->group) == 0)
             remove_old(saver);
@@ -330,7 +334,9 @@ static lap_status_t begin(lap_train_saver_t *saver)
 lap_status_t lap_train_saver_step(lap_train_saver_t *saver)
 {
     const lap_train_t *train = saver->train;
+    lap_interrupt_lock();
     saver->step++;
+    lap_interrupt_unlock();
     saver->samples += train->batch;
     if (!train->save)
         return LAP_OK;
@@ -358,4 +364,71 @@ void lap_train_saver_finish(lap_train_saver_t *saver)
     saver->ended = true;
     (void)conclude(saver, lap_checkpoint_wait(saver->checkpoint));
     lap_error_restore(&saved);
+}
+
+/* ---- interrupted ---- */
+
+/* A word of a command line as a shell reads it. */
+static void print_word(FILE *text, const char *word)
+{
+    const char *plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./,:=@%";
+    if (*word && word[strspn(word, plain)] == '\0') {
+        fprintf(text, " %s", word);
+        return;
+    }
+    fputs(" '", text);
+    for (; *word; word++)
+        fputs(*word == '\'' ? "'\\''" : (const char[]){*word, '\0'}, text);
+    fputs("'", text);
+}
+
+/* The command line that goes on from the newest checkpoint of --save: of two --load the last counts. */
+static void print_again(FILE *text, const lap_train_saver_t *saver)
+{
+    const lap_train_t *train = saver->train;
+    fputs("lap", text);
+    for (char *const *word = train->again + 1; *word; word++)
+        print_word(text, *word);
+    if (!saver->restarts) {
+        print_word(text, "--load");
+        print_word(text, train->save);
+    }
+}
+
+void lap_train_saver_tell(const lap_train_saver_t *saver)
+{
+    const lap_train_t *train = saver->train;
+    char *sentence = NULL;
+    size_t bytes = 0;
+    FILE *text = open_memstream(&sentence, &bytes);
+    if (!text || !train->again ||
+        (!train->model && !train->save)) { /* layers alone are for measurements */
+        if (text)
+            fclose(text);
+        free(sentence);
+        return;
+    }
+    const bool there = saver->wrote || (saver->restarts && saver->saved > 0);
+    if (!train->save)
+        fputs("interrupted: no checkpoint was written; --save FOLDER would have written one, and "
+              "--load "
+              "FOLDER goes on from it",
+              text);
+    else if (!there)
+        fprintf(text, "interrupted after step %d: no checkpoint was written to %s", saver->step,
+                train->save);
+    else if (saver->saved < saver->step)
+        fprintf(
+            text,
+            "interrupted after step %d: the newest checkpoint in %s is that of step %d; this goes "
+            "on from there: ",
+            saver->step, train->save, saver->saved);
+    else
+        fprintf(text, "interrupted after step %d: its checkpoint was written to %s; this goes on: ",
+                saver->step, train->save);
+    if (there)
+        print_again(text, saver);
+    if (fclose(text) == 0)
+        lap_tell(lap_train_command.name, "%s", sentence);
+    free(sentence);
 }

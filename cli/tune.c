@@ -420,22 +420,48 @@ static lap_status_t search_entry(search_t *search, lap_tune_entry_t *entry)
     return LAP_OK;
 }
 
+/* What was found until a signal came. */
+static void tell_interrupted(void *context, int signal)
+{
+    const search_t *search = context;
+    const lap_tune_t *tune = search->tune;
+    int decided = 0;
+    (void)signal;
+    for (int u = 0; u < LAP_TUNE_CHOICES; u++)
+        decided += tune->choices[u].decided || tune->choices[u].next > 0;
+    lap_bench_progress_end(search->progress.speaks);
+    if (decided == 0)
+        lap_tell(form.command.name, "interrupted: nothing was decided yet");
+    else
+        lap_tell(form.command.name,
+                 "interrupted: what was decided so far is in %s.part, and the same command goes on "
+                 "from it",
+                 tune->output);
+}
+
 static lap_status_t tune_all(search_t *search, int *end_p)
 {
     const lap_tune_t *tune = search->tune;
     lap_group_t *world = search->groups->world;
     lap_tune_entry_t entry;
     bool cached;
+    const bool first = lap_group_rank(world) == 0;
+    if (first)
+        lap_interrupt_prints(tell_interrupted, search);
     if (search->progress.speaks && *tune->note)
         lap_tell(form.command.name, "%s", tune->note);
     LAP_TRY(find_cached(search, &entry, &cached));
     if (!cached)
         LAP_TRY(search_entry(search, &entry));
+    if (first)
+        lap_interrupt_prints(NULL, NULL);
     if (search->interrupted) {
+        lap_interrupt_stops();
+        if (first)
+            tell_interrupted(search, search->interrupted);
         *end_p = lap_interrupt_status(search->interrupted);
         return lap_group_barrier(world);
     }
-    const bool first = lap_group_rank(world) == 0;
     if (first && !cached && tune->train.cache)
         lap_tune_store(&tune->train, &entry);
     LAP_TRY(lap_group_agree(world, first ? lap_tune_write(tune, &entry) : LAP_OK));

@@ -35,6 +35,7 @@ typedef struct search {
     const lap_plan_config_t *given;
     const lap_machine_t *machine;
     lap_plan_found_t *found;
+    bool (*stops)(void); /* NULL: nothing ends it */
     known_layer_t *known;
     uint32_t nknown;
     size_t room;
@@ -117,6 +118,8 @@ static lap_status_t try_it(search_t *search, const lap_plan_config_t *config)
     const lap_plan_found_t *found = search->found;
     const lap_plan_layer_t *layer = NULL;
     lap_plan_choice_t choice = {.config = *config};
+    if (search->stops && search->stops())
+        return LAP_IN_PROGRESS;
     LAP_TRY(find_layer(search, config, &layer));
     search->found->tried++;
     if (found->count == found->most &&
@@ -309,15 +312,18 @@ static lap_status_t check_given(const lap_plan_config_t *given)
 }
 
 lap_status_t lap_plan_search(const lap_plan_config_t *given, const lap_machine_t *machine,
-                             size_t most, lap_plan_found_t *found_p)
+                             size_t most, bool (*stops)(void), lap_plan_found_t *found_p)
 {
     *found_p = (lap_plan_found_t){.most = most < LAP_PLAN_BEST_MOST ? most : LAP_PLAN_BEST_MOST};
-    search_t search = {.given = given, .machine = machine, .found = found_p};
+    search_t search = {.given = given, .machine = machine, .found = found_p, .stops = stops};
     LAP_TRY(lap_plan_check_sizes(given));
     LAP_TRY(lap_plan_check_type(given, machine));
     LAP_TRY(check_given(given));
     lap_status_t status = try_all(&search);
-    if (status == LAP_OK && found_p->count == 0 && found_p->any_nearest)
+    found_p->stopped = status == LAP_IN_PROGRESS;
+    if (found_p->stopped)
+        status = LAP_OK;
+    if (status == LAP_OK && !found_p->stopped && found_p->count == 0 && found_p->any_nearest)
         status = lap_plan_step(&found_p->nearest.config, machine, NULL, &found_p->nearest.result);
     lap_free(search.known);
     return status;
@@ -338,7 +344,7 @@ lap_status_t lap_plan_complete(lap_plan_config_t *config, const lap_machine_t *m
         given.schedule = NULL;
     if (!(found = lap_alloc(1, sizeof(*found))))
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to search");
-    lap_status_t status = lap_plan_search(&given, machine, 1, found);
+    lap_status_t status = lap_plan_search(&given, machine, 1, NULL, found);
     if (status == LAP_OK && found->count == 0 && !found->any_nearest)
         status = lap_error(LAP_ERR_INVALID, "no micro-batch and no virtual stages make it a grid");
     if (status == LAP_OK) {

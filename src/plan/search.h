@@ -36,6 +36,7 @@ typedef struct lap_plan_found {
     lap_plan_choice_t nearest; /* of those that do not fit, the one that needs least; tried > 0 */
     bool any_nearest;
     size_t tried;
+    bool stopped; /* before all were tried */
     size_t left_out[LAP_PLAN_REASONS];
     lap_plan_config_t example[LAP_PLAN_REASONS]; /* the first that was left out so */
 } lap_plan_found_t;
@@ -43,10 +44,11 @@ typedef struct lap_plan_found {
 /*
  * Looks for the fastest configurations that fit. Of `given`, what is 0 is free: tp, pp, cp, dp,
  * virtual_pp, micro_batch; a schedule that is NULL, and LAP_PLAN_ANY_RECOMPUTE. Finding none is no
- * failure. LAP_ERR_INVALID: no grid can be one; LAP_ERR_NO_MEMORY.
+ * failure, and neither is it that `stops`, which is asked before each one, unless it is NULL, ends the search.
+ * LAP_ERR_INVALID: no grid can be one; LAP_ERR_NO_MEMORY.
  */
 lap_status_t lap_plan_search(const lap_plan_config_t *given, const lap_machine_t *machine,
-                             size_t most, lap_plan_found_t *found_p);
+                             size_t most, bool (*stops)(void), lap_plan_found_t *found_p);
 
 /*
  * Chooses what is 0 in a configuration whose grid is known: the fastest that fits, or else what

@@ -279,6 +279,5 @@ int lap_cli_bench(int argc, char **argv)
         };
         result = lap_ranks_run(&job, again);
     }
-    lap_free(again);
-    return result;
+    return lap_ranks_end(again, result);
 }

@@ -183,6 +183,5 @@ int lap_cli_calibrate(int argc, char **argv)
                                  .args = &args};
         result = lap_ranks_run(&job, again);
     }
-    lap_free(again);
-    return result;
+    return lap_ranks_end(again, result);
 }

@@ -153,6 +153,9 @@ bool lap_args_wrong(const lap_command_t *command, const char *format, ...)
  */
 int lap_args_refused(const lap_command_t *command, lap_status_t status, const char *what);
 
+/* The sentence that these three have told last; "": none. */
+const char *lap_args_told(void);
+
 /*
  * Writes a sentence of the library about a field as one about the option of that name: "kv_heads is 3" as "--kv-heads is 3".
  * False: it is about no option.

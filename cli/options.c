@@ -19,9 +19,17 @@
 #include "help.h"
 #include "told.h"
 
+static char latest[LAP_ERROR_TEXT + 256];
+
+const char *lap_args_told(void)
+{
+    return latest;
+}
+
 /* What the launcher prints, which says who tells it, or this rank itself. */
 static void tell(const lap_command_t *command, const char *who, const char *sentence)
 {
+    snprintf(latest, sizeof(latest), "%s", sentence);
     if (!lap_told_launcher(command->name, sentence))
         lap_tell(command->name, "%s%s", who, sentence);
 }

@@ -55,6 +55,29 @@ char **lap_ranks_arguments(const lap_command_t *command, int argc, char **argv)
     return again;
 }
 
+static bool has_come; /* to the other ranks: they learn of its failures there */
+
+/* Signals end it as while ranks meet. */
+static void decline(void)
+{
+    lap_environment_t environment;
+    const char *told = lap_args_told();
+    if (!lap_environment_launched() || lap_environment_read(&environment) != LAP_OK)
+        return;
+    lap_rendezvous_begin(environment.rank == 0 ? environment.dir : "");
+    (void)lap_error(LAP_ERR_INVALID, "its command line is refused%s%s", *told ? ": " : "", told);
+    lap_world_decline(LAP_ERR_INVALID);
+    lap_rendezvous_end();
+}
+
+int lap_ranks_end(char **again, int status)
+{
+    if ((status == LAP_CLI_USAGE || status == LAP_CLI_FAILED) && !has_come)
+        decline();
+    lap_free(again);
+    return status;
+}
+
 int lap_ranks_here(int nranks)
 {
     lap_environment_t environment;
@@ -164,6 +187,7 @@ static int join_world(const lap_ranks_t *job)
     lap_world_t *world;
     status = job->start ? job->start(job->context, &environment) : LAP_OK;
     if (status == LAP_OK) {
+        has_come = true;
         lap_rendezvous_begin(environment.rank == 0 ? environment.dir : "");
         status = lap_world_create_noted(&options, lap_rendezvous_note_place, &world);
         lap_rendezvous_end();

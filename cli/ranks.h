@@ -73,6 +73,12 @@ bool lap_ranks_span(void);
 char **lap_ranks_arguments(const lap_command_t *command, int argc, char **argv);
 
 /*
+ * Frees it, at the end of the command. Where a launcher started this rank, and it has refused its command line or could
+ * not begin, the other ranks are told why: they would wait for it. Returns the exit status.
+ */
+int lap_ranks_end(char **again, int status);
+
+/*
  * Tells why a rank failed, with lap_last_error, for its launcher to print once for all ranks that tell
  * the same, or prints it. Returns the exit status, with which the rank must end. `rank` is -1 when it
  * does not know its own.

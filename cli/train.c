@@ -435,6 +435,5 @@ int lap_cli_train(int argc, char **argv)
     train.again = again;
     if (result == LAP_CLI_GO)
         result = lap_train_start(&train, run_rank, &train, again);
-    lap_free(again);
-    return result;
+    return lap_ranks_end(again, result);
 }

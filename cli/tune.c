@@ -579,6 +579,5 @@ int lap_cli_tune(int argc, char **argv)
     int result = parse(command, argc, argv, &tune);
     if (result == LAP_CLI_GO)
         result = lap_train_start(&tune.train, run_rank, &tune, again);
-    lap_free(again);
-    return result;
+    return lap_ranks_end(again, result);
 }

@@ -48,6 +48,9 @@ typedef struct lap_rendezvous {
     /* and what is called now and then while somebody has not come: a failure ends the rendezvous. */
     lap_status_t (*look)(void *context);
     void *context;
+    /* As in lap_settings_t: this rank comes to tell why it fails. */
+    lap_status_t declines;
+    const char *why;
 } lap_rendezvous_t;
 
 /*

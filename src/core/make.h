@@ -15,6 +15,9 @@ typedef struct lap_settings {
     char transport_name[sizeof(((lap_world_t *)NULL)->transport_name)]; /* "": what fits */
     int cpu_threads;
     lap_note_place_t note_place; /* NULL: nobody cares */
+    /* Why this rank takes no part, which it comes to tell the others, and a failure; LAP_OK: it does. */
+    lap_status_t declines;
+    const char *why;
 } lap_settings_t;
 
 lap_status_t lap_settings_make(const lap_world_options_t *given, lap_settings_t *settings_p);
@@ -22,6 +25,12 @@ lap_status_t lap_settings_make(const lap_world_options_t *given, lap_settings_t 
 /* lap_world_create that tells of the place that it makes for ranks to meet in, if it does. */
 lap_status_t lap_world_create_noted(const lap_world_options_t *options, lap_note_place_t note,
                                     lap_world_t **world_p);
+
+/*
+ * Instead of lap_world_create: this rank cannot take part, for the reason in lap_last_error. It goes where the others of
+ * the environment meet, and tells those that are there or come in a moment, who fail with that sentence.
+ */
+void lap_world_decline(lap_status_t status);
 
 /* A world without heap, peers' descriptors and group. lap_world_destroy ends it from here on. */
 lap_status_t lap_world_alloc(lap_world_kind_t kind, int rank, int size,

@@ -150,7 +150,9 @@ static lap_status_t client_talk(lap_world_t *world, const lap_rendezvous_t *plac
                                 lap_deadline_t *deadline, lap_region_t *region)
 {
     const lap_limit_t limit = lap_meet_limit(world, place);
-    lap_message_t message = lap_message_make(LAP_MESSAGE_HELLO);
+    if (place->declines != LAP_OK)
+        (void)lap_error(place->declines, "%s", place->why);
+    lap_message_t message = lap_message_make_status(LAP_MESSAGE_HELLO, place->declines);
     int fds[LAP_MESSAGE_FDS], nfds;
     message.rank = world->rank;
     message.size = world->size;

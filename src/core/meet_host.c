@@ -256,6 +256,10 @@ static lap_status_t host_greet(host_t *host, int fd, int *came_p)
         status = lap_error(host->failure, "%s", host->sentence);
     else if (status == LAP_OK)
         status = check_hello(host, fd, &hello, nfds);
+    if (status == LAP_OK &&
+        hello.status != LAP_OK) /* it only comes to say why it does not take part */
+        status = lap_error((lap_status_t)hello.status, "rank %d: %s",
+                           lap_meet_known(host->place, hello.rank), hello.text);
     if (status != LAP_OK) {
         tell_failure(fd, status);
         lap_close_fds(fds, nfds);
@@ -469,6 +473,8 @@ static lap_status_t host_run(host_t *host, lap_region_t *region_p)
 {
     lap_world_t *world = host->world;
     LAP_TRY(host_open(host));
+    if (host->place->declines != LAP_OK)
+        host_note_failure(host, lap_error(host->place->declines, "%s", host->place->why));
     LAP_TRY(host_gather(host));
     lap_region_t region = {0};
     LAP_TRY(lap_region_create(world, lap_board_bytes(world->size), world->size, &region));

@@ -33,7 +33,7 @@ typedef struct lap_message {
     uint64_t board;          /* TABLE: handle of the board, a region of rank 0 */
     int32_t first, count;    /* TABLE: which ranks; the heap of each comes along */
     int32_t pids[LAP_MESSAGE_FDS];
-    int32_t status; /* READY, FAILURE */
+    int32_t status; /* HELLO, READY, FAILURE */
     char text[LAP_ERROR_TEXT];
 } lap_message_t;
 

@@ -168,7 +168,10 @@ static lap_status_t process_world_create(int rank, int size, const char *dir, bo
         goto err_destroy;
     }
     if (size > 1)
-        status = lap_bootstrap_meet(world, &(lap_rendezvous_t){.dir = dir}, &board);
+        status = lap_bootstrap_meet(
+            world,
+            &(lap_rendezvous_t){.dir = dir, .declines = settings->declines, .why = settings->why},
+            &board);
     else
         status = lap_region_create(world, lap_board_bytes(1), 1, &board);
     lap_world_set_local(world, size);
@@ -245,6 +248,30 @@ lap_status_t lap_world_create_noted(const lap_world_options_t *options, lap_note
         return wired_world_announce(&environment, &settings, world_p);
     return process_world_create(environment.rank, environment.size, environment.dir,
                                 environment.named, &settings, world_p);
+}
+
+/* Over MPI the launcher ends the others. */
+void lap_world_decline(lap_status_t status)
+{
+    lap_settings_t settings;
+    lap_environment_t environment;
+    lap_world_t *world = NULL;
+    char before[LAP_ERROR_TEXT], why[LAP_ERROR_TEXT + 32];
+    snprintf(before, sizeof(before), "%s", lap_last_error());
+    if (lap_settings_make(NULL, &settings) != LAP_OK ||
+        lap_environment_read(&environment) != LAP_OK || environment.size < 2)
+        return;
+    /* What another rank tells is said to be its own where it is heard. */
+    snprintf(why, sizeof(why), "%s%s", environment.rank == 0 ? "rank 0: " : "", before);
+    settings.declines = status;
+    settings.why = why;
+    settings.timeout_ns = LAP_BOOTSTRAP_LINGER_NS;
+    if (!needs_wire(&environment, settings.transport_name))
+        (void)process_world_create(environment.rank, environment.size, environment.dir,
+                                   environment.named, &settings, &world);
+    else if (environment.master.hosts[0])
+        (void)lap_tcp_world_create(&environment, &settings, &world);
+    lap_world_destroy(world);
 }
 
 /* Worlds with a caller's own ranks. */

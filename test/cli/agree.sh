@@ -139,6 +139,35 @@ has '... and says why' "$err" 'rank 0 says --clip-grad = 1, rank 1 says --clip-g
 wait $other
 is '... and so does rank 1' "$? $(cat "$work/other")" \
     '1 lap train: rank 1: the ranks disagree: rank 0 says --clip-grad = 1, rank 1 says --clip-grad = 2'
+# One of them refuses its command line: the others do not wait for it until their timeout, and are told why.
+# declines RANK VARIABLE: that rank of three does.
+declines() {
+    local who=$1 variable=$2 rank begin=$SECONDS pids=()
+    for rank in 0 1 2; do
+        # shellcheck disable=SC2046
+        env "$variable" LAP_RANK=$rank LAP_SIZE=3 "$LAP" bench ag 8 8 8 --timeout 60 $([ $rank = "$who" ] && echo --iters x) \
+            >/dev/null 2>"$work/rank$rank" </dev/null &
+        pids[rank]=$!
+    done
+    for rank in 0 1 2; do
+        wait ${pids[rank]}
+        status=$?
+        if [ $rank = "$who" ]; then
+            is "rank $who refuses its command line, $variable" \
+                "$status $(cat "$work/rank$rank")" "2 lap bench: --iters is 'x'; expected a whole number from 1 to 1000000"
+        else
+            is "... rank $rank is told why" "$status $(cat "$work/rank$rank")" "1 lap bench: rank $rank: invalid argument: rank $who: \
+its command line is refused: --iters is 'x'; expected a whole number from 1 to 1000000"
+        fi
+    done
+    ok '... soon' test $((SECONDS - begin)) -lt 20
+}
+for who in 0 1 2; do
+    declines $who "LAP_DIR=$work/place"
+    declines $who "LAP_MASTER=127.0.0.1:$((20000 + RANDOM % 10000))"
+done
+ok 'nothing is left of their place' test ! -e "$work/place"
+
 if [ -n "$LAP_MPIRUN" ]; then
     for transport in shm mpi; do
         # shellcheck disable=SC2086

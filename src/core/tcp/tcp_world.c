@@ -169,7 +169,10 @@ static lap_status_t open_door(maker_t *maker)
 /* What cannot be used serves to tell the others so: it takes descriptors. */
 static lap_status_t prepare(maker_t *maker)
 {
-    const lap_status_t status = open_door(maker);
+    const lap_settings_t *settings = maker->wired.settings;
+    const lap_status_t status = settings->declines == LAP_OK
+                                    ? open_door(maker)
+                                    : lap_error(settings->declines, "%s", settings->why);
     if (status != LAP_OK && maker->door.listener >= 0) {
         close(maker->door.listener);
         maker->door.listener = -1;

@@ -58,7 +58,8 @@ typedef struct lap_dp_options {
  * each stage, sends gradients as it completes them, in the background. Layers with `shards` have no
  * forward before; `group` has the ranks of shard_group. With `overlap_weights` a step of a pipeline gathers the
  * weights of its stages as their first actions need them.
- * Collective over the group; every rank gives the same options, and layers whose weights, and whose
+ * Collective over the group, and over the ranks that share the weights, each with its own group: where one fails, all do.
+ * Every rank gives the same options, and layers whose weights, and whose
  * optimizer if they have one, are described alike: LAP_ERR_MISMATCH names the difference.
  * `options` may be NULL. Writes *dp_p on success; the caller destroys it before the layers and the
  * group. Blocks until every rank has come.

@@ -330,6 +330,12 @@ void lap_nn_set_background(lap_nn_t *nn, const lap_nn_background_t *background);
 
 /* ---- run.c ---- */
 
+/*
+ * After a failure of a pass here, with its sentence: breaks all groups in which the layers communicate, so that the ranks of
+ * each learn why this one's part does not come. Those that learn it in one of them break the others in turn.
+ */
+void lap_nn_break(const lap_nn_t *nn, lap_status_t status);
+
 /* Whether there was a forward, and a backward: only the first of each scales FP8 without a history. */
 void lap_nn_get_seen(const lap_nn_t *nn, bool *forward_p, bool *backward_p);
 void lap_nn_set_seen(lap_nn_t *nn, bool forward, bool backward);

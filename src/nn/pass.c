@@ -38,8 +38,8 @@ lap_status_t lap_nn_wait(lap_nn_t *nn)
 }
 
 /*
- * A pass that could not be issued to its end leaves the peers without this rank's part: the group
- * is broken, what was issued ends, and the failure is passed on.
+ * A pass that could not be issued to its end leaves the peers without this rank's part: the groups
+ * are broken, what was issued ends, and the failure is passed on.
  */
 static lap_status_t finish(lap_nn_t *nn, lap_status_t status)
 {
@@ -47,7 +47,7 @@ static lap_status_t finish(lap_nn_t *nn, lap_status_t status)
         return LAP_OK;
     lap_saved_error_t saved;
     lap_error_save(&saved);
-    lap_group_fail_here(nn->group, status, lap_last_error());
+    lap_nn_break(nn, status);
     (void)lap_nn_wait(nn);
     lap_error_restore(&saved);
     return status;

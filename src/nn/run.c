@@ -3,6 +3,8 @@
  * Running passes, which pass_program.c makes. A pass is one thing in flight: checked, registered and ended
  * once. It is one part, or all that were deferred: see lap_nn_defer.
  */
+#include <stdio.h>
+
 #include "core/status.h"
 #include "nn/nn.h"
 #include "nn/program.h"
@@ -269,6 +271,22 @@ static void enter_flight(lap_nn_t *nn, lap_nn_pass_t *pass)
         nn->passes.in_background = pass;
 }
 
+void lap_nn_break(const lap_nn_t *nn, lap_status_t status)
+{
+    lap_group_t *groups[LAP_NN_GROUPS + 5] = {nn->group, nn->context, nn->sharers, nn->replicas,
+                                              nn->norm_group};
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
+    char text[LAP_ERROR_TEXT];
+    snprintf(text, sizeof(text), "%s", lap_last_error());
+    for (int i = 0; i < LAP_NN_GROUPS; i++)
+        groups[5 + i] = nn->wires[i].group;
+    for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++)
+        if (groups[i] && groups[i]->size > 1)
+            lap_group_fail_here(groups[i], status, text);
+    lap_error_restore(&saved);
+}
+
 /* A failure after a pass began leaves its signals uncounted. */
 static lap_status_t break_set(lap_nn_t *nn, const lap_nn_pass_t *pass, lap_stream_set_t set,
                               lap_status_t status)
@@ -276,6 +294,7 @@ static lap_status_t break_set(lap_nn_t *nn, const lap_nn_pass_t *pass, lap_strea
     for (int i = 0; i < LAP_NN_GROUPS; i++)
         if (has_group(nn, pass, i, set))
             (void)lap_flight_break(group_of(nn, i), buffer_of(nn, i), status);
+    lap_nn_break(nn, status);
     return status;
 }
 
@@ -487,12 +506,8 @@ lap_status_t lap_nn_flush(lap_nn_t *nn)
     nn->passes.deferred = 0;
     const lap_status_t status = run(nn, parts, nn->passes.deferred_sends,
                                     nn->passes.deferred_gathers, nn->passes.deferred_more);
-    if (status == LAP_OK)
-        return LAP_OK;
-    lap_saved_error_t saved;
-    lap_error_save(&saved);
-    lap_group_fail_here(nn->group, status, lap_last_error());
-    lap_error_restore(&saved);
+    if (status != LAP_OK)
+        lap_nn_break(nn, status);
     return status;
 }
 

@@ -367,6 +367,19 @@ static lap_status_t prove(lap_dp_t *dp)
     return lap_group_agree(dp->group, proves ? lap_nn_prove_own(dp->nn) : LAP_OK);
 }
 
+/*
+ * What one group of replicas fails of fails those of the other ranks of the layers, too, or of all stages, where they know
+ * one another: these would wait for its ranks in the next pass. Collective over them.
+ */
+static lap_status_t agree_layers(lap_nn_t *nn, lap_status_t status)
+{
+    lap_group_t *layers = nn->norm_group ? nn->norm_group : nn->group;
+    const char *before = lap_enter(layers->world, "lap_dp_create");
+    status = lap_group_agree(layers, status);
+    lap_leave(layers->world, before);
+    return status;
+}
+
 lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_options_t *given,
                            lap_dp_t **dp_p)
 {
@@ -395,6 +408,7 @@ lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_option
     }
     if (status == LAP_OK && nn->sharers && !dp->background.ahead)
         status = lap_nn_gather_weights(nn);
+    status = agree_layers(nn, status);
     if (status != LAP_OK) {
         lap_dp_destroy(dp);
         return status;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One allocation after another fails while what several groups of ranks have in common is made: layers whose ranks share
- * weights, sequences and the optimizer, and pipelines, which are used, too. On every rank the failure comes back as
+ * weights, sequences and the optimizer, and pipelines and replicas, which are used, too. On every rank the failure comes back as
  * what it is, the lack of memory, and not as what it has led to, a rank that is in another call or has left.
  * Linked with --wrap for lap_alloc and lap_realloc.
  */
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <lap/data_parallel.h>
 #include <lap/model.h>
 #include <lap/optimizer.h>
 #include <lap/pipeline.h>
@@ -25,17 +26,18 @@ typedef struct scene {
     const char *name;
     lap_grid_t grid;
     lap_cp_comm_t cp_comm;
-    bool shards;
+    bool shards, joins; /* the optimizer; replicas */
 } scene_t;
 
 static const scene_t scenes[] = {
-    {"a pipeline of three ranks", {1, 1, 3, 1}, LAP_CP_P2P, false},
-    {"two pipelines whose ranks share layers", {2, 1, 2, 1}, LAP_CP_P2P, false},
-    {"layers of two ranks", {2, 1, 1, 1}, LAP_CP_P2P, false},
-    {"two contexts whose ranks share layers", {2, 2, 1, 1}, LAP_CP_P2P, false},
-    {"a context of two rings", {1, 4, 1, 1}, LAP_CP_A2A_P2P, false},
-    {"two optimizers whose ranks share layers", {2, 1, 1, 2}, LAP_CP_P2P, true},
-    {"an optimizer of two contexts", {1, 2, 1, 2}, LAP_CP_P2P, true},
+    {"a pipeline of three ranks", {1, 1, 3, 1}, LAP_CP_P2P, false, false},
+    {"two pipelines whose ranks share layers", {2, 1, 2, 1}, LAP_CP_P2P, false, false},
+    {"layers of two ranks", {2, 1, 1, 1}, LAP_CP_P2P, false, false},
+    {"two contexts whose ranks share layers", {2, 2, 1, 1}, LAP_CP_P2P, false, false},
+    {"a context of two rings", {1, 4, 1, 1}, LAP_CP_A2A_P2P, false, false},
+    {"two optimizers whose ranks share layers", {2, 1, 1, 2}, LAP_CP_P2P, true, false},
+    {"an optimizer of two contexts", {1, 2, 1, 2}, LAP_CP_P2P, true, false},
+    {"two groups of replicas whose ranks share layers", {2, 1, 1, 2}, LAP_CP_P2P, false, true},
 };
 
 typedef struct job {
@@ -80,8 +82,38 @@ static lap_status_t make_pipeline(const lap_grid_groups_t *groups, const lap_nn_
     return status;
 }
 
-static lap_status_t run(const lap_grid_groups_t *groups, const scene_t *scene)
+/* From here on allocations are counted. */
+static lap_status_t arm(const job_t *job)
 {
+    lap_group_t *group = lap_world_group(job->world);
+    lap_status_t status = lap_group_barrier(group);
+    if (status == LAP_OK && lap_world_rank(job->world) == 0)
+        atomic_store(&countdown, job->nth);
+    return status == LAP_OK ? lap_group_barrier(group) : status;
+}
+
+/* A step, whose gradients are summed over replicas. Those whose layers could not be made know nothing of the others. */
+static lap_status_t use_replicas(const job_t *job, lap_nn_t *nn, const lap_grid_groups_t *groups)
+{
+    int32_t tokens[SEQ], targets[SEQ];
+    lap_dp_t *dp = NULL;
+    fill_tokens(0, 0, SEQ, VOCAB, tokens, targets);
+    lap_status_t status = arm(job);
+    if (status == LAP_OK)
+        status = lap_dp_create(nn, groups->replicas, NULL, &dp);
+    if (status == LAP_OK)
+        status = lap_model_forward(nn, SEQ, tokens, targets);
+    if (status == LAP_OK)
+        status = lap_model_backward(nn);
+    if (status == LAP_OK)
+        status = lap_dp_wait(dp);
+    lap_dp_destroy(dp);
+    return status;
+}
+
+static lap_status_t run(const job_t *job, const lap_grid_groups_t *groups)
+{
+    const scene_t *scene = job->scene;
     lap_nn_desc_t desc = LAP_NN_DESC_INIT;
     lap_nn_t *nn = NULL;
     (void)lap_model_preset("gpt2-124m", &desc);
@@ -99,11 +131,15 @@ static lap_status_t run(const lap_grid_groups_t *groups, const scene_t *scene)
     desc.cp_comm = scene->cp_comm;
     desc.shards = scene->shards ? (size_t)(scene->grid.cp * scene->grid.dp) : 1;
     desc.shard_group = scene->shards ? groups->replicas : NULL;
-    if (scene->grid.pp > 1)
+    lap_status_t status = scene->joins ? LAP_OK : arm(job);
+    if (status == LAP_OK && scene->grid.pp > 1)
         return make_pipeline(groups, &desc);
-    lap_status_t status = lap_nn_create(groups->tp, &desc, &nn);
+    if (status == LAP_OK)
+        status = lap_nn_create(groups->tp, &desc, &nn);
     if (status == LAP_OK && (scene->shards || scene->grid.cp == 1)) /* all have one */
         status = make_optimizer(nn, groups);
+    if (status == LAP_OK && scene->joins)
+        status = use_replicas(job, nn, groups);
     lap_nn_destroy(nn);
     return status;
 }
@@ -111,17 +147,10 @@ static lap_status_t run(const lap_grid_groups_t *groups, const scene_t *scene)
 static void *rank_main(void *arg)
 {
     job_t *job = arg;
-    lap_group_t *group = lap_world_group(job->world);
     lap_grid_groups_t groups;
-    job->status = lap_grid_groups_init(&groups, &job->scene->grid, group);
+    job->status = lap_grid_groups_init(&groups, &job->scene->grid, lap_world_group(job->world));
     if (job->status == LAP_OK)
-        job->status = lap_group_barrier(group);
-    if (job->status == LAP_OK && lap_world_rank(job->world) == 0)
-        atomic_store(&countdown, job->nth);
-    if (job->status == LAP_OK)
-        job->status = lap_group_barrier(group);
-    if (job->status == LAP_OK)
-        job->status = run(&groups, job->scene);
+        job->status = run(job, &groups);
     snprintf(job->sentence, sizeof(job->sentence), "%s", lap_last_error());
     lap_grid_groups_clear(&groups);
     lap_world_destroy(job->world);

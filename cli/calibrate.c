@@ -11,7 +11,6 @@
 #include "plan/measure.h"
 #include "ranks.h"
 #include "shared_options.h"
-#include "util/alloc.h"
 
 enum { RANKS, OUT, NAME, DEVICE, TRANSPORT, GPU_SHARE, LINK, TIMEOUT, NOPTIONS };
 

@@ -28,7 +28,7 @@ left_over() {
 
 case $fault in
 kill) expected=137 ;;
-stop) expected=4 grace=2 && export LAP_TIMEOUT_S=3 ;; # the stopped rank uses up the grace: all only wait, and some may at once
+stop) expected=4 && export LAP_TIMEOUT_S=3 ;; # the launcher waits for no rank that is stopped
 exit) expected=3 ;;
 *) echo "Bail out! unknown fault $fault"; exit 2 ;;
 esac

@@ -187,14 +187,11 @@ static void *rank_main(void *context)
     return NULL;
 }
 
-void tap_ranks(int nranks, const lap_world_options_t *options,
-               void (*fn)(lap_world_t *world, void *arg), void *arg)
+void tap_ranks_of(int nranks, lap_world_t *const *worlds, void (*fn)(lap_world_t *world, void *arg),
+                  void *arg)
 {
-    lap_world_t **worlds = calloc((size_t)nranks, sizeof(lap_world_t *));
     rank_thread_t *ranks = calloc((size_t)nranks, sizeof(rank_thread_t));
-    if (!worlds || !ranks ||
-        !tap_success(lap_world_create_threads(nranks, options, worlds), "a world of %d threads",
-                     nranks))
+    if (!ranks)
         exit(tap_done() | 1);
     for (int r = 0; r < nranks; r++) {
         ranks[r] = (rank_thread_t){.world = worlds[r], .fn = fn, .arg = arg};
@@ -206,6 +203,16 @@ void tap_ranks(int nranks, const lap_world_options_t *options,
     for (int r = 0; r < nranks; r++)
         pthread_join(ranks[r].thread, NULL);
     free(ranks);
+}
+
+void tap_ranks(int nranks, const lap_world_options_t *options,
+               void (*fn)(lap_world_t *world, void *arg), void *arg)
+{
+    lap_world_t **worlds = calloc((size_t)nranks, sizeof(lap_world_t *));
+    if (!worlds || !tap_success(lap_world_create_threads(nranks, options, worlds),
+                                "a world of %d threads", nranks))
+        exit(tap_done() | 1);
+    tap_ranks_of(nranks, worlds, fn, arg);
     free(worlds);
 }
 

@@ -55,6 +55,10 @@ int tap_done(void);
 void tap_ranks(int nranks, const lap_world_options_t *options,
                void (*fn)(lap_world_t *world, void *arg), void *arg);
 
+/* The same with worlds that are there, one for each rank. */
+void tap_ranks_of(int nranks, lap_world_t *const *worlds, void (*fn)(lap_world_t *world, void *arg),
+                  void *arg);
+
 /*
  * The same, but where a launcher has started this process, the ranks are its ranks; nothing is done
  * if they are not `nranks`.

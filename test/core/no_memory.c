@@ -4,17 +4,8 @@
  * the caller's, so that it is never in the barrier while the others gather; afterwards it calls
  * both. Linked with --wrap, so that allocations fail on request.
  */
+#include "failing_alloc.h"
 #include "tap.h"
-
-void *__real_lap_alloc(size_t count, size_t bytes);
-void *__wrap_lap_alloc(size_t count, size_t bytes);
-
-static int allocations_left;
-
-void *__wrap_lap_alloc(size_t count, size_t bytes)
-{
-    return allocations_left-- > 0 ? __real_lap_alloc(count, bytes) : NULL;
-}
 
 typedef struct calls {
     int gathers, barriers;
@@ -47,15 +38,15 @@ int main(void)
     bootstrap.context = &calls;
     bootstrap.allgather = gather;
     bootstrap.barrier = barrier;
-    allocations_left = 0;
+    atomic_store(&countdown, 1);
     tap_failure(lap_world_create_with(&bootstrap, NULL, &world), LAP_ERR_NO_MEMORY, "2 ranks",
                 NULL);
     tap_ok(calls.gathers == 0 && calls.barriers == 0, "without memory nothing is called");
-    allocations_left = 1;
+    atomic_store(&countdown, 2);
     tap_failure(lap_world_create_with(&bootstrap, NULL, &world), LAP_ERR_SYSTEM, "allgather", "5",
                 NULL);
     tap_ok(calls.gathers == 1 && calls.barriers == 1, "who has gathered comes to the barrier");
-    allocations_left = 0;
+    atomic_store(&countdown, 1);
     tap_failure(lap_world_create_threads(3, NULL, &world), LAP_ERR_NO_MEMORY, "3 worlds", NULL);
     tap_ok(!world, "nothing is written on failure");
     return tap_done();

@@ -7,21 +7,17 @@
  */
 #include <lap/model.h>
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-
 #include "failing_alloc.h"
 #include "nn/nn.h"
 #include "tap.h"
 
 enum { RANKS = 2, STRIDE = 7 };
 
+/* What all ranks do, and how it went for each. */
 typedef struct job {
-    lap_world_t *world;
     lap_fp8_recipe_t fp8;
     bool model;
-    lap_status_t status;
+    lap_status_t statuses[RANKS];
 } job_t;
 
 static lap_status_t pass(lap_nn_t *nn)
@@ -66,10 +62,10 @@ static lap_status_t pass_model(lap_nn_t *nn)
     return status == LAP_OK ? lap_nn_loss_value(nn, &loss) : status;
 }
 
-static void *rank_main(void *arg)
+static void run(lap_world_t *world, void *arg)
 {
     job_t *job = arg;
-    lap_group_t *group = lap_world_group(job->world);
+    lap_group_t *group = lap_world_group(world);
     lap_nn_desc_t desc = LAP_NN_DESC_INIT;
     lap_nn_t *nn = NULL;
     desc.seq = 4;
@@ -82,41 +78,25 @@ static void *rank_main(void *arg)
         desc.vocab = 10;
         desc.positions = LAP_POSITIONS_ROPE;
     }
-    job->status = lap_nn_create(group, &desc, &nn);
-    if (job->status == LAP_OK)
-        job->status = job->model ? pass_model(nn) : pass(nn);
+    lap_status_t status = lap_nn_create(group, &desc, &nn);
+    if (status == LAP_OK)
+        status = job->model ? pass_model(nn) : pass(nn);
     lap_nn_destroy(nn);
     /* Who had all it needed from a rank before that failed learns of it here. */
-    if (job->status == LAP_OK)
-        job->status = lap_group_barrier(group);
-    lap_world_destroy(job->world);
-    return NULL;
+    if (status == LAP_OK)
+        status = lap_group_barrier(group);
+    job->statuses[lap_world_rank(world)] = status;
 }
 
 /* Returns whether an allocation was made to fail. */
 static bool round_of(lap_fp8_recipe_t fp8, bool model, int nth)
 {
-    lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
-    lap_world_t *worlds[RANKS];
-    job_t jobs[RANKS];
-    pthread_t threads[RANKS];
-    options.timeout_s = 30;
-    atomic_store(&countdown, nth);
-    lap_status_t status = lap_world_create_threads(RANKS, &options, worlds);
-    if (status != LAP_OK) {
-        tap_ok(status == LAP_ERR_NO_MEMORY, "allocation %d fails: no world", nth);
+    job_t job = {.fp8 = fp8, .model = model};
+    if (!failing_ranks(RANKS, nth, run, &job))
         return true;
-    }
-    for (int r = 0; r < RANKS; r++) {
-        jobs[r] = (job_t){worlds[r], fp8, model, LAP_OK};
-        if (pthread_create(&threads[r], NULL, rank_main, &jobs[r]) != 0)
-            exit(1);
-    }
     int failed = 0;
-    for (int r = 0; r < RANKS; r++) {
-        pthread_join(threads[r], NULL);
-        failed += jobs[r].status != LAP_OK;
-    }
+    for (int r = 0; r < RANKS; r++)
+        failed += job.statuses[r] != LAP_OK;
     const bool injected = atomic_load(&countdown) <= 0;
     tap_ok(failed == (injected ? RANKS : 0), "allocation %d fails: %d ranks return it", nth,
            failed);

@@ -5,9 +5,6 @@
  * rank, without a hang; leaks are the business of AddressSanitizer. Linked with --wrap for
  * lap_alloc and lap_realloc.
  */
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "data.h"
@@ -46,8 +43,7 @@ static const plan_t plans[] = {
 
 typedef struct job {
     const plan_t *plan;
-    lap_world_t *world;
-    outcome_t outcome;
+    outcome_t outcomes[RANKS];
 } job_t;
 
 static lap_op_desc_t describe(const plan_t *plan)
@@ -112,40 +108,25 @@ static lap_status_t work(lap_world_t *world, const plan_t *plan, bool *right_p)
     return status;
 }
 
-static void *rank_main(void *arg)
+static void run(lap_world_t *world, void *arg)
 {
     job_t *job = arg;
-    job->outcome.right = true;
-    job->outcome.status = work(job->world, job->plan, &job->outcome.right);
-    lap_world_destroy(job->world);
-    return NULL;
+    outcome_t *outcome = &job->outcomes[lap_world_rank(world)];
+    outcome->right = true;
+    outcome->status = work(world, job->plan, &outcome->right);
 }
 
 /* Returns whether an allocation was made to fail. */
 static bool round_of(const plan_t *plan, int nth)
 {
-    lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
-    lap_world_t *worlds[RANKS];
-    job_t jobs[RANKS];
-    pthread_t threads[RANKS];
-    options.timeout_s = 30;
-    atomic_store(&countdown, nth);
-    lap_status_t status = lap_world_create_threads(RANKS, &options, worlds);
-    if (status != LAP_OK) {
-        tap_ok(status == LAP_ERR_NO_MEMORY, "allocation %d fails: no world", nth);
+    job_t job = {.plan = plan};
+    if (!failing_ranks(RANKS, nth, run, &job))
         return true;
-    }
-    for (int r = 0; r < RANKS; r++) {
-        jobs[r] = (job_t){.plan = plan, .world = worlds[r]};
-        if (pthread_create(&threads[r], NULL, rank_main, &jobs[r]) != 0)
-            exit(1);
-    }
     bool right = true;
     int failed = 0;
     for (int r = 0; r < RANKS; r++) {
-        pthread_join(threads[r], NULL);
-        right = right && jobs[r].outcome.right;
-        failed += jobs[r].outcome.status != LAP_OK;
+        right = right && job.outcomes[r].right;
+        failed += job.outcomes[r].status != LAP_OK;
     }
     bool injected = atomic_load(&countdown) <= 0;
     /* Where there is no memory to try what it has chosen, auto takes it untried. */

@@ -5,7 +5,6 @@
  * what it is, the lack of memory, and not as what it has led to, a rank that is in another call or has left.
  * Linked with --wrap for lap_alloc and lap_realloc.
  */
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -40,12 +39,15 @@ static const scene_t scenes[] = {
     {"two groups of replicas whose ranks share layers", {2, 1, 1, 2}, LAP_CP_P2P, false, true},
 };
 
-typedef struct job {
-    lap_world_t *world;
-    const scene_t *scene;
-    int nth;
+typedef struct outcome {
     lap_status_t status;
     char sentence[200];
+} outcome_t;
+
+typedef struct job {
+    const scene_t *scene;
+    int nth;
+    outcome_t outcomes[MOST_RANKS];
 } job_t;
 
 static lap_status_t step(lap_pp_t *pp)
@@ -83,22 +85,23 @@ static lap_status_t make_pipeline(const lap_grid_groups_t *groups, const lap_nn_
 }
 
 /* From here on allocations are counted. */
-static lap_status_t arm(const job_t *job)
+static lap_status_t arm(const job_t *job, lap_world_t *world)
 {
-    lap_group_t *group = lap_world_group(job->world);
+    lap_group_t *group = lap_world_group(world);
     lap_status_t status = lap_group_barrier(group);
-    if (status == LAP_OK && lap_world_rank(job->world) == 0)
+    if (status == LAP_OK && lap_world_rank(world) == 0)
         atomic_store(&countdown, job->nth);
     return status == LAP_OK ? lap_group_barrier(group) : status;
 }
 
 /* A step, whose gradients are summed over replicas. Those whose layers could not be made know nothing of the others. */
-static lap_status_t use_replicas(const job_t *job, lap_nn_t *nn, const lap_grid_groups_t *groups)
+static lap_status_t use_replicas(const job_t *job, lap_world_t *world, lap_nn_t *nn,
+                                 const lap_grid_groups_t *groups)
 {
     int32_t tokens[SEQ], targets[SEQ];
     lap_dp_t *dp = NULL;
     fill_tokens(0, 0, SEQ, VOCAB, tokens, targets);
-    lap_status_t status = arm(job);
+    lap_status_t status = arm(job, world);
     if (status == LAP_OK)
         status = lap_dp_create(nn, groups->replicas, NULL, &dp);
     if (status == LAP_OK)
@@ -111,7 +114,7 @@ static lap_status_t use_replicas(const job_t *job, lap_nn_t *nn, const lap_grid_
     return status;
 }
 
-static lap_status_t run(const job_t *job, const lap_grid_groups_t *groups)
+static lap_status_t make(const job_t *job, lap_world_t *world, const lap_grid_groups_t *groups)
 {
     const scene_t *scene = job->scene;
     lap_nn_desc_t desc = LAP_NN_DESC_INIT;
@@ -131,7 +134,7 @@ static lap_status_t run(const job_t *job, const lap_grid_groups_t *groups)
     desc.cp_comm = scene->cp_comm;
     desc.shards = scene->shards ? (size_t)(scene->grid.cp * scene->grid.dp) : 1;
     desc.shard_group = scene->shards ? groups->replicas : NULL;
-    lap_status_t status = scene->joins ? LAP_OK : arm(job);
+    lap_status_t status = scene->joins ? LAP_OK : arm(job, world);
     if (status == LAP_OK && scene->grid.pp > 1)
         return make_pipeline(groups, &desc);
     if (status == LAP_OK)
@@ -139,48 +142,36 @@ static lap_status_t run(const job_t *job, const lap_grid_groups_t *groups)
     if (status == LAP_OK && (scene->shards || scene->grid.cp == 1)) /* all have one */
         status = make_optimizer(nn, groups);
     if (status == LAP_OK && scene->joins)
-        status = use_replicas(job, nn, groups);
+        status = use_replicas(job, world, nn, groups);
     lap_nn_destroy(nn);
     return status;
 }
 
-static void *rank_main(void *arg)
+static void run(lap_world_t *world, void *arg)
 {
     job_t *job = arg;
+    outcome_t *outcome = &job->outcomes[lap_world_rank(world)];
     lap_grid_groups_t groups;
-    job->status = lap_grid_groups_init(&groups, &job->scene->grid, lap_world_group(job->world));
-    if (job->status == LAP_OK)
-        job->status = run(job, &groups);
-    snprintf(job->sentence, sizeof(job->sentence), "%s", lap_last_error());
+    lap_status_t status = lap_grid_groups_init(&groups, &job->scene->grid, lap_world_group(world));
+    if (status == LAP_OK)
+        status = make(job, world, &groups);
+    outcome->status = status;
+    snprintf(outcome->sentence, sizeof(outcome->sentence), "%s", lap_last_error());
     lap_grid_groups_clear(&groups);
-    lap_world_destroy(job->world);
-    return NULL;
 }
 
 /* Returns whether an allocation was made to fail. */
 static bool round_of(const scene_t *scene, int nth)
 {
     const int size = (int)lap_grid_ranks(&scene->grid, LAP_SLICE_WORLD);
-    lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
-    lap_world_t *worlds[MOST_RANKS];
-    job_t jobs[MOST_RANKS];
-    pthread_t threads[MOST_RANKS];
-    options.timeout_s = 30;
-    atomic_store(&countdown, 0);
-    if (lap_world_create_threads(size, &options, worlds) != LAP_OK)
-        exit(1);
-    for (int r = 0; r < size; r++) {
-        jobs[r] = (job_t){worlds[r], scene, nth, LAP_OK, ""};
-        if (pthread_create(&threads[r], NULL, rank_main, &jobs[r]) != 0)
-            exit(1);
-    }
-    for (int r = 0; r < size; r++)
-        pthread_join(threads[r], NULL);
+    job_t job = {.scene = scene, .nth = nth};
+    if (!failing_ranks(size, 0, run, &job))
+        return false;
     const bool injected = atomic_load(&countdown) <= 0;
     for (int r = 0; r < size; r++)
-        tap_ok(jobs[r].status == (injected ? LAP_ERR_NO_MEMORY : LAP_OK),
+        tap_ok(job.outcomes[r].status == (injected ? LAP_ERR_NO_MEMORY : LAP_OK),
                "%s, allocation %d fails: rank %d returns %s: %s", scene->name, nth, r,
-               lap_status_string(jobs[r].status), jobs[r].sentence);
+               lap_status_string(job.outcomes[r].status), job.outcomes[r].sentence);
     return injected;
 }
 

@@ -5,10 +5,6 @@
  * without a hang. Leaks are the business of AddressSanitizer. Linked with --wrap for lap_alloc and
  * lap_realloc. The device is the one that LAP_DEVICE names.
  */
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-
 #include "failing_alloc.h"
 #include "nn/memory.h"
 #include "tap.h"
@@ -16,10 +12,8 @@
 enum { RANKS = 2, SEQ = 4, HIDDEN = 8, STRIDE = 5 };
 
 typedef struct job {
-    lap_world_t *world;
-    lap_group_t *weights; /* this rank alone: its replica is the other one */
     int nth;
-    lap_status_t status;
+    lap_status_t statuses[RANKS];
 } job_t;
 
 /* A pass, the sums of its gradients, and a step. */
@@ -42,9 +36,9 @@ static lap_status_t train(lap_nn_t *nn, lap_dp_t *dp, lap_optimizer_t *optimizer
     return status == LAP_OK ? lap_optimizer_step(optimizer, 0.5f, NULL) : status;
 }
 
-static lap_status_t run(job_t *job, lap_nn_t *nn, float *memory)
+/* `weights`: of this rank alone, whose replica is the other one. */
+static lap_status_t use(lap_group_t *group, lap_group_t *weights, lap_nn_t *nn, float *memory)
 {
-    lap_group_t *group = lap_world_group(job->world);
     lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
     lap_optimizer_desc_t how = LAP_OPTIMIZER_DESC_INIT;
     lap_dp_t *dp = NULL;
@@ -54,7 +48,7 @@ static lap_status_t run(job_t *job, lap_nn_t *nn, float *memory)
     how.clip_norm = 1;
     lap_status_t status = lap_dp_create(nn, group, &options, &dp);
     if (status == LAP_OK)
-        status = lap_optimizer_create(nn, job->weights, &how, &optimizer);
+        status = lap_optimizer_create(nn, weights, &how, &optimizer);
     if (status == LAP_OK)
         status = train(nn, dp, optimizer, memory);
     lap_optimizer_destroy(optimizer);
@@ -62,59 +56,47 @@ static lap_status_t run(job_t *job, lap_nn_t *nn, float *memory)
     return status;
 }
 
-static void *rank_main(void *arg)
+static void run(lap_world_t *world, void *arg)
 {
     job_t *job = arg;
-    lap_group_t *group = lap_world_group(job->world);
+    lap_group_t *group = lap_world_group(world), *weights = NULL;
     lap_nn_desc_t desc = LAP_NN_DESC_INIT;
     lap_nn_t *nn = NULL;
     desc.kind = LAP_NN_LAYERNORM_MLP;
     desc.seq = SEQ;
     desc.hidden = HIDDEN;
-    job->status = lap_group_split(group, lap_world_rank(job->world), 0, &job->weights);
-    if (job->status == LAP_OK)
-        job->status = lap_nn_create(job->weights, &desc, &nn);
-    float *memory = job->status == LAP_OK ? nn_new(nn, sizeof(float) * 4 * SEQ * HIDDEN) : NULL;
-    if (job->status == LAP_OK)
-        job->status = lap_group_barrier(group);
-    if (job->status == LAP_OK && lap_world_rank(job->world) == 0)
+    lap_status_t status = lap_group_split(group, lap_world_rank(world), 0, &weights);
+    if (status == LAP_OK)
+        status = lap_nn_create(weights, &desc, &nn);
+    float *memory = status == LAP_OK ? nn_new(nn, sizeof(float) * 4 * SEQ * HIDDEN) : NULL;
+    if (status == LAP_OK)
+        status = lap_group_barrier(group);
+    if (status == LAP_OK && lap_world_rank(world) == 0)
         atomic_store(&countdown, job->nth);
-    if (job->status == LAP_OK)
-        job->status = lap_group_barrier(group);
-    if (job->status == LAP_OK)
-        job->status = run(job, nn, memory);
+    if (status == LAP_OK)
+        status = lap_group_barrier(group);
+    if (status == LAP_OK)
+        status = use(group, weights, nn, memory);
     if (memory)
         nn_free(nn, memory);
     lap_nn_destroy(nn);
     /* Who had all it needed from a rank before that failed learns of it here. */
-    if (job->status == LAP_OK)
-        job->status = lap_group_barrier(group);
-    lap_group_destroy(job->weights);
-    lap_world_destroy(job->world);
-    return NULL;
+    if (status == LAP_OK)
+        status = lap_group_barrier(group);
+    lap_group_destroy(weights);
+    job->statuses[lap_world_rank(world)] = status;
 }
 
 /* Returns whether an allocation was made to fail. */
 static bool round_of(int nth)
 {
-    lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
-    lap_world_t *worlds[RANKS];
-    job_t jobs[RANKS];
-    pthread_t threads[RANKS];
-    options.timeout_s = 30;
-    atomic_store(&countdown, 0);
-    if (lap_world_create_threads(RANKS, &options, worlds) != LAP_OK)
-        exit(1);
-    for (int r = 0; r < RANKS; r++) {
-        jobs[r] = (job_t){worlds[r], NULL, nth, LAP_OK};
-        if (pthread_create(&threads[r], NULL, rank_main, &jobs[r]) != 0)
-            exit(1);
-    }
+    job_t job = {.nth = nth};
+    if (!failing_ranks(RANKS, 0, run, &job))
+        return false;
     int failed = 0, late = 0;
     for (int r = 0; r < RANKS; r++) {
-        pthread_join(threads[r], NULL);
-        failed += jobs[r].status != LAP_OK;
-        late += jobs[r].status == LAP_ERR_TIMEOUT;
+        failed += job.statuses[r] != LAP_OK;
+        late += job.statuses[r] == LAP_ERR_TIMEOUT;
     }
     const bool injected = atomic_load(&countdown) <= 0;
     tap_ok(failed == (injected ? RANKS : 0) && late == 0,

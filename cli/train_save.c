@@ -59,26 +59,52 @@ static lap_status_t check_place(const lap_train_saver_t *saver)
 
 #define ORDER_FIELD(number) "on with seed %" number
 
-/* What makes the data and the rates of later steps. */
+/* Fields of a description by the options that give them. */
+static const char *const nn_options[][2] = {
+    {"--seq", "seq"},
+    {"--seed", "seed"},
+    {"--dtype", "dtype"},
+    {"--fp8", "fp8"},
+    {"--attention-dropout", "attention_dropout"},
+    {"--hidden-dropout", "hidden_dropout"},
+    {NULL, NULL},
+};
+static const char *const rate_options[][2] = {
+    {"--lr", "lr"},
+    {"--min-lr", "min_lr"},
+    {"--lr-warmup-iters", "warmup"},
+    {"--lr-decay-style", "lr_decay"},
+    {"--weight-decay", "weight_decay"},
+    {"--clip-grad", "clip_norm"},
+    {"--adam-beta1", "beta1"},
+    {"--adam-beta2", "beta2"},
+    {"--adam-eps", "epsilon"},
+    {"--lr-decay-iters", "lr_decay_steps"}, /* the last: not without a decay */
+    {NULL, NULL},
+};
+
+static void describe_options(const char *const (*options)[2], const lap_field_t *table,
+                             const void *of, lap_ckpt_fields_t *fields)
+{
+    char room[LAP_FIELD_TEXT_BYTES];
+    for (; (*options)[0]; options++)
+        for (const lap_field_t *field = table; field->name; field++)
+            if (strcmp(field->name, (*options)[1]) == 0)
+                lap_ckpt_add_field(fields, (*options)[0], lap_field_text(field, of, room));
+}
+
+/* What makes the data, the rates and the rounding of later steps. */
 static void describe(const lap_train_model_t *model, lap_ckpt_fields_t *fields)
 {
     const lap_train_t *train = model->train;
-    const lap_optimizer_desc_t *optimizer = &train->optimizer;
-    const struct {
-        const char *name;
-        uint64_t value;
-    } numbers[] = {{"--seq", train->desc.seq},
-                   {"--batch", train->batch},
-                   {"--seed", train->desc.seed},
-                   {"--lr-decay-iters", optimizer->lr_decay_steps}};
     char text[64];
     fields->count = 0;
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        snprintf(text, sizeof(text), "%" PRIu64, numbers[i].value);
-        if (numbers[i].value > 0 || i < 3)
-            lap_ckpt_add_field(fields, numbers[i].name, text);
-    }
-    lap_ckpt_add_field(fields, "--lr-decay-style", lap_lr_decay_names[optimizer->lr_decay]);
+    describe_options(nn_options, lap_nn_fields, &train->desc, fields);
+    describe_options(rate_options, lap_optimizer_fields, &train->optimizer, fields);
+    if (train->optimizer.lr_decay_steps == 0)
+        fields->count--;
+    snprintf(text, sizeof(text), "%zu", (size_t)train->batch);
+    lap_ckpt_add_field(fields, "--batch", text);
     lap_ckpt_add_field(fields, "--data", train->data ? train->data : "none");
     snprintf(text, sizeof(text), model->shuffle ? ORDER_FIELD(PRIu64) : "off", model->data_seed);
     lap_ckpt_add_field(fields, "--shuffle", text);
@@ -109,12 +135,14 @@ static void take_order(lap_train_saver_t *saver)
 /* They may change, and losses are others then than those of a training that was not interrupted. */
 static void tell_differences(const lap_train_saver_t *saver)
 {
-    char text[512];
-    const lap_checkpoint_t *checkpoint = saver->checkpoint;
-    if (lap_group_rank(saver->group) == 0 &&
-        lap_ckpt_differs(&checkpoint->loaded, &checkpoint->training, text, sizeof(text)))
-        lap_tell(lap_train_command.name, "--load %s: settings are not those of the checkpoint: %s",
-                 saver->train->load, text);
+    const lap_ckpt_fields_t *ours = &saver->checkpoint->training;
+    for (size_t i = 0; i < ours->count && lap_group_rank(saver->group) == 0; i++) {
+        const lap_ckpt_field_t *own = &ours->all[i],
+                               *was = lap_ckpt_other(&saver->checkpoint->loaded, own);
+        if (was)
+            lap_tell(lap_train_command.name, "--load %s: %s is %s in the checkpoint and %s here",
+                     saver->train->load, own->name, was->value, own->value);
+    }
 }
 
 /* What dynamic loss scaling has come to goes on with the training. */

@@ -97,8 +97,9 @@ LAP_API lap_status_t lap_checkpoint_wait(lap_checkpoint_t *checkpoint);
  * each field that changes what layers compute (not seq, batch, dtype and the like). One of an older version
  * does not have the fields; a warning says so. Files of other programs are compared by tensors, and by the
  * keys of config.json that change what a model computes (heads, epsilon, activation, rotary positions, windows),
- * where that is in the same folder. A folder with moments and without a manifest is what is left of a
- * checkpoint, and refused; its file of weights alone can be given.
+ * where that is in the same folder; a warning says where it is not. A config.json that is no JSON, or says otherwise than the
+ * manifest, makes a checkpoint a damaged one; where it is missing there is a warning. A folder without a manifest that has
+ * moments, or a checkpoint's name, is what is left of one, and refused; its file of weights alone can be given.
  * Collective. Writes *state_p on success; its size is set by the caller. Weights and moments are unchanged
  * after a failure.
  * Returns LAP_ERR_INVALID (there is none that is whole, or it is of other layers: with its name and what

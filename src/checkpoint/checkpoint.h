@@ -136,6 +136,10 @@ void lap_ckpt_add_field(lap_ckpt_fields_t *fields, const char *name, const char 
 /* The fields of a description that change what layers compute with their weights. */
 void lap_ckpt_describe(const lap_nn_t *nn, lap_ckpt_fields_t *fields_p);
 
+/* The field of that name, where it has another value; NULL: there is none, or it has the same. */
+const lap_ckpt_field_t *lap_ckpt_other(const lap_ckpt_fields_t *fields,
+                                       const lap_ckpt_field_t *field);
+
 /* Whether fields are others than those of a checkpoint; writes each that differs, with both values. */
 bool lap_ckpt_differs(const lap_ckpt_fields_t *theirs, const lap_ckpt_fields_t *ours, char *text,
                       size_t room);
@@ -147,9 +151,10 @@ size_t lap_ckpt_config(const lap_nn_t *nn, char *text, size_t room);
 
 /*
  * The fields that config.json gives of files of Hugging Face's transformers, and its keys that are no fields; none
- * without it. `seq`: tokens of a sequence. LAP_ERR_INVALID: it is no JSON.
+ * without it: *there_p. `seq`: tokens of a sequence. LAP_ERR_INVALID: it is no JSON.
  */
-lap_status_t lap_ckpt_read_config(const char *dir, size_t seq, lap_ckpt_fields_t *fields_p);
+lap_status_t lap_ckpt_read_config(const char *dir, size_t seq, lap_ckpt_fields_t *fields_p,
+                                  bool *there_p);
 
 /* Adds what such keys would be of these layers, if they are those of a model that is known there. */
 void lap_ckpt_describe_config(const lap_nn_t *nn, lap_ckpt_fields_t *fields);
@@ -241,8 +246,8 @@ size_t lap_ckpt_folder_names(const char *dir, uint64_t least, uint64_t most, cha
                              size_t room);
 
 /*
- * LAP_ERR_INVALID where `dir`, which has no manifest, has files that only checkpoints have: moments and steps would be lost
- * if it were taken for weights of another program.
+ * LAP_ERR_INVALID where `dir`, which has no manifest, has files that only checkpoints have, or the name of one: moments and
+ * steps would be lost if it were taken for weights of another program.
  */
 lap_status_t lap_ckpt_folder_not_remains(const char *dir);
 

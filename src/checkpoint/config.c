@@ -261,14 +261,16 @@ static lap_status_t read_and_parse(const char *path, int fd, uint64_t bytes, siz
     return status;
 }
 
-lap_status_t lap_ckpt_read_config(const char *dir, size_t seq, lap_ckpt_fields_t *fields_p)
+lap_status_t lap_ckpt_read_config(const char *dir, size_t seq, lap_ckpt_fields_t *fields_p,
+                                  bool *there_p)
 {
     char path[PATH_MAX];
     uint64_t bytes;
     int fd;
     *fields_p = (lap_ckpt_fields_t){.count = 0};
-    if (snprintf(path, sizeof(path), "%s/" LAP_CKPT_CONFIG, dir) >= PATH_MAX ||
-        access(path, F_OK) != 0)
+    *there_p = snprintf(path, sizeof(path), "%s/" LAP_CKPT_CONFIG, dir) < PATH_MAX &&
+               access(path, F_OK) == 0;
+    if (!*there_p)
         return LAP_OK;
     LAP_TRY(lap_file_open(path, &fd, &bytes));
     const lap_status_t status = read_and_parse(path, fd, bytes, seq, fields_p);

@@ -72,19 +72,28 @@ void lap_ckpt_describe(const lap_nn_t *nn, lap_ckpt_fields_t *fields_p)
     }
 }
 
+const lap_ckpt_field_t *lap_ckpt_other(const lap_ckpt_fields_t *fields,
+                                       const lap_ckpt_field_t *field)
+{
+    for (size_t i = 0; i < fields->count; i++)
+        if (strcmp(fields->all[i].name, field->name) == 0 &&
+            strcmp(fields->all[i].value, field->value) != 0)
+            return &fields->all[i];
+    return NULL;
+}
+
 bool lap_ckpt_differs(const lap_ckpt_fields_t *theirs, const lap_ckpt_fields_t *ours, char *text,
                       size_t room)
 {
     size_t used = 0;
     text[0] = '\0';
     /* A field that only one of the two has is of no use to the other because of one that both have. */
-    for (size_t i = 0; i < ours->count; i++)
-        for (size_t j = 0; j < theirs->count; j++) {
-            const lap_ckpt_field_t *a = &theirs->all[j], *b = &ours->all[i];
-            if (strcmp(a->name, b->name) == 0 && strcmp(a->value, b->value) != 0 && used < room)
-                used += (size_t)snprintf(text + used, room - used,
-                                         "%s%s is %s in the checkpoint and %s here",
-                                         used ? ", " : "", a->name, a->value, b->value);
-        }
+    for (size_t i = 0; i < ours->count && used < room; i++) {
+        const lap_ckpt_field_t *own = &ours->all[i], *other = lap_ckpt_other(theirs, own);
+        if (other)
+            used += (size_t)snprintf(text + used, room - used,
+                                     "%s%s is %s in the checkpoint and %s here", used ? ", " : "",
+                                     own->name, other->value, own->value);
+    }
     return used > 0;
 }

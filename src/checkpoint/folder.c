@@ -229,8 +229,10 @@ lap_status_t lap_ckpt_folder_sync(const char *path)
 /* step-N, or step-N.old. */
 static bool parse_name(const char *name, lap_ckpt_name_t *name_p)
 {
-    const size_t prefix = strlen(PREFIX), digits = strspn(name + prefix, "0123456789");
-    if (strncmp(name, PREFIX, prefix) != 0 || digits < 8 || digits > 19)
+    const size_t prefix = strlen(PREFIX);
+    const size_t digits =
+        strncmp(name, PREFIX, prefix) == 0 ? strspn(name + prefix, "0123456789") : 0;
+    if (digits < 8 || digits > 19)
         return false;
     const char *end = name + prefix + digits;
     if (*end != '\0' && strcmp(end, LAP_CKPT_OLD) != 0)
@@ -258,7 +260,7 @@ lap_status_t lap_ckpt_folder_list(const char *dir, lap_ckpt_name_t **names_p, si
     if (!folder)
         return lap_error_errno("cannot open the folder '%s'", dir);
     for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
-        if (strlen(entry->d_name) < strlen(PREFIX) || !parse_name(entry->d_name, &name))
+        if (!parse_name(entry->d_name, &name))
             continue;
         lap_ckpt_name_t *grown = lap_grow(names, count, &room, sizeof(*names));
         if (!grown) {
@@ -306,20 +308,34 @@ bool lap_ckpt_is_safetensors(const char *name)
     return length > strlen(end) && strcmp(name + length - strlen(end), end) == 0;
 }
 
+/* Whether a folder has the name of a checkpoint's, whatever way leads to it. */
+static bool is_named(const char *dir)
+{
+    lap_ckpt_name_t unused;
+    char *path = realpath(dir, NULL);
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    const bool named = slash && parse_name(slash + 1, &unused);
+    free(path);
+    return named;
+}
+
 lap_status_t lap_ckpt_folder_not_remains(const char *dir)
 {
     static const char *const names[] = {LAP_CKPT_OPTIMIZER_FILE, LAP_CKPT_FP8_FILE};
+    const char *sign = is_named(dir) ? "the name of a checkpoint" : NULL;
     char path[PATH_MAX];
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         name_file(path, dir, names[i]);
         if (access(path, F_OK) == 0)
-            return lap_error(LAP_ERR_INVALID,
-                             "'%s' has %s and no " LAP_CKPT_MANIFEST
-                             ": a checkpoint that was not finished, or has lost it; expected a "
-                             "whole one, or '%s/" LAP_CKPT_MODEL_FILE "' for its weights alone",
-                             dir, names[i], dir);
+            sign = names[i];
     }
-    return LAP_OK;
+    if (!sign)
+        return LAP_OK;
+    return lap_error(LAP_ERR_INVALID,
+                     "'%s' has %s and no " LAP_CKPT_MANIFEST
+                     ": a checkpoint that was not finished, or has lost it; expected a "
+                     "whole one, or '%s/" LAP_CKPT_MODEL_FILE "' for its weights alone",
+                     dir, sign, dir);
 }
 
 bool lap_ckpt_folder_has_any(const char *dir)
@@ -333,7 +349,7 @@ bool lap_ckpt_folder_has_any(const char *dir)
     for (const struct dirent *entry; !found && (entry = readdir(folder)) != NULL;) {
         const char *name = entry->d_name;
         found = strcmp(name, LAP_CKPT_MANIFEST) == 0 || lap_ckpt_is_safetensors(name);
-        if (found || strlen(name) < strlen(PREFIX) || !parse_name(name, &unused))
+        if (found || !parse_name(name, &unused))
             continue;
         name_file(path, dir, name);
         name_file(inner, path, LAP_CKPT_MANIFEST);

@@ -353,13 +353,21 @@ static lap_status_t open_weights(const char *path, file_list_t *list)
     return status;
 }
 
+static bool has_file(const char *dir, const char *name)
+{
+    char path[PATH_MAX + 64];
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    return access(path, F_OK) == 0;
+}
+
 /* What layers the weights are of is in the manifest, if they are of a checkpoint of ours, or in config.json. */
 static lap_status_t check_neighbours(const lap_checkpoint_t *checkpoint, const char *path,
                                      lap_status_t status)
 {
     char dir[PATH_MAX];
-    lap_ckpt_manifest_t manifest;
+    lap_ckpt_manifest_t manifest = {.nfiles = 0};
     struct stat about;
+    bool told = true; /* what they are of */
     snprintf(dir, sizeof(dir), "%s", path);
     char *slash = strrchr(dir, '/');
     if (stat(path, &about) == 0 && !S_ISDIR(about.st_mode))
@@ -367,10 +375,17 @@ static lap_status_t check_neighbours(const lap_checkpoint_t *checkpoint, const c
     lap_saved_error_t saved;
     lap_status_t read = LAP_OK;
     lap_error_save(&saved);
-    if (lap_ckpt_manifest_read(dir, &manifest) != LAP_OK)
-        read = lap_ckpt_read_config(dir, checkpoint->nn->list.plan.desc.seq, &manifest.layers);
+    if (has_file(dir, LAP_CKPT_MANIFEST))
+        read = lap_ckpt_manifest_read(dir, &manifest);
+    else
+        read =
+            lap_ckpt_read_config(dir, checkpoint->nn->list.plan.desc.seq, &manifest.layers, &told);
     if (read != LAP_OK && status == LAP_OK)
         return read;
+    if (!told && status == LAP_OK && checkpoint->group->rank == 0)
+        lap_warn("there is no " LAP_CKPT_CONFIG " beside the weights of '%s': heads, norms and "
+                 "positions are expected to be those of these layers",
+                 path);
     lap_error_restore(&saved);
     return check_layers(checkpoint, path, &manifest, status);
 }
@@ -400,6 +415,7 @@ static lap_status_t read_weights(lap_checkpoint_t *checkpoint, const char *path)
 /* What rank 0 has chosen. */
 typedef struct choice {
     enum { NOTHING, CHECKPOINT, WEIGHTS_ONLY } kind;
+    bool has_config;
     lap_ckpt_manifest_t manifest;
     char path[PATH_MAX];
 } choice_t;
@@ -432,18 +448,36 @@ static bool has_weights(const char *dir)
     return found;
 }
 
+/*
+ * The manifest of a checkpoint, and config.json. Layers are compared by the former; but what other programs would take
+ * for another model, or for none, is no whole checkpoint.
+ */
+static lap_status_t read_about(const lap_checkpoint_t *checkpoint, const char *dir,
+                               choice_t *choice)
+{
+    char fields[512];
+    lap_ckpt_fields_t config;
+    LAP_TRY(lap_ckpt_manifest_read(dir, &choice->manifest));
+    LAP_TRY(lap_ckpt_read_config(dir, checkpoint->nn->list.plan.desc.seq, &config,
+                                 &choice->has_config));
+    if (lap_ckpt_differs(&choice->manifest.layers, &config, fields, sizeof(fields)))
+        return lap_error(LAP_ERR_INVALID, "'%s/" LAP_CKPT_CONFIG "' is of another model: %s", dir,
+                         fields);
+    choice->kind = CHECKPOINT;
+    return LAP_OK;
+}
+
 /* The folder itself, or the file. */
-static lap_status_t begin_search(search_t *search, choice_t *choice)
+static lap_status_t begin_search(const lap_checkpoint_t *checkpoint, search_t *search,
+                                 choice_t *choice)
 {
     struct stat about;
     if (stat(search->dir, &about) != 0)
         return lap_error_errno("cannot open '%s'", search->dir);
-    snprintf(choice->path, sizeof(choice->path), "%s/" LAP_CKPT_MANIFEST, search->dir);
     if (!S_ISDIR(about.st_mode)) {
         choice->kind = WEIGHTS_ONLY;
-    } else if (access(choice->path, F_OK) == 0) {
-        LAP_TRY(lap_ckpt_manifest_read(search->dir, &choice->manifest));
-        choice->kind = CHECKPOINT;
+    } else if (has_file(search->dir, LAP_CKPT_MANIFEST)) {
+        LAP_TRY(read_about(checkpoint, search->dir, choice));
     } else {
         LAP_TRY(lap_ckpt_folder_list(search->dir, &search->names, &search->count));
         if (search->count == 0 && has_weights(search->dir)) {
@@ -456,7 +490,7 @@ static lap_status_t begin_search(search_t *search, choice_t *choice)
     return LAP_OK;
 }
 
-static void search_on(search_t *search, choice_t *choice)
+static void search_on(const lap_checkpoint_t *checkpoint, search_t *search, choice_t *choice)
 {
     choice->kind = NOTHING;
     while (choice->kind == NOTHING && search->next < search->count) {
@@ -464,9 +498,7 @@ static void search_on(search_t *search, choice_t *choice)
         if (snprintf(choice->path, sizeof(choice->path), "%s/%s", search->dir, name) >=
             (int)sizeof(choice->path) - 64)
             continue;
-        if (lap_ckpt_manifest_read(choice->path, &choice->manifest) == LAP_OK)
-            choice->kind = CHECKPOINT;
-        else
+        if (read_about(checkpoint, choice->path, choice) != LAP_OK)
             leave_out(search, choice->path);
     }
 }
@@ -485,9 +517,14 @@ static lap_status_t none_whole(lap_checkpoint_t *checkpoint, search_t *search)
                      search->damage[0] ? "; of the newest: " : "", search->damage);
 }
 
-static void warn_without_fp8(const lap_checkpoint_t *checkpoint, const choice_t *choice)
+/* What a checkpoint that was read lacks, and training goes on without. */
+static void warn_of_missing(const lap_checkpoint_t *checkpoint, const choice_t *choice)
 {
     const lap_ckpt_file_t *file = checkpoint->layout.fp8.file;
+    if (checkpoint->layout.config[0] && !choice->has_config)
+        lap_warn("checkpoint '%s' has no " LAP_CKPT_CONFIG
+                 ", by which other programs know its model; it is not needed here",
+                 choice->path);
     if (file && find_file(&choice->manifest, file) == choice->manifest.nfiles)
         lap_warn("checkpoint '%s' has no %s: delayed FP8 scaling begins without a history",
                  choice->path, file->name);
@@ -502,9 +539,9 @@ static lap_status_t read_newest(lap_checkpoint_t *checkpoint, search_t *search, 
         bool damaged = false;
         lap_status_t mine = LAP_OK;
         if (first && !begun)
-            mine = begin_search(search, choice);
+            mine = begin_search(checkpoint, search, choice);
         if (first && mine == LAP_OK && (begun || choice->kind == NOTHING))
-            search_on(search, choice);
+            search_on(checkpoint, search, choice);
         begun = true;
         LAP_TRY(share(checkpoint->group, choice, sizeof(*choice), mine));
         if (choice->kind == NOTHING)
@@ -519,7 +556,7 @@ static lap_status_t read_newest(lap_checkpoint_t *checkpoint, search_t *search, 
             read_checkpoint(checkpoint, choice->path, &choice->manifest, &damaged);
         if (!damaged) {
             if (first && status == LAP_OK)
-                warn_without_fp8(checkpoint, choice);
+                warn_of_missing(checkpoint, choice);
             return status;
         }
         if (first)

@@ -103,9 +103,11 @@ lap train "${without[@]}" --iters 2 --save dir
 is 'without delayed scaling there is no such file' "$status $(ls dir/step-00000002 | grep -c fp8)" '0 0'
 lap train "${without[@]}" --fp8 --iters 3 --load dir --save dir
 is 'FP8 goes on from it, with a notice, once' "$status $(grep -c . <<<"$err") $(grep -o "checkpoint 'dir.*" <<<"$err")" \
-    "0 1 checkpoint 'dir/step-00000002' has no fp8.safetensors: delayed FP8 scaling begins without a history"
+    "0 2 checkpoint 'dir/step-00000002' has no fp8.safetensors: delayed FP8 scaling begins without a history"
+has '... and that the type is another one' "$err" 'lap train: --load dir: --fp8 is none in the checkpoint and delayed here'
 lap train "${without[@]}" --iters 4 --load dir
-is 'training without FP8 has no use for magnitudes' "$status$err" 0
+is 'training without FP8 has no use for magnitudes' "$status $err" '0 lap train: --load dir: --fp8 is delayed in the checkpoint and none here'
 lap train "${without[@]}" --fp8=current --iters 4 --load dir --save dir --keep 1
-is '... nor has current scaling, and what it removes is removed whole' "$status$err $(ls dir)" '0 step-00000004'
+is '... nor has current scaling, and what it removes is removed whole' "$status $err $(ls dir)" \
+    '0 lap train: --load dir: --fp8 is delayed in the checkpoint and current here step-00000004'
 finish

@@ -28,14 +28,45 @@ that was not finished, or has lost it; expected a whole one, or 'scaled/step-000
     "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --load scaled/step-00000001
 is '... which one rank says' "$(grep -c 'optimizer.safetensors' <<<"$err")" 1
 rm scaled/step-00000001/optimizer.safetensors
+refuses '... nor where it has lost its moments, too' "'scaled/step-00000001' has the name of a checkpoint and no manifest.json: a checkpoint" \
+    "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --rope-factor 8 --rope-original 16 --load scaled/step-00000001
+(cd scaled/step-00000001 && "$LAP" train "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --rope-factor 8 --rope-original 16 --load .) >out 2>&1
+has '... from within' "$? $(<out)" '1 ' "'.' has the name of a checkpoint"
+mv scaled/step-00000001 scaled/weights
 refuses 'positions, also of weights alone' 'rope_factor is 8 in the checkpoint and 1 here' \
-    "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --load scaled/step-00000001
-lap train "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --rope-factor 8 --rope-original 16 --load scaled/step-00000001
-is '... which the same load' "$status" 0
+    "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --load scaled/weights
+lap train "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --rope-factor 8 --rope-original 16 --load scaled/weights
+is '... which the same load' "$status$err" 0
+rm scaled/weights/config.json
+for weights in scaled/weights scaled/weights/model.safetensors; do
+    lap train "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --rope-factor 8 --rope-original 16 --load $weights
+    has "$weights, of which nothing says what they are" "$status $err" '0 ' "there is no config.json beside the weights of '$weights': heads, norms and \
+positions are expected to be those of these layers"
+    is '... which one rank says' "$(grep -c 'no config.json' <<<"$err")" 1
+done
 
 # What shapes do not tell.
 lap train "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --save llama
 is 'a checkpoint' "$status" 0
+# config.json of a checkpoint.
+goes_on=("${llama[@]}" --heads 4 --kv-heads 2 --iters 3 --load llama)
+cp llama/step-00000002/config.json whole.json
+rm llama/step-00000002/config.json
+lap train "${goes_on[@]}"
+has 'a checkpoint without config.json loads, with a warning' "$status $err" '0 ' "checkpoint 'llama/step-00000002' has no config.json, by which other programs"
+is '... once' "$(grep -c 'no config.json' <<<"$err")" 1
+for damage in 's/, *"num_hidden_layers.*//,is damaged at byte 121' 's/"num_attention_heads":4/"num_attention_heads":8/,is of another model: heads is 4 in the checkpoint and 8 here'; do
+    sed "${damage%,*}" whole.json >llama/step-00000002/config.json
+    for load in llama llama/step-00000002; do
+        lap train "${goes_on[@]}" --load $load
+        has "a config.json that ${damage##*,}, with --load $load: no whole checkpoint" "$status $err" '1 ' "'llama/step-00000002/config.json' ${damage##*,}"
+    done
+done
+cp whole.json llama/step-00000002/config.json
+mv llama/step-00000002/manifest.json whole.json
+echo '{' >llama/step-00000002/manifest.json
+refuses 'weights beside a damaged manifest' "'llama/step-00000002/manifest.json' is damaged" "${goes_on[@]}" --load llama/step-00000002/model.safetensors
+mv whole.json llama/step-00000002/manifest.json
 refuses 'other heads' "checkpoint 'llama/step-00000002' is of other layers: heads is 4 in the checkpoint and 8 here, kv_heads is 2 in the checkpoint and 4 here, head_dim is 24" \
     "${llama[@]}" --heads 8 --kv-heads 4 --iters 3 --load llama
 refuses 'no positions' 'positions is rope in the checkpoint and none here' "${llama[@]}" --heads 4 --kv-heads 2 --positions none --iters 3 --load llama
@@ -90,16 +121,17 @@ for change in '"quantization_config": {"model_type": "other", "head_dim": 3, "sl
     is "$change changes nothing" "$status $err" '0 '
 done
 lap train "${gpt[@]}" --iters 1 --save plain
-rm plain/step-00000001/{manifest.json,optimizer.safetensors}
-cp plain/step-00000001/config.json .
+mv plain/step-00000001 plain/weights
+rm plain/weights/{manifest.json,optimizer.safetensors}
+cp plain/weights/config.json .
 for change in '"scale_attn_weights": false,true' '"scale_attn_by_inverse_layer_idx": true,false'; do
-    sed "s/^{/{${change%,*},/" config.json >plain/step-00000001/config.json
+    sed "s/^{/{${change%,*},/" config.json >plain/weights/config.json
     refuses "GPT-2's ${change%:*}" "of other layers: $(sed 's/"//g; s/:/ is/; s/,/ in the checkpoint and /' <<<"$change") here" \
-        "${gpt[@]}" --iters 1 --load plain/step-00000001
+        "${gpt[@]}" --iters 1 --load plain/weights
 done
 lap train "${gpt[@]}" --tied=no --iters 1 --save untied
-rm untied/step-00000001/{manifest,config}.json untied/step-00000001/optimizer.safetensors
-refuses 'a head of its own' "has tensor 'lm_head.weight', which these layers do not have" "${gpt[@]}" --iters 1 --load untied/step-00000001
+mkdir untied/weights && mv untied/step-00000001/model.safetensors untied/weights
+refuses 'a head of its own' "has tensor 'lm_head.weight', which these layers do not have" "${gpt[@]}" --iters 1 --load untied/weights
 is '... and nothing else' "$(grep -c '(nor' <<<"$err")" 0
 lap train "${gpt[@]}" --max-positions 40 --iters 1 --save wide
 ok 'learned positions beyond a sequence' grep -q '"n_positions":40' wide/step-00000001/config.json
@@ -173,7 +205,10 @@ lap train "${gpt[@]}" "${decay[@]}" --iters 4 --lr-decay-iters 2 --load decay
 is 'the same settings are nothing to speak of' "$status $err" '0 '
 lap train "${gpt[@]}" "${decay[@]}" --iters 4 --load decay
 is 'a decay that ends elsewhere is reported, in one line' "$status $err" \
-    '0 lap train: --load decay: settings are not those of the checkpoint: --lr-decay-iters is 2 in the checkpoint and 4 here'
+    '0 lap train: --load decay: --lr-decay-iters is 2 in the checkpoint and 4 here'
+lap train "${gpt[@]}" "${decay[@]}" --iters 4 --lr-decay-iters 2 --lr 0.25 --dtype bf16 --load decay
+is 'so are the learning rate and the type, a line each' "$status $err" "0 lap train: --load decay: --dtype is float32 in the checkpoint and bfloat16 here
+lap train: --load decay: --lr is $(grep -o '"--lr":"[^"]*' decay/step-00000002/manifest.json | cut -d'"' -f4) in the checkpoint and 0.25 here"
 python3 -c 'import array, sys
 header = array.array("i", [20240520, 1, 500] + [0] * 253)
 sys.stdout.buffer.write(header.tobytes() + array.array("H", [i % 50 for i in range(500)]).tobytes())' >'a "b".bin'

@@ -97,10 +97,16 @@ static lap_status_t append_file(const char *path, const lap_output_t *output, ui
 static lap_status_t write_tokens(char *const *paths, const lap_output_t *output, uint64_t *count_p)
 {
     unsigned char header[LAP_TOKENS_HEADER_BYTES] = {0};
+    const char *first = paths[0];
+    const bool several = paths[1];
     if (fwrite(header, 1, sizeof(header), output->file) != sizeof(header))
         return write_failed(output);
     for (; *paths; paths++)
         LAP_TRY(append_file(*paths, output, count_p));
+    if (*count_p == 0)
+        return lap_error(LAP_ERR_INVALID,
+                         "'%s'%s no bytes, expected a text: a token is made of each byte", first,
+                         several ? " and the files after it have" : " has");
     lap_tokens_header(&lap_tokens_kinds[0], (uint32_t)*count_p, header);
     if (fseek(output->file, 0, SEEK_SET) != 0 ||
         fwrite(header, 1, sizeof(header), output->file) != sizeof(header))

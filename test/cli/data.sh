@@ -71,6 +71,15 @@ is '... and nothing is left' "$(echo limited*)" 'limited*'
 lap data tokenize --bytes two.txt none.txt -o corpus.bin --force
 has 'a text that is not there' "$status $err" '1 ' "cannot open 'none.txt': No such file"
 is '... the file stays as it was, and nothing lies next to it' "$(stat -c %s corpus.bin)$(ls ./*.tmp 2>/dev/null)" 1028
+lap data tokenize --bytes /dev/null -o x.bin
+is 'an empty text makes no tokens' "$status $err" "2 lap data: '/dev/null' has no bytes, expected a text: a token is made of each byte"
+: >none.txt
+lap data tokenize --bytes none.txt /dev/null -o x.bin
+has '... nor do several' "$status $err" '2 ' "'none.txt' and the files after it have no bytes"
+ok '... and nothing is left' test ! -e x.bin
+lap data tokenize --bytes none.txt one.txt -o some.bin
+is '... but one beside a text is none the worse' "$status $out" '0 some.bin: 11 tokens of a vocabulary of 256'
+rm none.txt
 lap data tokenize --bytes . -o x.bin
 has 'a folder is no text' "$status $err" '1 ' "cannot read '.': Is a directory"
 ok '... and makes no file' test ! -e x.bin

@@ -54,7 +54,8 @@ static const lap_command_t show_command = {
     .summary = "Prints what each rank of a pipeline does in a step, when, and how long it idles.",
     .details = "A table that misses a micro-batch or deadlocks is refused with the rank and the\n"
                "action. Of a file, actions that move data or weights (SEND_F, RECV_F, SEND_B,\n"
-               "RECV_B, UNSHARD, RESHARD, REDUCE_GRAD) are left out: they follow from the others.",
+               "RECV_B, UNSHARD, RESHARD, REDUCE_GRAD) are left out: they follow from the others.\n"
+               "Sizes that are given with a file must be those that it has.",
     .exit_status = EXIT_STATUS,
     .options = options,
     .noptions = NOPTIONS,
@@ -133,14 +134,6 @@ static bool parse(const lap_args_t *args, request_t *request)
     request->csv = args->values[CSV];
     request->svg = args->values[SVG];
     request->json = args->given[JSON];
-    if (is_file(request->schedule)) {
-        const int sizes[] = {PP, VIRTUAL_PP, MICROS};
-        for (size_t i = 0; i < 3; i++)
-            if (args->given[sizes[i]])
-                return lap_args_wrong(command,
-                                      "--%s is given, expected none with a file: it has its sizes",
-                                      options[sizes[i]].name);
-    }
     if (!lap_arg_int(command, "--pp", args->values[PP], 1, most, &request->ranks) ||
         !parse_costs(request, args->values[COSTS]) || !check_files(request))
         return false;
@@ -158,6 +151,25 @@ static bool parse(const lap_args_t *args, request_t *request)
                           "--pp %d with %d micro-batches and --virtual-pp %d has %.0f passes, "
                           "expected at most %d",
                           request->ranks, request->micros, request->chunks, passes, PASSES_MOST);
+}
+
+/* A file has its sizes: those that are given must be the same. */
+static bool agrees(const lap_args_t *args, const request_t *request, const lap_pipeline_t *pipeline)
+{
+    const uint32_t chunks = (pipeline->stages + pipeline->ranks - 1) / pipeline->ranks;
+    const struct {
+        int option, asked;
+        uint32_t has;
+    } sizes[] = {{PP, request->ranks, pipeline->ranks},
+                 {VIRTUAL_PP, request->chunks, chunks},
+                 {MICROS, request->micros, pipeline->micros}};
+    for (size_t i = 0; i < 3 && is_file(request->schedule); i++)
+        if (args->given[sizes[i].option] && (uint32_t)sizes[i].asked != sizes[i].has)
+            return lap_args_wrong(request->command,
+                                  "--%s is %d, expected %u, as the table in %s has, or none",
+                                  options[sizes[i].option].name, sizes[i].asked,
+                                  (unsigned)sizes[i].has, request->schedule);
+    return true;
 }
 
 static lap_status_t load(const request_t *request, lap_pipeline_t *pipeline_p)
@@ -360,11 +372,13 @@ static int run(const lap_command_t *command, int argc, char **argv)
     lap_pipeline_t pipeline;
     lap_pipe_times_t times = {.span = 0};
     lap_status_t status = load(&request, &pipeline);
-    if (status == LAP_OK)
-        status = lap_pipeline_simulate(&pipeline, &request.costs, &times);
-    if (status == LAP_OK)
-        status = answer(&request, &pipeline, &times);
     int result = LAP_CLI_OK;
+    if (status == LAP_OK && !agrees(&args, &request, &pipeline))
+        result = LAP_CLI_USAGE;
+    if (status == LAP_OK && result == LAP_CLI_OK)
+        status = lap_pipeline_simulate(&pipeline, &request.costs, &times);
+    if (status == LAP_OK && result == LAP_CLI_OK)
+        status = answer(&request, &pipeline, &times);
     if (status != LAP_OK)
         result = lap_args_refused(command, status, "");
     if (status == LAP_ERR_CHECK)

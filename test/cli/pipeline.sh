@@ -62,8 +62,17 @@ lap check pipeline --schedule "$work/mark.csv"
 has 'a byte-order mark' "$status $out" '0 ' '1 rank, 1 stage, 1 micro-batch'
 lap help show pipeline
 has 'lap help names parts of commands, too' "$status $out" '0 Usage: lap show pipeline'
-lap show pipeline --schedule "$work/zb-v.csv" --pp 3
-has 'a size and a file' "$status $err" '2 ' '--pp is given, expected none with a file'
+for sizes in '--pp 4' '--virtual-pp 2' '--micro-batches 8' '--pp 4 --virtual-pp 2 --micro-batches 8'; do
+    # shellcheck disable=SC2086
+    lap check pipeline --schedule "$work/zb-v.csv" $sizes
+    has "a file, and $sizes, which it has" "$status$err $out" '0 ' 'proved'
+done
+for sizes in '--pp 3,4' '--virtual-pp 1,2' '--micro-batches 7,8'; do
+    # shellcheck disable=SC2086
+    lap show pipeline --schedule "$work/zb-v.csv" ${sizes%,*}
+    is "a file, and ${sizes%,*}, which it has not" "$status$out ${err%%$'\n'*}" \
+        "2 lap show pipeline: ${sizes% *} is $(cut -d' ' -f2 <<<"${sizes%,*}"), expected ${sizes#*,}, as the table in $work/zb-v.csv has, or none"
+done
 lap show pipeline --schedule zbv
 has 'no such schedule' "$status $err" '2 ' "no pipeline schedule 'zbv'" 'did you mean zb-v?'
 lap show pipeline --schedule interleaved --pp 4 --micro-batches 6

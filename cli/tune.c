@@ -358,6 +358,12 @@ static lap_status_t find_units(search_t *search)
     return LAP_OK;
 }
 
+static void tell_other(const lap_tune_t *tune, const char *then)
+{
+    lap_tell("lap tune", "%s.part is of a search with other options, or damaged: %s", tune->output,
+             then);
+}
+
 /* Rank 0 reads what there is, and all ranks take it. Collective. */
 static lap_status_t go_on(search_t *search)
 {
@@ -372,11 +378,18 @@ static lap_status_t go_on(search_t *search)
         lap_tell("lap tune", "goes on after %d decision%s: %s.part", found, found == 1 ? "" : "s",
                  tune->output);
     if (other)
-        lap_tell("lap tune",
-                 "%s.part is of a search with other options, or damaged: the search begins anew, "
-                 "and replaces it",
-                 tune->output);
+        tell_other(tune, "the search begins anew, and replaces it");
     return replay(search);
+}
+
+/* What another search has found so far goes when the rules of this one are written. */
+static void tell_removed(const lap_tune_t *tune)
+{
+    lap_tune_t unused = *tune;
+    int found;
+    bool other = false;
+    if (lap_tune_read(&unused, &found, &other) == LAP_OK && other)
+        tell_other(tune, "the cache has the end of this search, and it is removed");
 }
 
 /* Whether the cache has the end of this search: then there is nothing to be measured. Collective. */
@@ -464,6 +477,8 @@ static lap_status_t tune_all(search_t *search, int *end_p)
     }
     if (first && !cached && tune->train.cache)
         lap_tune_store(&tune->train, &entry);
+    if (first && cached)
+        tell_removed(tune);
     LAP_TRY(lap_group_agree(world, first ? lap_tune_write(tune, &entry) : LAP_OK));
     const lap_tune_effort_t effort = {search->tried, search->left_out, search->same,
                                       search->progress.passes};

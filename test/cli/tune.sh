@@ -101,6 +101,15 @@ END
     lap tune -o "$work/other.yaml" $mlp --rounds 3 --no-cache
     anew="lap tune: $work/other.yaml.part is of a search with other options, or damaged: the search begins anew, and replaces it"
     is 'what was found for another layer is not taken, and the user is told' "$status $err" "0 $anew"
+    lap tune -o "$work/mlp.yaml" $mlp --rounds 3 --quiet
+    is 'a search whose end the cache has' "$status$err" 0
+    cp "$work/begun" "$work/mlp.yaml.part"
+    lap tune -o "$work/mlp.yaml" $mlp --rounds 3 --quiet
+    is '... removes what it has found so far itself without a word' "$status$err $(ls "$work"/mlp.yaml*)" "0 $work/mlp.yaml"
+    sed 's/^seq: 16/seq: 17/' "$work/begun" >"$work/mlp.yaml.part"
+    lap tune -o "$work/mlp.yaml" $mlp --rounds 3 --quiet
+    is '... but says that it removes what another one has' "$status $err $(ls "$work"/mlp.yaml*)" "0 lap tune: $work/mlp.yaml.part is of \
+a search with other options, or damaged: the cache has the end of this search, and it is removed $work/mlp.yaml"
     # Methods that fc1_fprop does not have: one that won, one that is the next, and one that the search began with.
     for line in 'begun 3 2 11 0.5 0.5 0.5 serial' 'begun 12 2 1 0.5 0.5 0.5 serial' 'choice 2 11 0.5 0.5 0.5 serial' 'choice 8 1 0 0 0 '; do
         { cat "$work/begun" && echo "$line"; } >"$work/other.yaml.part"

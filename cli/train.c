@@ -401,8 +401,8 @@ int lap_train_start(const lap_train_t *train, int (*run)(const void *, lap_world
                     const void *context, char *const *again)
 {
     double device_bytes = 0;
-    /* A wrong description is refused once the number of ranks is known. */
-    if (lap_train_device_bytes(train, &device_bytes) == LAP_ERR_NO_MEMORY)
+    /* A wrong description, and one that no memory has, is refused once the number of ranks is known. */
+    if (lap_train_device_bytes(train, &device_bytes) == LAP_ERR_NO_MEMORY && device_bytes == 0)
         return lap_args_refused(train->args.command, LAP_ERR_NO_MEMORY, "");
     const lap_ranks_t job = {
         .name = train->args.command->name,

@@ -137,7 +137,7 @@ int lap_train_refuse(const lap_train_t *train, lap_status_t status);
 
 /*
  * The bytes that a rank needs at least where its device has its memory, roughly. Fails as lap_nn_plan
- * does, or without the memory to count them.
+ * does, or without the memory to count them; then *bytes_p is what one matrix would take that no memory has, or 0.
  */
 lap_status_t lap_train_device_bytes(const lap_train_t *train, double *bytes_p);
 

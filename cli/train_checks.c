@@ -164,15 +164,16 @@ lap_status_t lap_train_device_bytes(const lap_train_t *train, double *bytes_p)
 {
     const double moments = train->optimizer.kind == LAP_SGD ? 4 : 8; /* bytes of a weight */
     lap_nn_plan_t plan;
-    double bytes = 0;
-    if (train->grid.pp > 1)
-        LAP_TRY(stage_bytes(train, moments, &bytes));
-    if (train->grid.pp == 1)
+    lap_status_t status;
+    *bytes_p = 0;
+    if (train->grid.pp > 1) {
+        status = stage_bytes(train, moments, bytes_p);
+    } else {
         LAP_TRY(lap_nn_plan_init(&train->desc, train->grid.tp, &plan));
-    if (train->grid.pp == 1)
-        LAP_TRY(lap_nn_list_bytes(&plan, 0, NULL, moments, &bytes));
-    *bytes_p = (train->compare ? 2 : 1) * bytes;
-    return LAP_OK;
+        status = lap_nn_list_bytes(&plan, 0, NULL, moments, bytes_p);
+    }
+    *bytes_p *= train->compare ? 2 : 1;
+    return status;
 }
 
 /* What this machine has, or as much of it as the ranks of several have on each. */
@@ -181,16 +182,17 @@ static int check_memory(const lap_train_t *train, int nranks)
     const double there = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     double needed;
     const lap_status_t status = lap_train_device_bytes(train, &needed);
-    if (status != LAP_OK)
+    const bool refused = status == LAP_ERR_NO_MEMORY && needed > there; /* for one matrix alone */
+    const bool cuda = strcmp(train->device, "cuda") == 0;
+    if (status != LAP_OK && (!refused || cuda))
         return lap_args_refused(train->args.command, status, "");
     needed *= lap_ranks_here(nranks);
-    if (needed <= there || strcmp(train->device, "cuda") == 0)
+    if (needed <= there || cuda)
         return LAP_CLI_GO;
-    return lap_args_fail(
-        train->args.command,
-        "this needs about %.4g GiB of memory; expected at most %.4g GiB, which this "
-        "machine has",
-        needed / (1 << 30), there / (1 << 30));
+    return lap_args_fail(train->args.command,
+                         "this needs %s %.4g GiB of memory; expected at most %.4g GiB, which this "
+                         "machine has",
+                         refused ? "more than" : "about", needed / (1 << 30), there / (1 << 30));
 }
 
 /* Where ranks cannot share heads, the sentence says what would do. */

@@ -71,9 +71,15 @@ size_t lap_nn_region_rows(const lap_nn_list_t *list, uint32_t region, size_t seq
 
 static void check_size(lap_nn_list_t *list, const lap_nn_region_t *region)
 {
-    if (region->rows > 0 && region->cols > MOST_ELEMENTS / region->rows)
-        list->status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %s, a matrix of [%zu, %zu]",
-                                 region->name, region->rows, region->cols);
+    if (region->rows == 0 || region->cols <= MOST_ELEMENTS / region->rows)
+        return;
+    list->refused =
+        (double)region->rows * (double)region->cols * (double)lap_dtype_size(region->dtype);
+    list->status = lap_error(LAP_ERR_NO_MEMORY,
+                             "this needs more than %.4g GiB of memory: %s is a matrix of "
+                             "[%zu, %zu], expected at most %zu elements",
+                             list->refused / (1 << 30), region->name, region->rows, region->cols,
+                             MOST_ELEMENTS);
 }
 
 uint32_t lap_nn_add_region(lap_nn_list_t *list, const char *name, uint32_t block,
@@ -445,8 +451,8 @@ static lap_status_t count_bytes(const lap_nn_plan_t *given, int rank,
     if (plan.cut.nchunks == 0)
         lap_nn_plan_cut(&plan, layers);
     const lap_status_t status = lap_nn_list_init(&list, &plan, rank, kernels);
-    *bytes_p = 0;
-    for (int i = 0; i < LAP_NN_MEMORIES; i++)
+    *bytes_p = list.refused;
+    for (int i = 0; i < LAP_NN_MEMORIES && status == LAP_OK; i++)
         *bytes_p += (double)list.bytes[i];
     if (status == LAP_OK)
         *bytes_p += state * (double)lap_nn_optimized(&list);
@@ -458,12 +464,13 @@ lap_status_t lap_nn_list_bytes(const lap_nn_plan_t *plan, int rank, const lap_nn
                                double state, double *bytes_p)
 {
     const size_t layers = plan->desc.layers;
-    double two, three;
+    double two;
     if (layers <= 3 || plan->cut.nchunks > 0)
         return count_bytes(plan, rank, kernels, layers, state, bytes_p);
-    LAP_TRY(count_bytes(plan, rank, kernels, 2, state, &two));
-    LAP_TRY(count_bytes(plan, rank, kernels, 3, state, &three));
-    *bytes_p = two + (double)(layers - 2) * (three - two);
+    LAP_TRY(count_bytes(plan, rank, kernels, 2, state, bytes_p));
+    two = *bytes_p;
+    LAP_TRY(count_bytes(plan, rank, kernels, 3, state, bytes_p));
+    *bytes_p = two + (double)(layers - 2) * (*bytes_p - two);
     return LAP_OK;
 }
 

@@ -201,6 +201,7 @@ typedef struct lap_nn_list {
     int shard;                       /* among those that share the optimizer */
     const lap_nn_kernels_t *kernels; /* for the sizes of their scratch memory */
     lap_status_t status;             /* the first failure: nothing is added after it */
+    double refused;                  /* bytes of a matrix that no memory has; 0: there is none */
     /*
      * Backward is listed twice, with the same operators and regions: the second time those of the
      * first are taken again, in their order.
@@ -268,7 +269,8 @@ void lap_nn_list_clear(lap_nn_list_t *list);
 
 /*
  * The bytes that layers take on a rank, with `state` bytes of the optimizer for each weight. Of many layers
- * no list is made: each of them needs as much as the third.
+ * no list is made: each of them needs as much as the third. LAP_ERR_NO_MEMORY: *bytes_p is what a matrix would take that no
+ * memory has, or 0.
  */
 lap_status_t lap_nn_list_bytes(const lap_nn_plan_t *plan, int rank, const lap_nn_kernels_t *kernels,
                                double state, double *bytes_p);

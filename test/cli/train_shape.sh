@@ -58,6 +58,8 @@ refuse '--ffn and --mlp-expansion-factor are both given' --ffn 64 --mlp-expansio
 refuse '--heads has no effect with --hidden on a layer without attention' --layer layernorm_mlp --hidden 64 --heads 4
 refuse '--batch and --batch-size are both given' --batch 2 --batch-size 2
 refuse 'this needs about' --tp 2 --hidden 64 --ffn 1G --layer layernorm_mlp
+refuse 'this needs more than' --tp 2 --hidden 100000000 --heads 4 # one matrix alone has more elements than are counted
+refuse 'this needs more than' --tp 2 --pp 2 --model gpt2-124m --hidden 100000000 --heads 4
 
 # ---- names of TransformerEngine's examples ----
 

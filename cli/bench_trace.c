@@ -15,7 +15,10 @@
 
 static lap_trace_group_t all_ranks(int size)
 {
-    return (lap_trace_group_t){.size = size, .step = 1, .run = size};
+    lap_trace_group_t group = {.size = 0};
+    while (group.size < size)
+        lap_trace_group_add(&group, (int)group.size);
+    return group;
 }
 
 /* Names the records of all ranks; those that have no time, of blocks done with others, are left out. */
@@ -60,15 +63,14 @@ static void put_place(const void *context, int rank, char *text, size_t bytes)
 
 /* ---- the same call, simulated ---- */
 
-static int describe(void *context, int rank, uint32_t fragment, lap_trace_label_t *label,
-                    char *name, size_t bytes)
+static void describe(void *context, int rank, uint32_t fragment, lap_trace_label_t *label,
+                     char *name, size_t bytes)
 {
     const lap_bench_call_t *call = context;
+    (void)rank;
     (void)fragment;
-    *label = (lap_trace_label_t){
-        .layer = -1, .group = all_ranks(call->group->size), .traffic = LAP_TRAFFIC_TP};
+    *label = (lap_trace_label_t){.layer = -1, .traffic = LAP_TRAFFIC_TP};
     snprintf(name, bytes, "%s", lap_kind_words[call->it->kind].word);
-    return rank;
 }
 
 /* A call by itself is a program of one fragment. */

@@ -39,22 +39,23 @@ static lap_status_t join_call(void *context, const lap_train_call_t *call)
     return lap_trace_join(telling->all, call->trace);
 }
 
-/* Whether a record of the timeline is of a call of the group. */
-static bool is_of(const lap_group_t *group, const lap_trace_record_t *record)
+/* By which records of the timeline are told from those of other groups. */
+static uint64_t digest_of(const lap_group_t *group)
 {
-    bool same = record->group.size == group->size;
-    for (int r = 0; r < group->size && same; r++)
-        same = lap_trace_group_rank(&record->group, r) == group->members[r];
-    return same;
+    lap_trace_group_t own = {.size = 0};
+    for (int r = 0; r < group->size; r++)
+        lap_trace_group_add(&own, group->members[r]);
+    return own.digest;
 }
 
 /* What this rank computed in any call and kernel of the iteration, and when it waited in calls of other groups. */
 static void add_work(const telling_t *telling)
 {
     const lap_trace_t *timeline = telling->model->timeline;
+    const uint64_t own = digest_of(telling->group);
     for (size_t i = 0; timeline && i < timeline->nrecords; i++) {
         lap_trace_record_t record = timeline->records[i];
-        const bool waits = record.count > 0 && !is_of(telling->group, &record);
+        const bool waits = record.count > 0 && record.group.digest != own;
         record.rank = telling->group->rank;
         record.call = LAP_NO_CALL;
         if (waits || lap_step_computes(record.kind, record.stream))
@@ -130,6 +131,7 @@ static ended_t *list_ended(const telling_t *told, size_t *count_p)
 {
     const lap_trace_t *timeline = told->model->timeline;
     const size_t most = timeline ? timeline->nrecords : 0;
+    const uint64_t own = digest_of(told->group);
     ended_t *list = lap_alloc(most, sizeof(*list));
     *count_p = 0;
     for (size_t i = 0; list && i < most; i++) {
@@ -138,7 +140,7 @@ static ended_t *list_ended(const telling_t *told, size_t *count_p)
             list[(*count_p)++] =
                 (ended_t){lap_record_start(record),
                           record->kind == LAP_STEP_WAIT ? record->span.end : record->span.begin,
-                          is_of(told->group, record)};
+                          record->group.digest == own};
     }
     if (list)
         qsort(list, *count_p, sizeof(*list), compare_ended);

@@ -79,8 +79,8 @@ static lap_fragment_cost_t cost_of(const lap_probe_t *probe, const lap_linked_t 
 
 /* ---- a timeline of what is simulated ---- */
 
-static int describe(void *context, int rank, uint32_t f, lap_trace_label_t *label, char *name,
-                    size_t bytes)
+static void describe(void *context, int rank, uint32_t f, lap_trace_label_t *label, char *name,
+                     size_t bytes)
 {
     const lap_nn_programs_t *programs = context;
     const lap_nn_list_t *list = &programs->lists[rank];
@@ -92,9 +92,6 @@ static int describe(void *context, int rank, uint32_t f, lap_trace_label_t *labe
         .traffic = lap_nn_fragment_traffic(fragment->schedule.size, fragment->buffer),
         .live_bytes = listed ? lap_nn_live_bytes(list, fragment->origin) : 0,
     };
-    for (int r = 0; r < fragment->schedule.size; r++)
-        lap_trace_group_add(&label->group, lap_fragment_rank(fragment, r));
-    return rank;
 }
 
 /* ---- playing ---- */

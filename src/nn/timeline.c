@@ -165,6 +165,7 @@ void lap_nn_add_fragment(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const
     lap_op_text_t op;
     for (int r = 0; r < group->size; r++)
         lap_trace_group_add(&label.group, group->members[r]);
+    label.ranks = group->members;
     if (!runnable) {
         label.op = fragment->kernel;
         label.delays = lap_exec_kernel_delays(exec, f);

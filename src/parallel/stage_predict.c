@@ -232,8 +232,13 @@ typedef struct played {
     const lap_stage_proving_t *proving;
 } played_t;
 
-static int describe(void *context, int rank, uint32_t f, lap_trace_label_t *label, char *name,
-                    size_t bytes)
+static int world_rank(const void *context, int rank)
+{
+    return lap_stage_world_rank(((const played_t *)context)->proving, rank);
+}
+
+static void describe(void *context, int rank, uint32_t f, lap_trace_label_t *label, char *name,
+                     size_t bytes)
 {
     const played_t *played = context;
     const lap_nn_list_t *list = &played->programs->all.lists[rank];
@@ -248,10 +253,6 @@ static int describe(void *context, int rank, uint32_t f, lap_trace_label_t *labe
                           : LAP_TRAFFIC_PP,
         .live_bytes = entry ? lap_nn_live_bytes(list, item->entry) : 0,
     };
-    for (int r = 0; r < fragment->schedule.size; r++)
-        lap_trace_group_add(&label->group,
-                            lap_stage_world_rank(played->proving, lap_fragment_rank(fragment, r)));
-    return lap_stage_world_rank(played->proving, rank);
 }
 
 /* Of a rank that has fragment f. */
@@ -340,6 +341,7 @@ static lap_status_t play(const lap_pp_t *pp, const figures_t *figures, lap_trace
                            .programs = programs.all.programs,
                            .size = programs.all.size,
                            .describe = describe,
+                           .world_rank = world_rank,
                            .context = &played};
     if (status == LAP_OK && timeline)
         status = lap_play_init(&watching);

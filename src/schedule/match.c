@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who released whom: the raise that each wait of a trace has waited for. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/status.h"
 #include "schedule/trace.h"
@@ -9,7 +8,7 @@
 
 /* A word that is raised: of whom, by whom, in which call. */
 typedef struct word {
-    lap_trace_group_t group;
+    uint64_t group; /* its digest */
     uint32_t call;
     int32_t from, to;
     uint32_t signal;
@@ -17,22 +16,23 @@ typedef struct word {
 
 static int compare_words(const word_t *a, const word_t *b)
 {
-    const int64_t x[] = {a->call, a->from, a->to, a->signal};
-    const int64_t y[] = {b->call, b->from, b->to, b->signal};
+    const uint64_t x[] = {a->group, a->call, (uint64_t)a->from, (uint64_t)a->to, a->signal};
+    const uint64_t y[] = {b->group, b->call, (uint64_t)b->from, (uint64_t)b->to, b->signal};
     for (size_t i = 0; i < sizeof(x) / sizeof(x[0]); i++)
         if (x[i] != y[i])
             return x[i] < y[i] ? -1 : 1;
-    return memcmp(&a->group, &b->group, sizeof(a->group));
+    return 0;
 }
 
 static word_t raised_word(const lap_trace_record_t *record)
 {
-    return (word_t){record->group, record->call, record->rank, record->peer, record->signal};
+    return (word_t){record->group.digest, record->call, record->rank, record->peer, record->signal};
 }
 
 static word_t awaited_word(const lap_trace_record_t *record)
 {
-    return (word_t){record->group, record->call, record->from, record->rank, record->awaited};
+    return (word_t){record->group.digest, record->call, record->from, record->rank,
+                    record->awaited};
 }
 
 /* What is sorted points to records, whose places in memory are their order. */

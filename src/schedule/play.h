@@ -14,10 +14,12 @@ typedef struct lap_play {
     int size;
     /*
      * What a fragment of a rank is, which has steps: fills in the label but for its name, which goes into
-     * `name`, and what it runs. Returns the rank's number in the world of the timeline; so are those of the label.
+     * `name`, what it runs, and its group.
      */
-    int (*describe)(void *context, int rank, uint32_t fragment, lap_trace_label_t *label,
-                    char *name, size_t bytes);
+    void (*describe)(void *context, int rank, uint32_t fragment, lap_trace_label_t *label,
+                     char *name, size_t bytes);
+    /* The number of a rank in the world of the timeline; NULL: the same. */
+    int (*world_rank)(const void *context, int rank);
     void *context;
     /* Not given: */
     lap_played_call_t *calls; /* [rank][fragment] */

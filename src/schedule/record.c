@@ -8,6 +8,7 @@
 
 #include "schedule/range.h"
 #include "schedule/trace.h"
+#include "util/digest.h"
 
 /*
  * Which rows of the matrix of all ranks a put carries: what is gathered lies there as it is, parts
@@ -44,7 +45,7 @@ static void note_step(const lap_schedule_t *schedule, uint32_t index, lap_trace_
     record->kind = (uint32_t)step->kind;
     record->stream = step->stream;
     record->step = index;
-    record->group = (lap_trace_group_t){.size = schedule->size, .step = 1, .run = schedule->size};
+    record->group.size = schedule->size;
     record->layer = -1;
     record->peer = record->from = -1;
     record->signal = LAP_NO_SIGNAL;
@@ -125,30 +126,22 @@ lap_op_text_t lap_op_text(lap_op_kind_t kind, const char *method)
 
 void lap_trace_group_add(lap_trace_group_t *group, int rank)
 {
-    if (group->size == 0)
-        group->base = rank;
-    else if (group->size == 1)
-        group->step = rank - group->base;
-    if (group->run == group->size) { /* all so far are evenly apart */
-        if (group->size < 2 || rank == group->base + group->size * group->step)
-            group->run++;
-        else
-            group->stride = rank - group->base;
-    }
+    const int32_t number = rank;
+    group->digest =
+        lap_digest(group->size > 0 ? group->digest : LAP_DIGEST_INIT, &number, sizeof(number));
     group->size++;
 }
 
-int32_t lap_trace_group_rank(const lap_trace_group_t *group, int r)
+static int32_t in_world(const lap_trace_label_t *label, int32_t rank)
 {
-    const int run = group->run > 0 ? group->run : 1;
-    return r < 0 ? -1 : group->base + r % run * group->step + r / run * group->stride;
+    return rank < 0 || !label->ranks ? rank : label->ranks[rank];
 }
 
 void lap_record_label(lap_trace_record_t *record, const lap_trace_label_t *label, uint32_t number)
 {
-    record->rank = lap_trace_group_rank(&label->group, record->rank);
-    record->peer = lap_trace_group_rank(&label->group, record->peer);
-    record->from = lap_trace_group_rank(&label->group, record->from);
+    record->rank = in_world(label, record->rank);
+    record->peer = in_world(label, record->peer);
+    record->from = in_world(label, record->from);
     record->call = number;
     record->group = label->group;
     record->layer = label->layer;

@@ -181,7 +181,7 @@ void lap_trace_add(lap_trace_t *trace, const lap_trace_record_t *record)
 uint32_t lap_trace_number(lap_trace_t *trace, const lap_trace_group_t *group)
 {
     size_t i = 0;
-    while (i < trace->ngroups && memcmp(&trace->groups[i].group, group, sizeof(*group)) != 0)
+    while (i < trace->ngroups && trace->groups[i].group.digest != group->digest)
         i++;
     if (i == LAP_TRACE_GROUPS)
         return LAP_NO_CALL;
@@ -213,10 +213,11 @@ void lap_trace_add_span(lap_trace_t *trace, int rank, uint32_t kind, uint32_t st
     const lap_trace_label_t alone = {.name = label->name,
                                      .op = label->op,
                                      .layer = label->layer,
-                                     .group = {.size = 1, .base = rank, .run = 1},
+                                     .group = {.size = 1},
                                      .live_bytes = label->live_bytes,
                                      .predicted_us = label->predicted_us};
-    lap_trace_record_t record = {.kind = kind,
+    lap_trace_record_t record = {.rank = rank,
+                                 .kind = kind,
                                  .stream = stream,
                                  .peer = -1,
                                  .signal = LAP_NO_SIGNAL,

@@ -43,19 +43,16 @@ enum {
 /* ---- records ---- */
 
 /*
- * The ranks of a group in the world, as grids have them: `run` of them are `step` apart, and the next as many begin
- * `stride` on. Two groups may begin alike: {0, 2} is a context, {0, 2, 4, 6} are its replicas.
+ * Which group of ranks that is. Any ranks of the world may be one, and two may begin alike: {0, 2} is a context,
+ * {0, 2, 4, 6} are its replicas.
  */
 typedef struct lap_trace_group {
-    int32_t size; /* 0 or 1: nobody else is in it */
-    int32_t base, step, run, stride;
+    int64_t size;    /* 0 or 1: nobody else is in it */
+    uint64_t digest; /* of its ranks in the world, in their order */
 } lap_trace_group_t;
 
 /* Adds the next rank to a group, which is all zero before the first. */
 void lap_trace_group_add(lap_trace_group_t *group, int rank);
-
-/* Rank r of a group in the world; -1 stays -1. */
-int32_t lap_trace_group_rank(const lap_trace_group_t *group, int r);
 
 /*
  * A step that ran, a block of a GEMM, a kernel, or what the host did. Ranks are those of the trace: in that
@@ -178,6 +175,7 @@ typedef struct lap_trace_label {
     const char *op;   /* what it runs: see lap_trace_record_t */
     int layer;
     lap_trace_group_t group;
+    const int *ranks; /* of the group, in the world; NULL: those of the records are of the world */
     lap_traffic_t traffic;
     uint64_t live_bytes;
     float predicted_us;  /* of all of it; 0: not predicted */

@@ -65,18 +65,17 @@ static lap_status_t read_file(const char *path, char **data_p, size_t *bytes_p)
     return LAP_OK;
 }
 
-/* Reads a trace, as it is, if it is one. */
+/* Reads the text of a trace, if it is one. */
 static lap_status_t read_trace(const char *path, char **data_p, size_t *bytes_p)
 {
-    char *text = NULL;
-    size_t length = 0;
     LAP_TRY(read_file(path, data_p, bytes_p));
-    if (!lap_is_gzip(*data_p, *bytes_p))
-        return lap_report_judge(path, *data_p, *bytes_p);
-    LAP_TRY(lap_gunzip(path, TRACE_MOST, &text, &length));
-    const lap_status_t judged = lap_report_judge(path, text, length);
-    lap_free(text);
-    return judged;
+    if (lap_is_gzip(*data_p, *bytes_p)) {
+        char *text;
+        LAP_TRY(lap_gunzip(path, TRACE_MOST, &text, bytes_p));
+        lap_free(*data_p);
+        *data_p = text;
+    }
+    return lap_report_judge(path, *data_p, *bytes_p);
 }
 
 int lap_cli_report(int argc, char **argv)

@@ -14,7 +14,8 @@ LAP_EMBED(lap_report_page, LAP_REPORT_PAGE);
 
 extern const unsigned char lap_report_page[];
 
-static const char marker[] = "<!--LAPSTRAKE-TRACES-->";
+/* Where pictures for those without a script are put, and then traces. */
+static const char *const markers[] = {"<!--LAPSTRAKE-STATIC-->", "<!--LAPSTRAKE-TRACES-->"};
 
 static void put_base64(FILE *file, const unsigned char *data, size_t bytes)
 {
@@ -35,20 +36,15 @@ static lap_status_t put_trace(FILE *file, const lap_report_trace_t *trace)
 {
     char *packed = NULL;
     size_t bytes = 0;
-    lap_status_t status = LAP_OK;
+    FILE *memory = open_memstream(&packed, &bytes);
+    lap_status_t status = memory ? lap_gzip(trace->data, trace->bytes, memory) : LAP_ERR_NO_MEMORY;
+    const bool full = memory && ferror(memory);
+    if (!memory || fclose(memory) != 0 || full)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to compress a trace");
     fputs("<script type=\"text/plain\" data-trace>", file);
-    if (lap_is_gzip(trace->data, trace->bytes)) {
-        put_base64(file, (const unsigned char *)trace->data, trace->bytes);
-    } else {
-        FILE *memory = open_memstream(&packed, &bytes);
-        status = memory ? lap_gzip(trace->data, trace->bytes, memory) : LAP_ERR_NO_MEMORY;
-        const bool full = memory && ferror(memory);
-        if (!memory || fclose(memory) != 0 || full)
-            status = lap_error(LAP_ERR_NO_MEMORY, "no memory to compress a trace");
-        if (status == LAP_OK)
-            put_base64(file, (const unsigned char *)packed, bytes);
-        free(packed);
-    }
+    if (status == LAP_OK)
+        put_base64(file, (const unsigned char *)packed, bytes);
+    free(packed);
     fputs("</script>\n", file);
     return status;
 }
@@ -63,14 +59,20 @@ lap_status_t lap_report_check(const char *path)
 
 lap_status_t lap_report_write(const char *path, const lap_report_trace_t *traces, size_t count)
 {
-    const char *page = (const char *)lap_report_page, *at = strstr(page, marker);
+    static lap_status_t (*const puts[])(FILE *, const lap_report_trace_t *) = {
+        lap_report_put_static, put_trace};
+    const char *page = (const char *)lap_report_page;
     lap_output_t output;
     lap_status_t status = LAP_OK;
     LAP_TRY(lap_output_open("the report", path, &output));
-    fwrite(page, 1, (size_t)(at - page), output.file);
-    for (size_t i = 0; i < count && status == LAP_OK; i++)
-        status = put_trace(output.file, &traces[i]);
-    fputs(at + strlen(marker), output.file);
+    for (int m = 0; m < 2; m++) {
+        const char *at = strstr(page, markers[m]);
+        fwrite(page, 1, (size_t)(at - page), output.file);
+        for (size_t i = 0; i < count && status == LAP_OK; i++)
+            status = puts[m](output.file, &traces[i]);
+        page = at + strlen(markers[m]);
+    }
+    fputs(page, output.file);
     return lap_output_close(&output, status);
 }
 

@@ -347,9 +347,12 @@ static bool parse_baseline(lap_bench_t *bench, const lap_args_t *args, bool rank
  * Before the ranks spend their time: can the picture be written where it should go? It is tried;
  * a file that is there already keeps what it holds until there is something to put in its place.
  */
-static bool check_output(const char *option, const char *what, const char *path)
+static int check_output(const char *option, const char *what, const char *path)
 {
     struct stat about, table;
+    char words[32];
+    if (!path)
+        return LAP_CLI_GO;
     const char *reason = NULL;
     if (!*path)
         reason = "the path is empty";
@@ -358,11 +361,11 @@ static bool check_output(const char *option, const char *what, const char *path)
              about.st_ino == table.st_ino)
         reason = "standard output goes there";
     if (reason)
-        return lap_args_wrong(&lap_bench_command, "--%s %s cannot be written: %s", option, path,
-                              reason);
-    if (lap_output_check(what, path) != LAP_OK)
-        return lap_args_wrong(&lap_bench_command, "--%s: %s", option, lap_last_error());
-    return true;
+        return lap_args_fail(&lap_bench_command, "--%s %s cannot be written: %s", option, path,
+                             reason);
+    const lap_status_t status = lap_output_check(what, path);
+    snprintf(words, sizeof(words), "--%s", option);
+    return status == LAP_OK ? LAP_CLI_GO : lap_args_refused(&lap_bench_command, status, words);
 }
 
 /* What --trace and its like say. */
@@ -391,7 +394,7 @@ static bool parse_trace(lap_bench_t *bench, const lap_args_t *args)
         !lap_arg_real(&lap_bench_command, "--assert-efficiency", args->values[ASSERT_EFFICIENCY], 0,
                       1, &bench->least_efficiency))
         return false;
-    return !bench->trace_path || check_output("trace", "the trace", bench->trace_path);
+    return true;
 }
 
 static bool parse_timeline(lap_bench_t *bench, const lap_args_t *args)
@@ -415,7 +418,7 @@ static bool parse_timeline(lap_bench_t *bench, const lap_args_t *args)
         return lap_args_wrong(&lap_bench_command,
                               "--timeline and --trace are both %s; expected two files",
                               bench->timeline);
-    return !bench->timeline || check_output("timeline", "the timeline", bench->timeline);
+    return true;
 }
 
 /* What became of options that may be left out; where the picture goes is each rank's business. */
@@ -454,6 +457,11 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
         !parse_baseline(&bench, &args, ranks_exist) ||
         !lap_ranks_suit(&lap_bench_command, args.values[TRANSPORT], bench.transport, bench.ranks))
         return LAP_CLI_USAGE;
+    status = check_output("timeline", "the timeline", bench.timeline);
+    if (status == LAP_CLI_GO)
+        status = check_output("trace", "the trace", bench.trace_path);
+    if (status != LAP_CLI_GO)
+        return status;
     settle(&bench, &args);
     bench.args = args;
     *bench_p = bench;

@@ -133,7 +133,7 @@ const lap_command_t lap_bench_command = {
         "need the same arguments.",
     .more = lap_bench_knobs,
     .exit_status = "  0        all results are right\n"
-                   "  1        a result is wrong, or a rank failed\n"
+                   "  1        a result is wrong, a rank failed, or a file cannot be written\n"
                    "  4        the efficiency is not that of --assert-efficiency, or not known\n"
                    "  128 + n  signal n killed a rank, or asked lap bench to end\n"
                    "  2        the command line is wrong",

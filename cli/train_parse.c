@@ -364,11 +364,18 @@ static bool parse_trace(lap_train_t *train, const lap_args_t *args)
     if (hidden &&
         !lap_arg_real(args->command, "--assert-hidden", hidden, 0, 100, &train->least_hidden))
         return false;
+    return true;
+}
+
+/* Whether the trace and the page can be written, before there is anything to put into them. */
+static int check_files(const lap_train_t *train, const lap_command_t *command)
+{
     const lap_trace_file_t file = {.path = train->trace_path}, page = {.report = train->report};
-    if (lap_trace_file_check(&file) != LAP_OK)
-        return lap_args_wrong(args->command, "--trace: %s", lap_last_error());
-    return lap_trace_file_check(&page) == LAP_OK ||
-           lap_args_wrong(args->command, "--report: %s", lap_last_error());
+    lap_status_t status = lap_trace_file_check(&file);
+    if (status != LAP_OK)
+        return lap_args_refused(command, status, "--trace");
+    status = lap_trace_file_check(&page);
+    return status == LAP_OK ? LAP_CLI_GO : lap_args_refused(command, status, "--report");
 }
 
 static void settle_rate(lap_args_t *args, int option, float rate)
@@ -448,7 +455,7 @@ int lap_train_parse(const lap_command_t *command, bool runs, int argc, char **ar
     lap_args_t args;
     const char *unused;
     bool line[LAP_OPTIONS_MAX];
-    const int status = lap_config_parse(command, &use, argc, argv, &args, line, &unused);
+    int status = lap_config_parse(command, &use, argc, argv, &args, line, &unused);
     if (status != LAP_CLI_GO)
         return status;
     lap_train_t train = {
@@ -473,6 +480,9 @@ int lap_train_parse(const lap_command_t *command, bool runs, int argc, char **ar
         !parse_training(&train, &args) || !lap_train_sense(&train, &args, line) ||
         !parse_overlap(&train, &args) || !parse_link(&train, &args) || !parse_trace(&train, &args))
         return LAP_CLI_USAGE;
+    status = check_files(&train, command);
+    if (status != LAP_CLI_GO)
+        return status;
     train.apart = train.trace && strcmp(train.device, "cuda") == 0 && train.iters >= 3;
     train.predicts = !args.given[NO_PREDICT];
     settle(&train, &args);

@@ -362,7 +362,7 @@ const lap_command_t lap_train_command = {
         "need the same arguments.",
     .exit_status =
         "  0        all iterations were done\n"
-        "  1        a rank failed\n"
+        "  1        a rank failed, or a file cannot be written\n"
         "  128 + n  signal n killed a rank, or asked lap train to end\n"
         "  2        the command line is wrong\n"
         "  3        a loss, or the norm of the gradients, is not finite: standard error names\n"

@@ -51,7 +51,7 @@ marks_fastest() {
     END { exit !least || marked != least }' "$folder/out"
 }
 
-# refuse WORD... -- ARGS...: exit status 2, nothing on standard output, on standard error one line
+# refuse WORD... -- ARGS...: exit status 2, or $refusal, nothing on standard output, on standard error one line
 # with all the words.
 refuse() {
     local words=()
@@ -61,7 +61,7 @@ refuse() {
     done
     shift
     bench "$@"
-    check "'lap bench $*' is refused" status_is 2
+    check "'lap bench $*' is refused" status_is "${refusal:-2}"
     check "... in one line" lines err 1
     check "... with nothing on standard output" lines out 0
     for word in "${words[@]}"; do
@@ -138,8 +138,8 @@ refuse "--rest" -1 60000 -- ag 8 8 8 --rest -1
 refuse "latency has no option --calls" -- latency --calls 3
 LAP_RANK=0 LAP_SIZE=1 refuse "--ranks is 3, but 1 rank was started" -- ag 8 8 8 --ranks 3
 refuse pipeline serial direct -- bulk-rs 8 8 8 --method pipeline
-refuse /proc/x.svg -- ag 8 8 8 --timeline /proc/x.svg
-refuse "not a regular file" -- ag 8 8 8 --timeline /dev/null
+refusal=1 refuse /proc/x.svg -- ag 8 8 8 --timeline /proc/x.svg
+refusal=1 refuse "not a regular file" -- ag 8 8 8 --timeline /dev/null
 refuse "standard output goes there" -- ag 8 8 8 --timeline /dev/stdout
 refuse pipeline num_splits ring -- rs 8 8 8 --method ring:num_splits=4
 refuse num_splits -- rs 8 8 8 --method pipeline:num_splits=0
@@ -164,7 +164,9 @@ if ! "$lap" info | grep -q '  MPI .*not found'; then
 fi
 LAP_RANK=2 LAP_SIZE=2 LAP_JOB=x refuse LAP_RANK "'2'" 'from 0 to 1' -- ag 8 8 8
 refuse 'a whole number' -- ag 8 8 8 --seed 2K
-refuse "$folder/none/x.svg" -- ag 8 8 8 --timeline "$folder/none/x.svg"
+for option in --timeline --trace; do
+    refusal=1 refuse "$option: cannot write the ${option#--} $folder/none/x.svg: No such" -- ag 8 8 8 $option "$folder/none/x.svg"
+done
 refuse --timeline-method fused -- ag 8 8 8 --method ring --timeline "$folder/x.svg" \
     --timeline-method fused
 refuse "GiB" -- ag 1000000000 1000000000 1000000000

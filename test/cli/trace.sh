@@ -110,7 +110,6 @@ refused() {
     is "$name: status 2" $status 2
     has '... and says why' "$(<"$work/err")" "$words"
 }
-refused 'a folder that is not there' "$work/none/t.json" bench ag 8 8 8 --ranks 1 --trace "$work/none/t.json"
 refused 'a format that is none' "perfetto or kineto" bench ag 8 8 8 --ranks 1 --trace "$work/t.json" --trace-format csv
 refused 'a format without a file' "needs --trace" bench ag 8 8 8 --ranks 1 --trace-format kineto
 refused 'a simulation without a file' 'needs --trace' bench ag 8 8 8 --ranks 1 --trace-simulated
@@ -292,7 +291,12 @@ for option in --trace --report; do
     is '... without a table' "$out" ''
 done
 lap train --tp 2 --heads 4 --head-dim 8 --seq 32 --iters 1 --assert-hidden 0 --trace /dev/full
-is 'a place that is no file: status 2' $status 2
+is 'a place that is no file: status 1' $status 1
+for option in --trace --report; do
+    lap train --tp 2 --heads 4 --head-dim 8 --seq 32 --iters 1 $option "$work/none/it"
+    is "$option into a folder that is not there: status 1, as of all files that cannot be written, and nothing is trained" "$status$out $err" \
+        "1 lap train: $option: cannot write the ${option#--} $work/none/it: No such file or directory"
+done
 refused 'an assertion without traces' '--no-trace' train --tp 2 --heads 4 --seq 32 --no-trace --assert-hidden 80
 refused 'an assertion of one rank' 'expected 2 ranks' train --tp 1 --heads 4 --seq 32 --assert-hidden 80
 lap train --tp 2 --heads 4 --head-dim 8 --seq 32 --iters 2 --assert-hidden 0

@@ -57,13 +57,14 @@ pkg_config_static()
         run_static "$work/pc_static"
 }
 
-# As docs/building.md tells it for a prefix that is not a usual one.
-pkg_config_rpath()
-{
-    # shellcheck disable=SC2046
-    "$CC" -std=c11 "$here/consumer.c" -o "$work/pc_rpath" $(pkg-config --cflags --libs lap) -Wl,-rpath,"$libdir" &&
-        "$work/pc_rpath"
-}
+# The program of README.md by the command that it has there, with a prefix that is not a usual one.
+as_in_readme()
+(
+    cc() { "$CC" "$@"; }
+    cd "$work" && unset LD_LIBRARY_PATH && export PATH="$prefix/bin:$PATH" || exit 1
+    awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' "$LAP_SOURCE_DIR/README.md" >program.c
+    eval "$(grep '^    cc -std=c11 program.c ' "$LAP_SOURCE_DIR/README.md")" && test -x program
+)
 
 brings_documents()
 {
@@ -90,7 +91,7 @@ ok "bin/lap runs" quietly "$prefix/bin/lap" --help
 ok "pkg-config knows the version of the header" quietly pkg-config --exists "lap = $LAP_VERSION"
 ok "pkg-config, shared" quietly pkg_config_shared
 ok "pkg-config, static" quietly pkg_config_static
-ok "pkg-config, shared, with an rpath instead of LD_LIBRARY_PATH" quietly pkg_config_rpath
+ok "pkg-config as README.md has it, with no LD_LIBRARY_PATH" quietly as_in_readme
 ok "documents, examples, completions and pages of the manual are there" brings_documents
 ok "find_package configures and builds" quietly cmake_build
 ok "find_package, lap::lap" quietly run_shared "$work/cmake/consumer_shared"

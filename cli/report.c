@@ -29,7 +29,8 @@ static const lap_command_t command = {
         "the lanes of every rank; communication by kind and by GEMM, total, hidden and exposed;\n"
         "who waited for whom; the critical path across ranks; how much slower GEMMs are while\n"
         "communication runs; what was predicted; the memory of activations over the step; the\n"
-        "loss. At its top it says in words what cost most, and what to try.",
+        "loss. At its top it says in words what cost most, and what to try. Without scripts it\n"
+        "shows what each rank computed and communicated, as a picture and as a table.",
     .exit_status = "  0  the page was written\n"
                    "  1  there was no memory, or the page could not be written\n"
                    "  2  the command line is wrong, or a file is no trace",

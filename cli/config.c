@@ -567,7 +567,7 @@ static lap_status_t read_entries(config_t *config, const char *path)
         return lap_yaml_read(path, take_entry, config);
     config->given.path = lap_piped_name(path);
     LAP_TRY(lap_piped_read(path, "LAP_PIPED_CONFIG", "settings in YAML", &text));
-    return lap_yaml_parse(config->given.path, text, take_entry, config);
+    return lap_yaml_parse(config->given.path, text, strlen(text), take_entry, config);
 }
 
 /* Adds the options of a file to those of the command line. */

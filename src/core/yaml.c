@@ -244,24 +244,25 @@ static lap_status_t read_entries(lap_yaml_reader_t *reader)
     }
 }
 
-static lap_yaml_reader_t reader_of(list_t *list)
+static lap_status_t read_flat(const char *path, const char *text, size_t bytes,
+                              lap_yaml_each_t each, void *context)
 {
-    return (lap_yaml_reader_t){.expected = "names and values",
-                               .may_be_empty = true,
-                               .body = read_entries,
-                               .context = list};
+    list_t list = {.each = each, .context = context};
+    lap_yaml_reader_t reader = {.expected = "names and values",
+                                .may_be_empty = true,
+                                .body = read_entries,
+                                .context = &list};
+    return text ? lap_yaml_read_text(&reader, path, text, bytes)
+                : lap_yaml_read_file(&reader, path);
 }
 
 lap_status_t lap_yaml_read(const char *path, lap_yaml_each_t each, void *context)
 {
-    list_t list = {.each = each, .context = context};
-    lap_yaml_reader_t reader = reader_of(&list);
-    return lap_yaml_read_file(&reader, path);
+    return read_flat(path, NULL, 0, each, context);
 }
 
-lap_status_t lap_yaml_parse(const char *name, const char *text, lap_yaml_each_t each, void *context)
+lap_status_t lap_yaml_parse(const char *name, const char *text, size_t bytes, lap_yaml_each_t each,
+                            void *context)
 {
-    list_t list = {.each = each, .context = context};
-    lap_yaml_reader_t reader = reader_of(&list);
-    return lap_yaml_read_text(&reader, name, text, strlen(text));
+    return read_flat(name, text, bytes, each, context);
 }

@@ -38,8 +38,8 @@ typedef struct lap_yaml_entry {
 typedef lap_status_t (*lap_yaml_each_t)(void *context, const lap_yaml_entry_t *entry);
 lap_status_t lap_yaml_read(const char *path, lap_yaml_each_t each, void *context);
 
-/* The same of a text, which sentences call by this name. */
-lap_status_t lap_yaml_parse(const char *name, const char *text, lap_yaml_each_t each,
+/* The same of a text, which has a name in sentences. */
+lap_status_t lap_yaml_parse(const char *name, const char *text, size_t bytes, lap_yaml_each_t each,
                             void *context);
 
 #endif

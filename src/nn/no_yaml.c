@@ -15,9 +15,11 @@ lap_status_t lap_yaml_read(const char *path, lap_yaml_each_t each, void *context
         path ? path : "");
 }
 
-lap_status_t lap_yaml_parse(const char *name, const char *text, lap_yaml_each_t each, void *context)
+lap_status_t lap_yaml_parse(const char *name, const char *text, size_t bytes, lap_yaml_each_t each,
+                            void *context)
 {
     (void)text;
+    (void)bytes;
     return lap_yaml_read(name, each, context);
 }
 

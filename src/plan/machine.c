@@ -2,15 +2,11 @@
 /* Reads machine descriptions. Every key is a row of a table; a key that is in none is an error. */
 #include "plan/machine.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-#include <unistd.h>
 
 #include "core/yaml.h"
-#include "util/join.h"
 #include "util/nearest.h"
 
 const char *const lap_plan_type_names[LAP_PLAN_TYPES + 1] = {"fp32",  "fp16", "bf16", "fp8",
@@ -301,10 +297,12 @@ static lap_status_t check_types(const reader_t *reader)
     return LAP_OK;
 }
 
-static lap_status_t read_machine(const char *path, lap_machine_t *machine_p)
+lap_status_t lap_machine_read(const char *path, const char *text, size_t bytes,
+                              lap_machine_t *machine_p)
 {
     reader_t reader = {.path = path};
-    LAP_TRY(lap_yaml_read(path, take_entry, &reader));
+    LAP_TRY(text ? lap_yaml_parse(path, text, bytes, take_entry, &reader)
+                 : lap_yaml_read(path, take_entry, &reader));
     LAP_TRY(check_there(&reader));
     LAP_TRY(check_types(&reader));
     LAP_TRY(check_sms(&reader));
@@ -379,59 +377,4 @@ void lap_machine_write(const lap_machine_t *machine, const char *comment, FILE *
         fprintf(file, "%s%s: ", dot ? "  " : "", dot ? dot + 1 : key->path);
         write_value(machine, key, file);
     }
-}
-
-/* ---- those that are installed ---- */
-
-static const char *const known[] = {"a100-sxm", "h100-sxm", "h200-sxm", "b200",
-                                    "gb200",    "gb300",    NULL};
-
-/* Near the program: in the tree that is installed, or in that of a build. */
-static bool find_installed(const char *name, char path[PATH_MAX])
-{
-    static const char *const places[] = {"../share/lap/machines", "machines"};
-    char program[PATH_MAX];
-    const ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
-    if (length <= 0)
-        return false;
-    program[length] = '\0';
-    *strrchr(program, '/') = '\0';
-    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-        const int bytes = snprintf(path, PATH_MAX, "%s/%s/%s.yaml", program, places[i], name);
-        if (bytes > 0 && bytes < PATH_MAX && access(path, R_OK) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* The first that begins so, in whatever letters; else the nearest. */
-static const char *nearest_machine(const char *name)
-{
-    for (size_t i = 0; known[i]; i++)
-        if (*name && strncasecmp(known[i], name, strlen(name)) == 0)
-            return known[i];
-    return lap_nearest(name, known);
-}
-
-lap_status_t lap_machine_load(const char *name, lap_machine_t *machine_p)
-{
-    char path[PATH_MAX], list[128] = "";
-    const size_t length = strlen(name);
-    if (strchr(name, '/') || (length > 5 && strcmp(name + length - 5, ".yaml") == 0))
-        return read_machine(name, machine_p);
-    if (find_installed(name, path))
-        return read_machine(path, machine_p);
-    for (size_t i = 0; known[i]; i++) {
-        lap_join(list, sizeof(list), known[i]);
-        if (strcmp(known[i], name) == 0)
-            return lap_error(LAP_ERR_SYSTEM,
-                             "the description of the machine '%s' is not near this program: "
-                             "expected %s.yaml in ../share/lap/machines or in machines beside it, "
-                             "as make and make install put it; or --gpu FILE.yaml",
-                             name, name);
-    }
-    const char *nearest = nearest_machine(name);
-    return lap_error(LAP_ERR_INVALID,
-                     "there is no machine '%s'; expected one of %s, or FILE.yaml%s%s%s", name, list,
-                     nearest ? " (did you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");
 }

@@ -68,10 +68,15 @@ typedef struct lap_machine {
 } lap_machine_t;
 
 /*
- * Reads a description: a path of a file, or the name of one of those that are installed, such as
- * h100-sxm. LAP_ERR_INVALID names file, line, key and value, or the nearest name.
+ * Reads a description: a path of a file, or the name of one of those in machines/, such as h100-sxm: as
+ * it lies near the program, else as it was when the program was built. LAP_ERR_INVALID names file, line,
+ * key and value, or the nearest name.
  */
 lap_status_t lap_machine_load(const char *name, lap_machine_t *machine_p);
+
+/* The same of a file, or of a text that is not NULL, for which `path` then stands in sentences. */
+lap_status_t lap_machine_read(const char *path, const char *text, size_t bytes,
+                              lap_machine_t *machine_p);
 
 /* Writes a description that lap_machine_load reads, after `comment`, lines that begin with #. */
 void lap_machine_write(const lap_machine_t *machine, const char *comment, FILE *file);

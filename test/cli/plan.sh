@@ -345,9 +345,21 @@ refused 'a size that does not divide the GPUs' 'the grid is to have tp 3, expect
 refused 'two that do not' 'the grid is to have tp 4, pp 4, expected sizes whose product divides the 8 GPUs' --model llama-8b --gpus 8 --tp 4 --pp 4
 refused 'a type that no grid of the GPU has' 'multiplies no fp4' --model llama-8b --gpu a100-sxm --precision fp4
 cp "$LAP" "$work/alone"
-"$work/alone" plan --model llama-8b >/dev/null 2>"$work/err"
-is 'lap without its machines: status 1' $? 1
-has '... and says where they are expected' "$(<"$work/err")" "the description of the machine 'h100-sxm' is not near this program" '../share/lap/machines'
+(cd / && "$work/alone" plan --model llama-8b --gpus 8 --json) >"$work/out" 2>"$work/err"
+is 'lap without its machines has them built in: status 0' "$?$(<"$work/err")" 0
+ok '... and plans as with them' python3 - "$work/out" "$("$LAP" plan --model llama-8b --gpus 8 --json)" <<'PY'
+import json, sys
+alone, beside = json.load(open(sys.argv[1])), json.loads(sys.argv[2])
+assert alone["plans"] == beside["plans"] and alone["machine"] == beside["machine"]
+PY
+for file in "$machines"/*.yaml; do
+    name=$(basename "$file" .yaml)
+    "$work/alone" plan --model llama-8b --gpus 8 --tp 8 --pp 1 --cp 1 --gpu "$name" >"$work/out" 2>"$work/err"
+    has "... $name, too" "$(<"$work/err")$(<"$work/out")" "$(sed -n 's/^name: *//p' "$file" | tr -d "'\"")"
+done
+mkdir -p "$work/machines" && sed 's/^name:.*/name: my own/' "$machines/h100-sxm.yaml" >"$work/machines/h100-sxm.yaml"
+has '... but one beside the program comes first' "$("$work/alone" plan --model llama-8b --gpus 8 --tp 8 --pp 1 --cp 1)" 'x my own'
+refused '... and what is nowhere is told' "there is no machine 'x9'; expected one of a100-sxm, h100-sxm" --model llama-8b --gpu x9
 lap plan --model gpt --gpus 8 --seq 1M
 is 'a long sequence is planned at once' "$status$err" 0
 refused 'a batch that does not divide' 'global-batch is 7, expected a multiple of dp' --model llama-8b --gpus 4 --tp 1 --pp 1 --cp 1 --global-batch 7

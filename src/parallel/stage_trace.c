@@ -7,6 +7,8 @@
  */
 #include "parallel/stage_run.h"
 
+#include <stdlib.h>
+
 #include "core/status.h"
 #include "overlap/op.h"
 #include "util/alloc.h"
@@ -83,11 +85,18 @@ lap_status_t lap_stage_each_call(const lap_pp_t *pp, lap_stage_each_t each, void
 
 /* ---- messages ---- */
 
+/* Intervals by their ends, of which pauses have seen those before `next`. */
+typedef struct ends {
+    lap_interval_t *list;
+    size_t count, next;
+} ends_t;
+
 /* When messages were on their way so far, and what was waited for. */
 typedef struct bill {
     double bytes; /* that this rank has sent */
     lap_comm_times_t *times;
     lap_intervals_t *bubbles;
+    ends_t arrivals, waits; /* of awaited messages, and of calls of layers */
 } bill_t;
 
 /* From the first to the last of a fragment's work, and of its waits, in line with computing. */
@@ -150,41 +159,85 @@ static lap_status_t share_flights(lap_pp_t *pp, lap_interval_t *flights, size_t 
     return LAP_OK;
 }
 
-/* The wait of a call of layers that ends from `from` on and until `end`: when it began, or `from`; `end`: there is none. */
-static uint64_t waits_from(const lap_pp_t *pp, uint64_t from, uint64_t end)
+/* ---- pauses ---- */
+
+static int by_end(const void *left, const void *right)
 {
-    uint64_t first = end;
+    const lap_interval_t *a = left, *b = right;
+    return a->end < b->end ? -1 : a->end > b->end;
+}
+
+/* Pauses follow one another, so that each looks on from where the one before has ended. */
+static void sort_ends(ends_t *ends)
+{
+    if (ends->count > 0)
+        qsort(ends->list, ends->count, sizeof(*ends->list), by_end);
+}
+
+/* The next that ends after `from` and until `end`; NULL: there is none left. */
+static const lap_interval_t *next_end(ends_t *ends, uint64_t from, uint64_t end)
+{
+    while (ends->next < ends->count && ends->list[ends->next].end <= from)
+        ends->next++;
+    const bool found = ends->next < ends->count && ends->list[ends->next].end <= end;
+    return found ? &ends->list[ends->next++] : NULL;
+}
+
+/* The records of a call of layers; 0: the item is none. */
+static size_t count_records(const lap_pp_t *pp, uint32_t f)
+{
+    lap_runnable_t *runnable = lap_exec_runnable(pp->exec, f);
+    return !runnable || is_message(&pp->program.items[f]) ? 0 : lap_runnable_records(runnable);
+}
+
+/* From when until when calls of layers have waited. */
+static void find_waits(const lap_pp_t *pp, ends_t *waits)
+{
     for (uint32_t f = 0; f < pp->program.nitems; f++) {
-        lap_runnable_t *runnable = lap_exec_runnable(pp->exec, f);
-        const size_t count =
-            !runnable || is_message(&pp->program.items[f]) ? 0 : lap_runnable_records(runnable);
+        const size_t count = count_records(pp, f);
         for (size_t i = 0; i < count; i++) {
-            const lap_trace_record_t *record = &lap_runnable_records_of(runnable)[i];
+            const lap_trace_record_t *record =
+                &lap_runnable_records_of(lap_exec_runnable(pp->exec, f))[i];
             const lap_span_t *span = &record->span;
-            const uint64_t ended = record->kind == LAP_STEP_WAIT ? span->end : span->begin;
-            const uint64_t begin = lap_record_start(record);
-            if (record->count > 0 && ended > from && ended <= end && begin < first)
-                first = begin > from ? begin : from;
+            if (record->count > 0)
+                waits->list[waits->count++] =
+                    (lap_interval_t){lap_record_start(record),
+                                     record->kind == LAP_STEP_WAIT ? span->end : span->begin};
         }
     }
+    sort_ends(waits);
+}
+
+static void find_arrivals(const lap_pp_t *pp, const lap_interval_t *flights, ends_t *arrivals)
+{
+    for (uint32_t f = 0; f < pp->program.nitems; f++)
+        if (is_awaited(pp, &pp->program.items[f]))
+            arrivals->list[arrivals->count++] = flights[pp->program.items[f].message];
+    sort_ends(arrivals);
+}
+
+/* The wait of a call of layers that ends from `from` on and until `end`: when it began, or `from`; `end`: there is none. */
+static uint64_t waits_from(bill_t *bill, uint64_t from, uint64_t end)
+{
+    uint64_t first = end;
+    const lap_interval_t *wait;
+    while ((wait = next_end(&bill->waits, from, end)))
+        if (wait->begin < first)
+            first = wait->begin > from ? wait->begin : from;
     return first;
 }
 
 /* The rank stood still from `begin` to `end`: what for, if a message came meanwhile. */
-static void add_pause(const lap_pp_t *pp, const lap_interval_t *flights, uint64_t begin,
-                      uint64_t end, bill_t *bill)
+static void add_pause(uint64_t begin, uint64_t end, bill_t *bill)
 {
     lap_intervals_t wire = {.list = NULL}; /* two may come at once */
     uint64_t last = begin;
-    for (uint32_t f = 0; f < pp->program.nitems; f++) {
-        const lap_stage_item_t *item = &pp->program.items[f];
-        const lap_interval_t *flight = &flights[item->message];
-        if (!is_awaited(pp, item) || flight->end <= begin || flight->end > end)
-            continue;
+    const lap_interval_t *flight;
+    while ((flight = next_end(&bill->arrivals, begin, end))) {
         const uint64_t from = flight->begin > begin ? flight->begin : begin;
         lap_intervals_add(&wire, from, flight->end);
         lap_comm_times_wait(bill->times, LAP_CAUSE_WIRE, from, flight->end);
-        last = flight->end > last ? flight->end : last;
+        last = flight->end;
     }
     if (last == begin)
         return;
@@ -192,14 +245,14 @@ static void add_pause(const lap_pp_t *pp, const lap_interval_t *flights, uint64_
     lap_intervals_join(&wire);
     lap_intervals_t bubble =
         lap_intervals_without(&(lap_intervals_t){.list = &pause, .count = 1}, &wire);
-    lap_comm_times_wait(bill->times, LAP_CAUSE_CORE, last, waits_from(pp, last, end));
+    lap_comm_times_wait(bill->times, LAP_CAUSE_CORE, last, waits_from(bill, last, end));
     lap_intervals_append(bill->bubbles, &bubble);
     lap_intervals_clear(&bubble);
     lap_intervals_clear(&wire);
 }
 
 /* Fragments that compute follow one another; what is in line with them and only moves is no work. */
-static void add_pauses(const lap_pp_t *pp, const lap_interval_t *flights, bill_t *bill)
+static void add_pauses(const lap_pp_t *pp, bill_t *bill)
 {
     uint64_t at = pp->begin_ns;
     for (uint32_t f = 0; f < lap_exec_nfragments(pp->exec); f++) {
@@ -208,17 +261,14 @@ static void add_pauses(const lap_pp_t *pp, const lap_interval_t *flights, bill_t
             is_message(&pp->program.items[f]) || extent.end == 0)
             continue;
         if (extent.begin > at)
-            add_pause(pp, flights, at, extent.begin, bill);
+            add_pause(at, extent.begin, bill);
         at = extent.end > at ? extent.end : at;
     }
-    uint64_t last = at; /* in line, the last may be sent when all is computed */
-    for (uint32_t f = 0; f < pp->program.nitems; f++) {
-        const lap_stage_item_t *item = &pp->program.items[f];
-        if (is_awaited(pp, item) && flights[item->message].end > last)
-            last = flights[item->message].end;
-    }
+    const ends_t *arrivals =
+        &bill->arrivals; /* in line, the last may be sent when all is computed */
+    const uint64_t last = arrivals->count > 0 ? arrivals->list[arrivals->count - 1].end : 0;
     if (last > at)
-        add_pause(pp, flights, at, last, bill);
+        add_pause(at, last, bill);
 }
 
 static lap_status_t add_messages(lap_pp_t *pp, lap_interval_t *flights, bill_t *bill)
@@ -233,8 +283,21 @@ static lap_status_t add_messages(lap_pp_t *pp, lap_interval_t *flights, bill_t *
         if (is_message(&pp->program.items[f]))
             lap_comm_times_fly(bill->times, &(lap_intervals_t){.list = flight, .count = 1});
     }
-    add_pauses(pp, flights, bill);
+    find_arrivals(pp, flights, &bill->arrivals);
+    find_waits(pp, &bill->waits);
+    add_pauses(pp, bill);
     return LAP_OK;
+}
+
+/* Room for all that add_messages may find. */
+static bool alloc_ends(const lap_pp_t *pp, bill_t *bill)
+{
+    size_t records = 0;
+    for (uint32_t f = 0; f < pp->program.nitems; f++)
+        records += count_records(pp, f);
+    bill->arrivals.list = lap_alloc((size_t)pp->program.nitems + 1, sizeof(*bill->arrivals.list));
+    bill->waits.list = lap_alloc(records + 1, sizeof(*bill->waits.list));
+    return bill->arrivals.list && bill->waits.list;
 }
 
 lap_status_t lap_stage_times(lap_pp_t *pp, lap_comm_times_t *times, lap_intervals_t *bubbles,
@@ -249,7 +312,7 @@ lap_status_t lap_stage_times(lap_pp_t *pp, lap_comm_times_t *times, lap_interval
     lap_clock_offset_t *clocks =
         pp->clocks ? pp->clocks : lap_alloc((size_t)pp->pipeline->size, sizeof(*clocks));
     lap_status_t status = LAP_OK;
-    if (!flights || !clocks)
+    if (!flights || !clocks || !alloc_ends(pp, &bill))
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of %u messages",
                            (unsigned)pp->program.nmessages);
     status = lap_group_agree(pp->pipeline, status);
@@ -260,6 +323,8 @@ lap_status_t lap_stage_times(lap_pp_t *pp, lap_comm_times_t *times, lap_interval
     if (status == LAP_OK)
         status = add_messages(pp, flights, &bill);
     lap_free(flights);
+    lap_free(bill.arrivals.list);
+    lap_free(bill.waits.list);
     if (status == LAP_OK)
         *bytes_p = bill.bytes;
     return status;

@@ -225,6 +225,11 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
     printf("launches per rank: %zu (%zu operators, %zu kernels), of %zu steps with %zu links\n",
            proof->fragments, proof->fragments - proof->kernels, proof->kernels, proof->steps,
            proof->links);
+    if (proof->automatic > 0)
+        printf(
+            "auto: %zu of these operators are proved as serial; they run with the method that is "
+            "fastest when it is measured\n",
+            proof->automatic);
     if (proof->launches < proof->fragments)
         printf("a pass that is repeated: %zu launch%s of graphs\n", proof->launches,
                proof->launches > 1 ? "es" : "");
@@ -245,9 +250,10 @@ static void print_json(const lap_train_t *train, const lap_target_t *target,
            lap_nn_kind_name(train->desc.kind), train->desc.layers, train->grid.tp, train->grid.cp,
            train->grid.pp, target->name, status == LAP_OK ? "true" : "false");
     lap_json_text("error", status == LAP_OK ? NULL : lap_last_error());
-    printf(
-        ",\"launches\":%zu,\"repeated_launches\":%zu,\"kernels\":%zu,\"steps\":%zu,\"links\":%zu",
-        proof->fragments, proof->launches, proof->kernels, proof->steps, proof->links);
+    printf(",\"launches\":%zu,\"repeated_launches\":%zu,\"kernels\":%zu,\"proved_as_serial\":%zu,"
+           "\"steps\":%zu,\"links\":%zu",
+           proof->fragments, proof->launches, proof->kernels, proof->automatic, proof->steps,
+           proof->links);
     static const char *const keys[PARTS] = {
         [ACTIVATIONS] = "activation", [PARAMETERS] = "parameter", [SCRATCH] = "scratch",
         [SYMMETRIC] = "symmetric",    [OPTIMIZER] = "optimizer",  [DATA] = "data",

@@ -490,7 +490,7 @@ static void drop_sequence(bool column, lap_op_desc_t *desc)
 {
     const bool sums = desc->layout == LAP_FORWARD ? !column : desc->layout == LAP_DGRAD && column;
     const bool serial = desc->method && strcmp(desc->method, "serial") == 0;
-    const bool automatic = desc->method && strcmp(desc->method, LAP_AUTO) == 0;
+    const bool automatic = lap_op_is_automatic(desc);
     desc->kind = sums ? LAP_GEMM_AR : LAP_GEMM;
     desc->method = sums && automatic ? LAP_AUTO : sums && !serial ? NULL : "serial";
     desc->aggregate = 0;

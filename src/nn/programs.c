@@ -3,7 +3,6 @@
  * The programs of all ranks that share weights: linked from a plan, counted and proved. Runs nothing.
  * What a program is made of is in program.c.
  */
-#include <string.h>
 
 #include "core/status.h"
 #include "nn/context.h"
@@ -23,7 +22,7 @@ static lap_status_t build_described(void *context, const lap_nn_list_t *list, ui
     lap_op_desc_t desc = list->steps[step].desc;
     lap_problem_t problem;
     const lap_builder_t *builder;
-    if (desc.method && strcmp(desc.method, LAP_AUTO) == 0)
+    if (lap_op_is_automatic(&desc))
         desc.method = "serial";
     const lap_nn_slice_t slice = lap_nn_slice(list, list->steps[step].group);
     LAP_TRY(lap_problem_init(&problem, &builder, &desc, slice.size, linking->target->can));
@@ -266,6 +265,13 @@ static size_t list_bytes(const lap_nn_list_t *list, size_t steps)
            list->nsteps * (sizeof(lap_op_t) + sizeof(lap_trace_t)) + steps * LAP_STREAM_ARG_BYTES;
 }
 
+/* Whether an entry is a call of an operator that runs with a method that `auto` chooses. */
+static bool is_automatic(const lap_nn_list_t *list, uint32_t origin)
+{
+    return origin < list->nentries && list->entries[origin].work == LAP_NN_OPERATOR &&
+           lap_op_is_automatic(&list->steps[list->entries[origin].index].desc);
+}
+
 lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
 {
     lap_nn_proof_t most = {.steps = 0};
@@ -290,6 +296,7 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
             own.records += lap_schedule_records(schedule);
             own.shared_records +=
                 kernel || schedule->size == 1 ? 0 : lap_schedule_records(schedule);
+            own.automatic += is_automatic(list, linked->fragments[f].origin);
             if (linked->fragments[f].origin < list->nentries) {
                 size_t *room =
                     &scratch[list->entries[linked->fragments[f].origin].index % LAP_NN_SCRATCHES];
@@ -309,6 +316,7 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         most.bucket_bytes = larger(most.bucket_bytes, bucket_bytes);
         most.fragments = larger(most.fragments, own.fragments);
         most.kernels = larger(most.kernels, own.kernels);
+        most.automatic = larger(most.automatic, own.automatic);
         own.launches = own.fragments;
         if (graphs)
             own.launches = lap_nn_list_is_stage(list) ? count_segments(linked, own.fragments)

@@ -3,6 +3,8 @@
 #ifndef LAP_OVERLAP_OVERLAP_H
 #define LAP_OVERLAP_OVERLAP_H
 
+#include <string.h>
+
 #include "schedule/schedule.h"
 #include "schedule/target.h"
 
@@ -12,6 +14,10 @@
 #define LAP_SMS_MOST 1024    /* of a GPU that there may be */
 
 #define LAP_AUTO "auto" /* the method that chooses one: see auto.h */
+static inline bool lap_op_is_automatic(const lap_op_desc_t *desc)
+{
+    return desc->method && strcmp(desc->method, LAP_AUTO) == 0;
+}
 
 /* The methods of each operator, serial first; each list ends with a name of NULL. */
 extern const lap_builder_t lap_ag_gemm_builders[];

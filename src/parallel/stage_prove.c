@@ -2,7 +2,6 @@
 #include "parallel/stage_prove.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 #include "core/status.h"
 #include "overlap/overlap.h"
@@ -18,7 +17,7 @@ static lap_status_t build(const lap_stage_proving_t *proving, const lap_op_desc_
     lap_op_desc_t desc = *given;
     lap_problem_t problem;
     const lap_builder_t *builder;
-    if (desc.method && strcmp(desc.method, LAP_AUTO) == 0)
+    if (lap_op_is_automatic(&desc))
         desc.method = "serial";
     LAP_TRY(lap_problem_init(&problem, &builder, &desc, size, proving->target->can));
     problem.rank = rank;

@@ -138,6 +138,15 @@ lap check train --tp 2 --json
 has 'without graphs every launch is repeated' "$out" '"launches":52,"repeated_launches":52,'
 lap check train --tp 2 --transport nccl --device cuda --layers 2 --no-sequence-parallel
 has 'for NCCL' "$out" '2 layers, 2 ranks, target nccl' 'proved safe'
+for pipeline in '' '--model gpt --layers 2 --hidden 32 --heads 2 --vocab 64 --seq 16 --pp 2'; do
+    # shellcheck disable=SC2086
+    lap check train --tp 2 $pipeline --auto
+    has "methods that auto would choose are proved as serial, which is said${pipeline:+: a pipeline}" "$status$err$out" 'proved safe in' 'of these operators are proved as serial'
+done
+lap check train --tp 2 --auto --json
+has '... in JSON, too' "$out" '"proved_as_serial":10,'
+lap check train --tp 2 --json
+has '... and nothing of the kind where methods are given' "$out" '"proved_as_serial":0,'
 bytes() { lap check train --tp 2 --json "$@" && sed -n 's/.*"activation_bytes":\([0-9]*\).*/\1/p' "$work/out"; }
 ok 'recomputation needs less memory' eval '[ "$(bytes --recompute full)" -lt "$(bytes)" ]'
 lap check train --tp 2 --num-replicas 2

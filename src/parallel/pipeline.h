@@ -82,6 +82,9 @@ typedef struct lap_pipe_costs {
 /* The time of an action. */
 double lap_pipe_cost(const lap_pipe_costs_t *costs, const lap_pipe_action_t *action);
 
+/* How many micro-batches of its stages a rank holds activations of at once. */
+uint32_t lap_pipe_most_live(const lap_pipe_row_t *row);
+
 /* What a rank does with its time. */
 typedef struct lap_pipe_rank {
     double begin, end;  /* of its first and its last action */
@@ -92,13 +95,17 @@ typedef struct lap_pipe_rank {
 typedef struct lap_pipe_times {
     double span;            /* until all ranks have ended */
     lap_pipe_rank_t *ranks; /* per rank */
-    double **begins;        /* per rank and action */
+    double **begins;        /* per rank and action; NULL: not asked for */
 } lap_pipe_times_t;
 
 /* Runs a table that was proved with given costs. The caller clears the times, also after a failure. */
 lap_status_t lap_pipeline_simulate(const lap_pipeline_t *pipeline, const lap_pipe_costs_t *costs,
                                    lap_pipe_times_t *times_p);
 void lap_pipe_times_clear(lap_pipe_times_t *times, uint32_t ranks);
+
+/* The same without the times of actions, which are most of the memory. */
+lap_status_t lap_pipeline_simulate_ranks(const lap_pipeline_t *pipeline,
+                                         const lap_pipe_costs_t *costs, lap_pipe_times_t *times_p);
 
 /* ---- pipeline_csv.c ---- */
 

@@ -172,9 +172,13 @@ static uint32_t go_on(walk_t *walk, uint32_t rank, lap_pipe_times_t *times)
             *end_of(walk, action->work != LAP_PIPE_FORWARD, action->stage, action->micro) =
                 begin + cost;
         if (times) {
-            times->begins[rank][walk->next[rank]] = begin;
-            times->ranks[rank].busy += cost;
+            lap_pipe_rank_t *its = &times->ranks[rank];
+            its->begin = walk->next[rank] == 0 ? begin : its->begin;
+            its->end = begin + cost;
+            its->busy += cost;
         }
+        if (times && times->begins)
+            times->begins[rank][walk->next[rank]] = begin;
         walk->next[rank]++;
     }
     return done;
@@ -263,7 +267,7 @@ lap_status_t lap_pipeline_check(const lap_pipeline_t *pipeline)
 /* ---- simulation ---- */
 
 /* Activations are held from forward until the gradient of the weights. */
-static uint32_t most_live(const lap_pipe_row_t *row)
+uint32_t lap_pipe_most_live(const lap_pipe_row_t *row)
 {
     uint32_t live = 0, most = 0;
     for (uint32_t i = 0; i < row->nactions; i++) {
@@ -275,12 +279,13 @@ static uint32_t most_live(const lap_pipe_row_t *row)
     return most;
 }
 
-static lap_status_t alloc_times(const lap_pipeline_t *pipeline, lap_pipe_times_t *times)
+static lap_status_t alloc_times(const lap_pipeline_t *pipeline, bool begins,
+                                lap_pipe_times_t *times)
 {
     times->ranks = lap_alloc(pipeline->ranks, sizeof(*times->ranks));
-    times->begins = lap_alloc(pipeline->ranks, sizeof(*times->begins));
-    bool room = times->ranks && times->begins;
-    for (uint32_t rank = 0; room && rank < pipeline->ranks; rank++) {
+    times->begins = begins ? lap_alloc(pipeline->ranks, sizeof(*times->begins)) : NULL;
+    bool room = times->ranks && (times->begins || !begins);
+    for (uint32_t rank = 0; room && begins && rank < pipeline->ranks; rank++) {
         times->begins[rank] = lap_alloc(pipeline->rows[rank].nactions, sizeof(double));
         room = times->begins[rank];
     }
@@ -289,24 +294,29 @@ static lap_status_t alloc_times(const lap_pipeline_t *pipeline, lap_pipe_times_t
                             (unsigned)pipeline->ranks);
 }
 
+static lap_status_t simulate(const lap_pipeline_t *pipeline, const lap_pipe_costs_t *costs,
+                             bool begins, lap_pipe_times_t *times_p)
+{
+    *times_p = (lap_pipe_times_t){.span = 0};
+    LAP_TRY(alloc_times(pipeline, begins, times_p));
+    LAP_TRY(check_and_walk(pipeline, costs, times_p));
+    for (uint32_t rank = 0; rank < pipeline->ranks; rank++) {
+        times_p->ranks[rank].most_live = lap_pipe_most_live(&pipeline->rows[rank]);
+        times_p->span = fmax(times_p->span, times_p->ranks[rank].end);
+    }
+    return LAP_OK;
+}
+
 lap_status_t lap_pipeline_simulate(const lap_pipeline_t *pipeline, const lap_pipe_costs_t *costs,
                                    lap_pipe_times_t *times_p)
 {
-    *times_p = (lap_pipe_times_t){.span = 0};
-    LAP_TRY(alloc_times(pipeline, times_p));
-    LAP_TRY(check_and_walk(pipeline, costs, times_p));
-    for (uint32_t rank = 0; rank < pipeline->ranks; rank++) {
-        const lap_pipe_row_t *row = &pipeline->rows[rank];
-        lap_pipe_rank_t *its = &times_p->ranks[rank];
-        its->most_live = most_live(row);
-        if (row->nactions == 0)
-            continue;
-        its->begin = times_p->begins[rank][0];
-        its->end = times_p->begins[rank][row->nactions - 1] +
-                   lap_pipe_cost(costs, &row->actions[row->nactions - 1]);
-        times_p->span = fmax(times_p->span, its->end);
-    }
-    return LAP_OK;
+    return simulate(pipeline, costs, true, times_p);
+}
+
+lap_status_t lap_pipeline_simulate_ranks(const lap_pipeline_t *pipeline,
+                                         const lap_pipe_costs_t *costs, lap_pipe_times_t *times_p)
+{
+    return simulate(pipeline, costs, false, times_p);
 }
 
 void lap_pipe_times_clear(lap_pipe_times_t *times, uint32_t ranks)

@@ -120,9 +120,37 @@ typedef struct lap_plan_result {
 lap_status_t lap_plan_step(const lap_plan_config_t *config, const lap_machine_t *machine,
                            const lap_plan_layer_t *layer, lap_plan_result_t *result_p);
 
-/* The same without the communication between replicas, which takes longer to plan than all else. */
+/* The table of a pipeline that is played for a configuration, which may have more micro-batches. */
+typedef struct lap_plan_table {
+    const char *schedule;
+    size_t pp, virtual_pp, micros;
+} lap_plan_table_t;
+lap_plan_table_t lap_plan_table(const lap_plan_config_t *config);
+
+/* The micro-batches of stages that a rank of it holds at once at most. */
+lap_status_t lap_plan_most_live(const lap_plan_table_t *table, size_t *most_live_p);
+
+/* What is known of the pipeline of a configuration; 0: it is found, and written here. */
+typedef struct lap_plan_played {
+    size_t most_live,
+        rank;    /* of its table; the rank with the most work, which goes with the span */
+    double span; /* seconds of all micro-batches */
+} lap_plan_played_t;
+
+/*
+ * For a search, from what takes no time to plan to what takes some: the memory, with the least seconds that
+ * the pipeline may take; a step without the communication between replicas, with its exposed messages
+ * counted as bubble; and a step.
+ */
+lap_status_t lap_plan_step_least(const lap_plan_config_t *config, const lap_machine_t *machine,
+                                 const lap_plan_layer_t *layer, lap_plan_played_t *played,
+                                 lap_plan_result_t *result_p);
 lap_status_t lap_plan_step_local(const lap_plan_config_t *config, const lap_machine_t *machine,
-                                 const lap_plan_layer_t *layer, lap_plan_result_t *result_p);
+                                 const lap_plan_layer_t *layer, lap_plan_played_t *played,
+                                 lap_plan_result_t *result_p);
+lap_status_t lap_plan_step_played(const lap_plan_config_t *config, const lap_machine_t *machine,
+                                  const lap_plan_layer_t *layer, lap_plan_played_t *played,
+                                  lap_plan_result_t *result_p);
 
 /* Whether its sizes are such as anybody has; and whether the machine multiplies its type. */
 lap_status_t lap_plan_check_sizes(const lap_plan_config_t *config);

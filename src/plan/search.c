@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Searching. All grids of all factors are walked through; those that cannot be are counted by the
- * reason. The costs of a layer depend on a few of the factors only, and are found once for each.
+ * reason. The costs of a layer depend on a few of the factors only, and are found once for each; so is
+ * what a table of the pipeline holds. Those that fit are then planned in the order of the least that they
+ * may take, until none is left that could be among the best: a long pipeline takes a second to plan.
  */
 #include "plan/search.h"
 #include "nn/nn_fields.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "util/alloc.h"
@@ -20,7 +23,7 @@ const char *const lap_plan_reason_names[LAP_PLAN_REASONS + 1] = {
     "virtual stages need a pipeline",
     "the global batch is no multiple of dp * micro-batch",
     "interleaved wants a multiple of pp micro-batches",
-    "slower than the best even without bubbles",
+    "slower than the best",
     "does not fit in memory",
     "its layers cannot be shared so",
     NULL};
@@ -31,14 +34,30 @@ typedef struct known_layer {
     lap_plan_layer_t layer;
 } known_layer_t;
 
+typedef struct known_table {
+    lap_plan_table_t table;
+    size_t most_live;
+} known_table_t;
+
+/* A configuration that fits. */
+typedef struct candidate {
+    lap_plan_config_t config;
+    lap_plan_played_t played;
+    uint32_t layer; /* of those that are known */
+    uint32_t order;
+    double least; /* seconds */
+} candidate_t;
+
 typedef struct search {
     const lap_plan_config_t *given;
     const lap_machine_t *machine;
     lap_plan_found_t *found;
     bool (*stops)(void); /* NULL: nothing ends it */
     known_layer_t *known;
-    uint32_t nknown;
-    size_t room;
+    known_table_t *tables;
+    candidate_t *candidates;
+    uint32_t nknown, ntables, ncandidates;
+    size_t room, tables_room, candidates_room;
 } search_t;
 
 /* ---- results ---- */
@@ -49,22 +68,35 @@ static void leave_out(search_t *search, const lap_plan_config_t *config, lap_pla
         search->found->example[reason] = *config;
 }
 
-static void add_choice(search_t *search, const lap_plan_choice_t *choice)
+/* What does not fit is counted; the one that needs least is kept. */
+static void leave_out_large(search_t *search, const lap_plan_choice_t *choice)
 {
     lap_plan_found_t *found = search->found;
-    if (!choice->result.fits) {
-        leave_out(search, &choice->config, LAP_PLAN_LARGE);
-        if (!found->any_nearest || choice->result.total_bytes < found->nearest.result.total_bytes)
-            found->nearest = *choice;
-        found->any_nearest = true;
-        return;
-    }
+    leave_out(search, &choice->config, LAP_PLAN_LARGE);
+    if (!found->any_nearest || choice->result.total_bytes < found->nearest.result.total_bytes)
+        found->nearest = *choice;
+    found->any_nearest = true;
+}
+
+static bool is_full(const lap_plan_found_t *found)
+{
+    return found->count == found->most;
+}
+
+/* Whether as many are faster as are to be found. */
+static bool is_slow(const lap_plan_found_t *found, double seconds)
+{
+    return is_full(found) && seconds > found->best[found->count - 1].result.seconds;
+}
+
+static void add_choice(lap_plan_found_t *found, const lap_plan_choice_t *choice)
+{
     size_t at = found->count;
     while (at > 0 && found->best[at - 1].result.seconds > choice->result.seconds)
         at--;
     if (at == found->most)
         return;
-    if (found->count < found->most)
+    if (!is_full(found))
         found->count++;
     for (size_t i = found->count - 1; i > at; i--)
         found->best[i] = found->best[i - 1];
@@ -73,16 +105,13 @@ static void add_choice(search_t *search, const lap_plan_choice_t *choice)
 
 /* ---- layers ---- */
 
-static lap_status_t find_layer(search_t *search, const lap_plan_config_t *config,
-                               const lap_plan_layer_t **layer_p)
+static lap_status_t find_layer(search_t *search, const lap_plan_config_t *config, uint32_t *layer_p)
 {
-    for (uint32_t i = 0; i < search->nknown; i++) {
-        const known_layer_t *known = &search->known[i];
+    for (*layer_p = 0; *layer_p < search->nknown; ++*layer_p) {
+        const known_layer_t *known = &search->known[*layer_p];
         if (known->tp == config->tp && known->cp == config->cp &&
-            known->micro_batch == config->micro_batch && known->recompute == config->recompute) {
-            *layer_p = &known->layer;
+            known->micro_batch == config->micro_batch && known->recompute == config->recompute)
             return LAP_OK;
-        }
     }
     known_layer_t *grown =
         lap_grow(search->known, search->nknown, &search->room, sizeof(*search->known));
@@ -94,17 +123,29 @@ static lap_status_t find_layer(search_t *search, const lap_plan_config_t *config
                              .layer = {.weights = 0}};
     LAP_TRY(lap_plan_layer(config, search->machine, &added->layer));
     search->nknown++;
-    *layer_p = &added->layer;
     return LAP_OK;
 }
 
-/* The work of a rank, without bubbles, messages and what comes after the last backward. */
-static double least_seconds(const lap_plan_config_t *config, const lap_plan_layer_t *layer)
+/* Finds what a rank of the pipeline holds at most. */
+static lap_status_t find_table(search_t *search, const lap_plan_config_t *config,
+                               size_t *most_live_p)
 {
-    const double micros =
-        (double)config->global_batch / (double)config->dp / (double)config->micro_batch;
-    return micros * (double)config->model.layers / (double)config->pp *
-           (layer->layer[LAP_PLAN_FORWARD].seconds + layer->layer[LAP_PLAN_BACKWARD].seconds);
+    const lap_plan_table_t table = lap_plan_table(config);
+    for (uint32_t i = 0; i < search->ntables; i++) {
+        const lap_plan_table_t *known = &search->tables[i].table;
+        *most_live_p = search->tables[i].most_live;
+        if (strcmp(known->schedule, table.schedule) == 0 && known->pp == table.pp &&
+            known->virtual_pp == table.virtual_pp && known->micros == table.micros)
+            return LAP_OK;
+    }
+    known_table_t *grown =
+        lap_grow(search->tables, search->ntables, &search->tables_room, sizeof(*grown));
+    if (!grown)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %u tables", search->ntables + 1u);
+    search->tables = grown;
+    LAP_TRY(lap_plan_most_live(&table, most_live_p));
+    grown[search->ntables++] = (known_table_t){table, *most_live_p};
+    return LAP_OK;
 }
 
 /* Whether the caller has given all sizes of the grid: what is wrong with it is an error then. */
@@ -113,36 +154,87 @@ static bool is_one_grid(const lap_plan_config_t *given)
     return given->tp > 0 && given->pp > 0 && given->cp > 0;
 }
 
+static lap_status_t add_candidate(search_t *search, const candidate_t *candidate)
+{
+    candidate_t *grown =
+        lap_grow(search->candidates, search->ncandidates, &search->candidates_room, sizeof(*grown));
+    if (!grown)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %u grids", search->ncandidates + 1u);
+    search->candidates = grown;
+    grown[search->ncandidates++] = *candidate;
+    return LAP_OK;
+}
+
 static lap_status_t try_it(search_t *search, const lap_plan_config_t *config)
 {
-    const lap_plan_found_t *found = search->found;
-    const lap_plan_layer_t *layer = NULL;
+    candidate_t candidate = {.config = *config, .order = search->ncandidates};
     lap_plan_choice_t choice = {.config = *config};
     if (search->stops && search->stops())
         return LAP_IN_PROGRESS;
-    LAP_TRY(find_layer(search, config, &layer));
+    LAP_TRY(find_layer(search, config, &candidate.layer));
     search->found->tried++;
-    if (found->count == found->most &&
-        least_seconds(config, layer) > found->best[found->count - 1].result.seconds) {
-        leave_out(search, config, LAP_PLAN_SLOW);
-        return LAP_OK;
-    }
-    /* Replicas add time, and no memory: what cannot be among the best needs none of it. */
-    LAP_TRY(lap_plan_step_local(config, search->machine, layer, &choice.result));
-    const bool full = found->count == found->most;
-    if (choice.result.fits &&
-        !(full && choice.result.seconds > found->best[found->count - 1].result.seconds))
-        LAP_TRY(lap_plan_step(config, search->machine, layer, &choice.result));
-    add_choice(search, &choice);
+    LAP_TRY(find_table(search, config, &candidate.played.most_live));
+    LAP_TRY(lap_plan_step_least(config, search->machine, &search->known[candidate.layer].layer,
+                                &candidate.played, &choice.result));
+    candidate.least = choice.result.seconds;
+    if (choice.result.fits)
+        return add_candidate(search, &candidate);
+    leave_out_large(search, &choice);
+    return LAP_OK;
+}
+
+/* What is wrong with a configuration, unless it was given. */
+static lap_status_t excuse(search_t *search, const lap_plan_config_t *config, lap_status_t status)
+{
+    if (status != LAP_ERR_INVALID || is_one_grid(search->given))
+        return status;
+    leave_out(search, config, LAP_PLAN_SHARES);
     return LAP_OK;
 }
 
 static lap_status_t try_one(search_t *search, const lap_plan_config_t *config)
 {
-    const lap_status_t status = try_it(search, config);
-    if (status != LAP_ERR_INVALID || is_one_grid(search->given))
-        return status;
-    leave_out(search, config, LAP_PLAN_SHARES);
+    return excuse(search, config, try_it(search, config));
+}
+
+/* Replicas add time, and take longer to plan than all else: what cannot be among the best needs none. */
+static lap_status_t plan_candidate(search_t *search, candidate_t *candidate)
+{
+    const lap_plan_layer_t *layer = &search->known[candidate->layer].layer;
+    lap_plan_choice_t choice = {.config = candidate->config};
+    if (search->stops && search->stops())
+        return LAP_IN_PROGRESS;
+    LAP_TRY(lap_plan_step_local(&choice.config, search->machine, layer, &candidate->played,
+                                &choice.result));
+    if (is_slow(search->found, choice.result.seconds)) {
+        leave_out(search, &choice.config, LAP_PLAN_SLOW);
+        return LAP_OK;
+    }
+    LAP_TRY(lap_plan_step_played(&choice.config, search->machine, layer, &candidate->played,
+                                 &choice.result));
+    add_choice(search->found, &choice);
+    return LAP_OK;
+}
+
+static int by_least(const void *left, const void *right)
+{
+    const candidate_t *a = left, *b = right;
+    if (a->least != b->least)
+        return a->least < b->least ? -1 : 1;
+    return a->order < b->order ? -1 : a->order > b->order;
+}
+
+static lap_status_t plan_candidates(search_t *search)
+{
+    if (search->ncandidates > 0)
+        qsort(search->candidates, search->ncandidates, sizeof(*search->candidates), by_least);
+    for (uint32_t i = 0; i < search->ncandidates; i++) {
+        candidate_t *candidate = &search->candidates[i];
+        if (is_slow(search->found, candidate->least))
+            leave_out(search, &candidate->config, LAP_PLAN_SLOW);
+        else
+            LAP_TRY(excuse(search, &candidate->config, plan_candidate(search, candidate)));
+    }
     return LAP_OK;
 }
 
@@ -320,12 +412,16 @@ lap_status_t lap_plan_search(const lap_plan_config_t *given, const lap_machine_t
     LAP_TRY(lap_plan_check_type(given, machine));
     LAP_TRY(check_given(given));
     lap_status_t status = try_all(&search);
+    if (status == LAP_OK)
+        status = plan_candidates(&search);
     found_p->stopped = status == LAP_IN_PROGRESS;
     if (found_p->stopped)
         status = LAP_OK;
     if (status == LAP_OK && !found_p->stopped && found_p->count == 0 && found_p->any_nearest)
         status = lap_plan_step(&found_p->nearest.config, machine, NULL, &found_p->nearest.result);
     lap_free(search.known);
+    lap_free(search.tables);
+    lap_free(search.candidates);
     return status;
 }
 

@@ -200,6 +200,19 @@ double lap_plan_stage_weights(const lap_plan_state_t *state, size_t stage)
     return weights;
 }
 
+/* Of the rank that has most. */
+static double most_weights(const lap_plan_state_t *state)
+{
+    double most = 0;
+    for (size_t s = 0; s < state->nstages; s++)
+        state->of_ranks[lap_plan_rank_of(state, s)] += lap_plan_stage_weights(state, s);
+    for (size_t r = 0; r < state->config->pp; r++) {
+        most = fmax(most, state->of_ranks[r]);
+        state->of_ranks[r] = 0;
+    }
+    return most;
+}
+
 double lap_plan_rank_weights(const lap_plan_state_t *state, size_t rank)
 {
     double weights = 0;
@@ -248,49 +261,123 @@ static lap_status_t run_table(lap_plan_state_t *state, size_t micros, double mes
         lap_pipeline_build(config->schedule, (uint32_t)config->pp, (uint32_t)config->virtual_pp,
                            (uint32_t)micros, &pipeline);
     if (status == LAP_OK)
-        status = lap_pipeline_simulate(&pipeline, &costs, &times);
-    for (size_t r = 0; status == LAP_OK && r < config->pp; r++) {
+        status = lap_pipeline_simulate_ranks(&pipeline, &costs, &times);
+    for (size_t r = 0; status == LAP_OK && r < config->pp; r++)
         if (times.ranks[r].busy > times.ranks[state->rank].busy)
             state->rank = r;
-        if (times.ranks[r].most_live > state->most_live)
-            state->most_live = times.ranks[r].most_live;
-    }
     *span_p = times.span;
     lap_pipe_times_clear(&times, pipeline.ranks);
     lap_pipeline_clear(&pipeline);
     return status;
 }
 
-/* In its middle a pipeline repeats itself: of many micro-batches only some are played. */
+/*
+ * In its middle a pipeline repeats itself: of many micro-batches only some are played. Interleaved wants a
+ * multiple of the ranks, and says what is wrong with others.
+ */
+static bool plays_some(const lap_plan_config_t *config, size_t micros)
+{
+    const size_t pp = config->pp;
+    return micros > 4 * pp && (micros % pp == 0 || config->virtual_pp == 1);
+}
+
 static lap_status_t span_of(lap_plan_state_t *state, double message_s, double *span_p)
 {
     const size_t pp = state->config->pp, few = 2 * pp, more = 3 * pp;
     double first, second;
-    if (state->micros <= more + pp)
+    if (!plays_some(state->config, state->micros))
         return run_table(state, state->micros, message_s, span_p);
-    if (state->micros % pp != 0 && state->config->virtual_pp > 1)
-        return run_table(state, state->micros, message_s, span_p); /* which says what is wrong */
     LAP_TRY(run_table(state, few, message_s, &first));
     LAP_TRY(run_table(state, more, message_s, &second));
     *span_p = first + (second - first) / (double)pp * (double)(state->micros - few);
     return LAP_OK;
 }
 
-static lap_status_t play_pipeline(lap_plan_state_t *state)
+static size_t micros_of(const lap_plan_config_t *config)
+{
+    return config->global_batch / config->dp / config->micro_batch;
+}
+
+lap_plan_table_t lap_plan_table(const lap_plan_config_t *config)
+{
+    const size_t micros = micros_of(config);
+    return (lap_plan_table_t){config->schedule, config->pp, config->virtual_pp,
+                              plays_some(config, micros) ? 3 * config->pp : micros};
+}
+
+lap_status_t lap_plan_most_live(const lap_plan_table_t *table, size_t *most_live_p)
+{
+    lap_pipeline_t pipeline;
+    *most_live_p = 1;
+    if (table->pp <= 1)
+        return LAP_OK;
+    const lap_status_t status =
+        lap_pipeline_build(table->schedule, (uint32_t)table->pp, (uint32_t)table->virtual_pp,
+                           (uint32_t)table->micros, &pipeline);
+    for (uint32_t r = 0; status == LAP_OK && r < pipeline.ranks; r++) {
+        const size_t live = lap_pipe_most_live(&pipeline.rows[r]);
+        *most_live_p = live > *most_live_p ? live : *most_live_p;
+    }
+    lap_pipeline_clear(&pipeline);
+    return status;
+}
+
+/* Not `whole`: messages that nobody waits for are not told from the bubble. */
+static lap_status_t play_pipeline(lap_plan_state_t *state, bool whole)
 {
     const double message_s = state->config->pp_overlap ? state->message_s : 0;
     if (state->config->pp <= 1) {
         const lap_pipe_costs_t *only = &state->costs[0];
-        state->most_live = 1;
         state->span = state->fast_span =
             (double)state->micros * (only->forward + only->input_grad + only->weight_grad);
         return LAP_OK;
     }
-    LAP_TRY(span_of(state, 0, &state->fast_span));
-    if (message_s > 0)
-        return span_of(state, message_s, &state->span);
-    state->span = state->fast_span;
+    if (state->span == 0)
+        LAP_TRY(span_of(state, message_s, &state->span));
+    if (whole && message_s > 0)
+        return span_of(state, 0, &state->fast_span);
+    state->fast_span = state->span;
     return LAP_OK;
+}
+
+/*
+ * Where each rank has one stage: until its first gradient has come back, the first rank has only gone forward, for no
+ * more micro-batches than it holds at once.
+ */
+static double least_of_first(const lap_plan_state_t *state, double message_s)
+{
+    const lap_pipe_costs_t *first = &state->costs[0];
+    const double micros = (double)state->micros, live = fmin(micros, (double)state->most_live);
+    double way = 2 * message_s * (double)(state->nstages - 1);
+    for (size_t s = 0; s < state->nstages; s++)
+        way += state->costs[s].forward + state->costs[s].input_grad;
+    return way + (micros - live) * first->forward + (micros - 1) * first->input_grad +
+           micros * first->weight_grad;
+}
+
+/*
+ * A rank begins when the stages before its first one have gone forward once, and does all of its work. Where
+ * gradients of weights are not put off, the stages before have their backward after it.
+ */
+static double least_span(lap_plan_state_t *state)
+{
+    const bool puts_off = strncmp(state->config->schedule, "zb-", 3) == 0;
+    const double message_s = state->config->pp_overlap ? state->message_s : 0;
+    double before = 0;
+    double least = state->nstages == state->config->pp ? least_of_first(state, message_s) : 0;
+    for (size_t s = 0; s < state->nstages; s++) {
+        const lap_pipe_costs_t *costs = &state->costs[s];
+        state->of_ranks[lap_plan_rank_of(state, s)] +=
+            costs->forward + costs->input_grad + costs->weight_grad;
+    }
+    for (size_t r = 0; r < state->config->pp; r++) { /* the first stage of a rank has its number */
+        const lap_pipe_costs_t *costs = &state->costs[r];
+        least = fmax(least, before + state->of_ranks[r] * (double)state->micros);
+        before += costs->forward + message_s;
+        before += puts_off ? 0 : costs->input_grad + costs->weight_grad + message_s;
+        state->of_ranks[r] = 0;
+    }
+    return least;
 }
 
 /* ---- results ---- */
@@ -324,9 +411,8 @@ static void add_memory(const lap_plan_state_t *state, lap_plan_result_t *result)
     const lap_plan_config_t *config = state->config;
     const lap_plan_layer_t *layer = state->layer;
     const double shards = lap_plan_group_size(state);
-    double weights = 0, layers = 0;
-    for (size_t r = 0; r < config->pp; r++)
-        weights = fmax(weights, lap_plan_rank_weights(state, r));
+    const double weights = most_weights(state);
+    double layers = 0;
     for (size_t s = 0; s < state->nstages; s++)
         layers = fmax(layers, (double)state->layers[s]);
     double *bytes = result->bytes;
@@ -363,10 +449,11 @@ lap_status_t lap_plan_state_init(lap_plan_state_t *state, const lap_plan_config_
 {
     *state = (lap_plan_state_t){.config = config, .machine = machine, .layer = layer};
     state->nstages = lap_plan_stages(config);
-    state->micros = config->global_batch / config->dp / config->micro_batch;
+    state->micros = micros_of(config);
     state->layers = lap_alloc(state->nstages, sizeof(*state->layers));
     state->costs = lap_alloc(state->nstages, sizeof(*state->costs));
-    if (!state->layers || !state->costs)
+    state->of_ranks = lap_alloc(config->pp, sizeof(*state->of_ranks));
+    if (!state->layers || !state->costs || !state->of_ranks)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu stages", state->nstages);
     for (size_t s = 0; s < state->nstages; s++)
         state->layers[s] = lap_plan_stage_layers(config, s);
@@ -379,12 +466,37 @@ void lap_plan_state_clear(lap_plan_state_t *state)
 {
     lap_free(state->layers);
     lap_free(state->costs);
+    lap_free(state->of_ranks);
 }
 
-/* `replicas`: with what replicas tell each other. */
+typedef enum depth {
+    MEMORY, /* what it needs, and the least that it may take: no table is played */
+    LOCAL,  /* a step without what replicas tell each other */
+    ALL
+} depth_t;
+
+static lap_status_t plan_parts(lap_plan_state_t *state, depth_t depth, lap_plan_result_t *result)
+{
+    const lap_plan_table_t table = lap_plan_table(state->config);
+    if (state->most_live == 0)
+        LAP_TRY(lap_plan_most_live(&table, &state->most_live));
+    add_memory(state, result);
+    if (depth == MEMORY) {
+        result->seconds = least_span(state);
+        return LAP_OK;
+    }
+    LAP_TRY(play_pipeline(state, depth == ALL));
+    if (depth == ALL)
+        LAP_TRY(lap_plan_add_replicas(state, result));
+    add_passes(state, result);
+    result->exposed[LAP_PLAN_OPTIMIZER] = lap_plan_optimizer_s(state);
+    add_rates(state, result);
+    return LAP_OK;
+}
+
 static lap_status_t plan_step(const lap_plan_config_t *config, const lap_machine_t *machine,
-                              const lap_plan_layer_t *layer, bool replicas,
-                              lap_plan_result_t *result_p)
+                              const lap_plan_layer_t *layer, depth_t depth,
+                              lap_plan_played_t *played, lap_plan_result_t *result_p)
 {
     lap_plan_layer_t own;
     lap_plan_state_t state;
@@ -393,15 +505,13 @@ static lap_status_t plan_step(const lap_plan_config_t *config, const lap_machine
     if (!layer)
         LAP_TRY(lap_plan_layer(config, machine, &own));
     lap_status_t status = lap_plan_state_init(&state, config, machine, layer ? layer : &own);
+    state.most_live = played->most_live;
+    state.span = played->span;
+    state.rank = played->rank;
     if (status == LAP_OK)
-        status = play_pipeline(&state);
-    if (status == LAP_OK && replicas)
-        status = lap_plan_add_replicas(&state, &result);
+        status = plan_parts(&state, depth, &result);
     if (status == LAP_OK) {
-        add_passes(&state, &result);
-        result.exposed[LAP_PLAN_OPTIMIZER] = lap_plan_optimizer_s(&state);
-        add_memory(&state, &result);
-        add_rates(&state, &result);
+        *played = (lap_plan_played_t){state.most_live, state.rank, state.span};
         *result_p = result;
     }
     lap_plan_state_clear(&state);
@@ -411,11 +521,27 @@ static lap_status_t plan_step(const lap_plan_config_t *config, const lap_machine
 lap_status_t lap_plan_step(const lap_plan_config_t *config, const lap_machine_t *machine,
                            const lap_plan_layer_t *layer, lap_plan_result_t *result_p)
 {
-    return plan_step(config, machine, layer, true, result_p);
+    lap_plan_played_t played = {.span = 0};
+    return plan_step(config, machine, layer, ALL, &played, result_p);
+}
+
+lap_status_t lap_plan_step_played(const lap_plan_config_t *config, const lap_machine_t *machine,
+                                  const lap_plan_layer_t *layer, lap_plan_played_t *played,
+                                  lap_plan_result_t *result_p)
+{
+    return plan_step(config, machine, layer, ALL, played, result_p);
 }
 
 lap_status_t lap_plan_step_local(const lap_plan_config_t *config, const lap_machine_t *machine,
-                                 const lap_plan_layer_t *layer, lap_plan_result_t *result_p)
+                                 const lap_plan_layer_t *layer, lap_plan_played_t *played,
+                                 lap_plan_result_t *result_p)
 {
-    return plan_step(config, machine, layer, false, result_p);
+    return plan_step(config, machine, layer, LOCAL, played, result_p);
+}
+
+lap_status_t lap_plan_step_least(const lap_plan_config_t *config, const lap_machine_t *machine,
+                                 const lap_plan_layer_t *layer, lap_plan_played_t *played,
+                                 lap_plan_result_t *result_p)
+{
+    return plan_step(config, machine, layer, MEMORY, played, result_p);
 }

@@ -13,6 +13,7 @@ typedef struct lap_plan_state {
     size_t nstages, micros;
     size_t *layers;          /* of each stage */
     lap_pipe_costs_t *costs; /* of each stage */
+    double *of_ranks;        /* sums that are being made, of each rank of the pipeline; else 0 */
     double message_s, message_bytes;
     double span, fast_span; /* of all micro-batches, and with messages that take no time */
     size_t rank;            /* of the pipeline: the one with the most work */

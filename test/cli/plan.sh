@@ -71,6 +71,19 @@ for p in plans:
     assert 0.3 < p["mfu"] < p["mfu_full_attention"] < 0.65
 assert "does not fit in memory" in answer["left_out"], answer["left_out"]
 PY
+# Grids are planned in the order of the least that they may take, and none that would be slower: of more that are asked for the best are the same.
+for grid in '--pp 8' '--pp 4 --schedule zb-v' '--cp 1 --no-overlap-pp' ''; do
+    for top in 3 64; do
+        # shellcheck disable=SC2086
+        "$LAP" plan --model llama-8b --layers 30 --gpus 32 --global-batch 128 $grid --top $top --json
+    done >"$work/tops.json"
+    ok "the best are the same of whatever number: ${grid:-all}" python3 - "$work/tops.json" <<'PY'
+import json, sys
+few, many = [json.loads(line) for line in open(sys.argv[1])]
+assert few["plans"] == many["plans"][:3] and len(many["plans"]) > 3 and few["tried"] == many["tried"]
+assert few["left_out"]["slower than the best"] > many["left_out"].get("slower than the best", 0)
+PY
+done
 lap plan --model llama-8b --gpus 16 --global-batch 128
 is 'a table: status 0' "$status$err" 0
 has 'a table says why grids were left out' "$out" 'H100 SXM 80GB' 'MFU %' 'left out:' 'heads, or those of keys, are no multiple of tp'

@@ -19,6 +19,7 @@
 enum { ROUNDS = 5 };
 #define ROUND_S 1e-3 /* what a kernel is repeated for */
 #define REPEATS_MOST 64
+#define CHAIN_MOST 16 /* kernels that follow one another */
 #define ALIGN 256u
 #define FINISHED_ROWS 256u /* of the matrix that an epilogue is measured with */
 #define SETS_MOST 16       /* of memory, LAP_PROBE_BYTES in all, in which repeats take turns */
@@ -250,11 +251,10 @@ static lap_status_t fill_region(lap_probe_t *probe, uint32_t index)
     return ops->stream_synchronize(probe->stream);
 }
 
-/* The regions of an entry in a set of the memory. */
-static void use_set(lap_probe_t *probe, const lap_nn_entry_t *entry, size_t set)
+/* The regions of an entry, one after the other. */
+static void use_memory(lap_probe_t *probe, const lap_nn_entry_t *entry, char *at)
 {
     const lap_nn_list_t *list = &probe->nn->list;
-    char *at = probe->memory + set * entry_bytes(list, entry);
     for (int i = 0; i < REGIONS; i++) {
         const uint32_t index = region_of(entry, i);
         if (index == LAP_NN_NONE)
@@ -267,14 +267,26 @@ static void use_set(lap_probe_t *probe, const lap_nn_entry_t *entry, size_t set)
     lap_nn_bind_reduction(&probe->shadow, entry);
 }
 
+/* ... in a set of the memory. */
+static void use_set(lap_probe_t *probe, const lap_nn_entry_t *entry, size_t set)
+{
+    use_memory(probe, entry, probe->memory + set * entry_bytes(&probe->nn->list, entry));
+}
+
+static lap_status_t fill_regions(lap_probe_t *probe, const lap_nn_entry_t *entry)
+{
+    for (int i = 0; i < REGIONS; i++)
+        if (region_of(entry, i) != LAP_NN_NONE)
+            LAP_TRY(fill_region(probe, region_of(entry, i)));
+    return LAP_OK;
+}
+
 static lap_status_t place_sets(lap_probe_t *probe, const lap_nn_entry_t *entry, size_t sets)
 {
     LAP_TRY(lap_probe_alloc(probe, sets * entry_bytes(&probe->nn->list, entry)));
     for (size_t set = sets; set-- > 0;) {
         use_set(probe, entry, set);
-        for (int i = 0; i < REGIONS; i++)
-            if (region_of(entry, i) != LAP_NN_NONE)
-                LAP_TRY(fill_region(probe, region_of(entry, i)));
+        LAP_TRY(fill_regions(probe, entry));
     }
     return LAP_OK;
 }
@@ -345,6 +357,77 @@ static lap_status_t measure_kernels(lap_probe_t *probe)
         if (!graphs) /* a node of a graph includes what it takes to begin it */
             cost->seconds += probe->costs[0].step_s;
     }
+    return LAP_OK;
+}
+
+/* ---- one kernel behind another ---- */
+
+/* Kernels of a pass that differ, one after the other as in a pass, each with memory of its own. */
+typedef struct chain {
+    const lap_nn_entry_t *entries[CHAIN_MOST];
+    size_t offsets[CHAIN_MOST], bytes;
+    int count;
+    double seconds; /* of all, each behind itself */
+} chain_t;
+
+/* As many as find room where passes compute. */
+static void find_chain(const lap_probe_t *probe, chain_t *chain)
+{
+    const lap_nn_list_t *list = &probe->nn->list;
+    for (uint32_t i = 0; i < list->nentries && chain->count < CHAIN_MOST; i++) {
+        const lap_nn_entry_t *entry = &list->entries[i];
+        const size_t bytes = entry_bytes(list, entry);
+        bool known = probe->kernels[i].seconds < 0 || chain->bytes + bytes > room_of(probe);
+        for (int j = 0; j < chain->count && !known; j++)
+            known = lap_probe_is_alike(list, chain->entries[j], entry);
+        if (known)
+            continue;
+        chain->entries[chain->count] = entry;
+        chain->offsets[chain->count++] = chain->bytes;
+        chain->bytes += bytes;
+        chain->seconds += probe->kernels[i].seconds;
+    }
+}
+
+static lap_status_t place_chain(lap_probe_t *probe, const chain_t *chain)
+{
+    LAP_TRY(lap_probe_alloc(probe, chain->bytes));
+    for (int i = 0; i < chain->count; i++) {
+        use_memory(probe, chain->entries[i], probe->memory + chain->offsets[i]);
+        LAP_TRY(fill_regions(probe, chain->entries[i]));
+    }
+    return LAP_OK;
+}
+
+static lap_status_t issue_chain(lap_probe_t *probe, const void *what, int turn)
+{
+    const chain_t *chain = what;
+    const lap_nn_entry_t *entries = probe->nn->list.entries;
+    (void)turn;
+    for (int i = 0; i < chain->count; i++) {
+        use_memory(probe, chain->entries[i], probe->memory + chain->offsets[i]);
+        LAP_TRY(lap_nn_issue_kernel(&probe->shadow, (uint32_t)(chain->entries[i] - entries),
+                                    probe->stream));
+    }
+    return LAP_OK;
+}
+
+/* What a launch takes longer in a pass than behind one of the same kernel, for all costs. Collective. */
+static lap_status_t measure_launches(lap_probe_t *probe)
+{
+    chain_t chain = {.count = 0};
+    double seconds = 0;
+    if (!probe->nn->engine->device->ops->facts.graphs)
+        return LAP_OK;
+    find_chain(probe, &chain);
+    lap_status_t status = place_chain(probe, &chain);
+    status = lap_probe_work(probe, issue_chain, &chain, status, &seconds);
+    lap_probe_free(probe);
+    LAP_TRY(status);
+    const double launch_s = fmax(0, seconds - chain.seconds) / fmax(1, chain.count);
+    for (uint32_t i = 0; i <= probe->nn->list.nsteps; i++)
+        probe->costs[i].launch_s = launch_s;
+    probe->bucket_cost.launch_s = launch_s;
     return LAP_OK;
 }
 
@@ -553,6 +636,7 @@ lap_status_t lap_probe_measure(lap_probe_t *probe, bool step)
     LAP_TRY(measure_operators(probe));
     LAP_TRY(lap_probe_update(probe, step));
     LAP_TRY(measure_kernels(probe));
+    LAP_TRY(measure_launches(probe));
     LAP_TRY(measure_cast(probe));
     return probe->nn->engine->device->ops->tries_methods ? lap_probe_steps(probe) : LAP_OK;
 }

@@ -34,6 +34,7 @@ enum { COPY_POINTS = sizeof(copy_bytes) / sizeof(copy_bytes[0]) };
 typedef struct times {
     double copy[COPY_POINTS];
     double reduce, signal, step, call;
+    double edge; /* from the end of a step of a graph to one on another stream of it */
     double link; /* LINK_BYTES to a peer, until they are there; 0: a put is but a copy */
 } times_t;
 
@@ -169,13 +170,29 @@ static lap_status_t time_reduce(lap_calibration_t *bench, double *seconds_p)
 }
 
 /* A call of a few tiny steps, and what each further step adds. */
+static lap_status_t time_step(lap_calibration_t *bench, lap_overhead_t order, double *call_p,
+                              double *step_p)
+{
+    double many;
+    LAP_TRY(lap_engine_overhead(bench->engine, FEW_STEPS, order, call_p));
+    LAP_TRY(lap_engine_overhead(bench->engine, STEPS, order, &many));
+    *step_p = fmax(0, many - *call_p) / (STEPS - FEW_STEPS);
+    return LAP_OK;
+}
+
+/*
+ * The branches of a graph run at once: what a step takes shows where they are in line. It is no part of the
+ * call: that is taken from what many short kernels take, of each of which it would be much.
+ */
 static lap_status_t time_steps(lap_calibration_t *bench, times_t *times)
 {
-    double few, many;
-    LAP_TRY(lap_engine_overhead(bench->engine, FEW_STEPS, &few));
-    LAP_TRY(lap_engine_overhead(bench->engine, STEPS, &many));
-    times->call = few;
-    times->step = fmax(0, many - few) / (STEPS - FEW_STEPS);
+    double linked, call;
+    if (!bench->ops->facts.graphs)
+        return time_step(bench, LAP_OVERHEAD_APART, &times->call, &times->step);
+    LAP_TRY(time_step(bench, LAP_OVERHEAD_IN_LINE, &times->call, &times->step));
+    LAP_TRY(time_step(bench, LAP_OVERHEAD_LINKED, &call, &linked));
+    times->edge = fmax(0, linked - times->step);
+    times->call = fmax(0, times->call - FEW_STEPS * times->step);
     return LAP_OK;
 }
 
@@ -344,7 +361,7 @@ static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const ti
     lap_cost_t cost = {
         .step_s = times->step,
         .signal_s = times->signal,
-        .event_s = device->ops->facts.graphs ? times->step : times->signal,
+        .event_s = device->ops->facts.graphs ? times->edge : times->signal,
         .spin_s = device->ops->transport ? 0 : (double)world->step_spin_ns * 1e-9,
         .call_s = times->call,
         /* Ranks of the world that are not in the group have their share, too. */

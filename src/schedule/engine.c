@@ -455,25 +455,29 @@ lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *caller)
     return await_in_flight(engine, here);
 }
 
-/* Copies of one cache line within scratch memory, in turn on the streams that all devices have. */
-static void overhead_schedule(lap_schedule_t *schedule, uint32_t nsteps)
+/* Copies of one cache line within scratch memory, in turn on the streams that all devices have, or on one. */
+static void overhead_schedule(lap_schedule_t *schedule, uint32_t nsteps, lap_overhead_t order)
 {
+    const uint32_t streams = order == LAP_OVERHEAD_IN_LINE ? 1 : LAP_STREAM_LANE;
     const lap_problem_t problem = {.kind = LAP_AG_GEMM, .size = 1};
     lap_schedule_init(schedule, &problem, "overhead");
     for (uint32_t i = 0; i < nsteps; i++) {
         lap_range_t src = {.place = LAP_SCRATCH, .rows = 1, .row_bytes = 64, .stride = 64};
         lap_range_t dst = src;
-        dst.offset = (size_t)64 * (1 + i % LAP_STREAM_LANE);
-        lap_add_copy(schedule, (uint16_t)(i % LAP_STREAM_LANE), src, dst);
+        dst.offset = (size_t)64 * (1 + i % streams);
+        lap_add_copy(schedule, (uint16_t)(i % streams), src, dst);
+        if (order == LAP_OVERHEAD_LINKED && i > 0)
+            lap_add_dep(schedule, i, i - 1);
     }
 }
 
-lap_status_t lap_engine_overhead(lap_engine_t *engine, uint32_t nsteps, double *seconds_p)
+lap_status_t lap_engine_overhead(lap_engine_t *engine, uint32_t nsteps, lap_overhead_t order,
+                                 double *seconds_p)
 {
     lap_device_t *device = engine->device;
     void *scratch;
     lap_schedule_t schedule;
-    overhead_schedule(&schedule, nsteps);
+    overhead_schedule(&schedule, nsteps, order);
     schedule.graph = device->ops->facts.graphs;
     lap_runnable_t *runnable;
     LAP_TRY(lap_runnable_create(engine, &schedule, &runnable));
@@ -512,7 +516,7 @@ lap_status_t lap_run_overhead(const char *device, uint32_t nsteps, double *ns_pe
     LAP_TRY(ops->open(&options, &opened));
     lap_status_t status = engine_open(opened, &engine);
     if (status == LAP_OK) {
-        status = lap_engine_overhead(engine, nsteps, &seconds);
+        status = lap_engine_overhead(engine, nsteps, LAP_OVERHEAD_APART, &seconds);
         engine_close(engine);
     }
     ops->close(opened);

@@ -139,10 +139,16 @@ void lap_engine_add_in_flight(lap_engine_t *engine, lap_in_flight_t *op);
 void lap_engine_remove_in_flight(lap_engine_t *engine, lap_in_flight_t *op);
 
 /*
- * What a call costs whose `nsteps` steps do next to nothing, one after the other on all streams in
- * turn: the best of a few. Calls in flight are waited for.
+ * What a call costs whose `nsteps` steps do next to nothing: the best of a few. They are on all streams in
+ * turn, on one, or on all in turn where each waits for the one before. Calls in flight are waited for.
  */
-lap_status_t lap_engine_overhead(lap_engine_t *engine, uint32_t nsteps, double *seconds_p);
+typedef enum lap_overhead {
+    LAP_OVERHEAD_APART,
+    LAP_OVERHEAD_IN_LINE,
+    LAP_OVERHEAD_LINKED
+} lap_overhead_t;
+lap_status_t lap_engine_overhead(lap_engine_t *engine, uint32_t nsteps, lap_overhead_t order,
+                                 double *seconds_p);
 
 /* A schedule with all that issuing it needs, so that issuing allocates nothing. */
 typedef struct lap_runnable lap_runnable_t;

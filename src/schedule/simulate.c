@@ -293,7 +293,9 @@ static void start_part(const simulation_t *sim, lane_t *lane, double work, doubl
 {
     const lap_step_cost_t *step = measured(sim, lane);
     if (step) {
+        const bool launches = lane->blocks_done == 0 && step->cores > 0;
         work = step->seconds / parts;
+        work += launches ? sim->costs[lane->fragment].cost->launch_s : 0;
         cores = step->cores;
     }
     lane->busy = true;

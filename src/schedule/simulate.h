@@ -37,10 +37,15 @@ typedef struct lap_cost {
     double event_s;      /* until the end of a step of another stream is noticed */
     double spin_s;       /* a wait for a signal keeps a core busy for so long before it sleeps */
     double call_s;       /* beginning and ending a call */
-    double cores;        /* that all ranks share, */
-    double rank_cores;   /* and that a rank has for itself, such as its part of a GPU: 1; 0: none */
-    double gemm_cores;   /* that one GEMM keeps busy */
-    bool copy_engines;   /* do copies and signals, which then need no core */
+    /*
+     * What a kernel that was measured takes longer behind another kernel than behind itself: a GPU that begins
+     * it has to load its code and to divide its memory anew.
+     */
+    double launch_s;
+    double cores;      /* that all ranks share, */
+    double rank_cores; /* and that a rank has for itself, such as its part of a GPU: 1; 0: none */
+    double gemm_cores; /* that one GEMM keeps busy */
+    bool copy_engines; /* do copies and signals, which then need no core */
     /*
      * That a put takes from all else while its bytes are on the link, which has a rate then, or for as
      * long as its step was measured; 0: none.

@@ -227,13 +227,14 @@ enum { FRAGMENTS = 3 };
  */
 static const lap_step_cost_t *copy_cost; /* of the copy, if it was measured */
 static lap_stream_set_t copy_set;        /* whose streams it is on */
-static double event_s, call_s;
+static double event_s, call_s, launch_s;
 static lap_simulated_t simulated;
 
 static double play(bool linked, double finish, lap_fragment_span_t *spans)
 {
     lap_cost_t cost = unit_cost();
     cost.event_s = event_s;
+    cost.launch_s = launch_s;
     const lap_cost_t fast = {.gemm = flat(2),
                              .columns = flat(1),
                              .copy = flat(1),
@@ -314,6 +315,14 @@ static void test_programs(void)
     const double known = play(true, 0, spans);
     tap_ok(known == 9 && spans[1].end == 7, "a step that was measured takes what it took: %g s",
            known);
+    launch_s = 0.5;
+    (void)play(true, 0, spans);
+    tap_ok(spans[1].end == 7.5, "... and longer behind another kernel: until %g s", spans[1].end);
+    const lap_step_cost_t moves = {3, 0};
+    copy_cost = &moves;
+    (void)play(true, 0, spans);
+    tap_ok(spans[1].end == 7, "... unless nothing is launched for it: until %g s", spans[1].end);
+    launch_s = 0;
     copy_cost = &unknown;
     tap_ok(play(true, 0, NULL) == 11, "and one that was not what the rates say");
     copy_cost = NULL;

@@ -217,7 +217,7 @@ lap_status_t lap_nn_programs_prove(const lap_nn_programs_t *programs, const lap_
 typedef struct lap_nn_proof {
     size_t fragments, kernels, steps, links;
     size_t automatic; /* operators whose method `auto` chooses where they run: proved as serial */
-    size_t launches;                     /* of passes that are repeated */
+    size_t launches;  /* of passes that are repeated */
     size_t private_bytes, lasting_bytes; /* of the device */
     size_t given_bytes, made_bytes;      /* the caller's: x and the target; y and dx */
     size_t scratch_bytes;                /* of all operators */

@@ -22,7 +22,7 @@
 
 #define EMBED(symbol, name)                                                                        \
     LAP_EMBED(symbol, LAP_MACHINES_DIR "/" name ".yaml");                                          \
-    extern const char symbol[], symbol##_end[];
+    extern const char(symbol)[], symbol##_end[];
 MACHINES(EMBED)
 
 #define NAME(symbol, name) name,

@@ -88,24 +88,21 @@ lap_status_t lap_show_predict(const char *name, const lap_schedule_t *schedules,
 
 /* ---- programs ---- */
 
-/*
- * What fragment f costs on each rank that has it: kernels take what the rank with most bytes takes to read and write them.
- * In a pipeline only some ranks have it.
- */
+/* What a fragment of a rank costs: kernels take what the rank of the group with most bytes takes to read and write them. */
 static lap_status_t find_cost(const lap_machine_t *machine, const lap_nn_programs_t *programs,
-                              uint32_t f, lap_cost_t *cost, lap_fragment_cost_t *costs)
+                              const lap_calls_t *calls, int rank, uint32_t f, lap_cost_t *cost,
+                              lap_fragment_cost_t *costs)
 {
     const double rate = lap_machine_memory_rate(machine);
-    const lap_schedule_t *schedule = &programs->list[0]->fragments[f].schedule;
+    const lap_fragment_t *own = &programs->list[rank]->fragments[f];
+    const lap_linked_t *first = programs->list[lap_fragment_rank(own, 0)];
+    const lap_schedule_t *schedule = &first->fragments[lap_calls_of(calls, rank, f, 0)].schedule;
     lap_plan_type_t type;
     *costs = (lap_fragment_cost_t){.cost = cost};
-    for (int r = 0; r < programs->size; r++) {
-        const lap_schedule_t *own = &programs->list[r]->fragments[f].schedule;
-        schedule = schedule->nsteps > 0 ? schedule : own;
-        if (lap_schedule_is_kernel(own))
-            costs->kernel_s =
-                fmax(costs->kernel_s, lap_nn_kernel_estimate(programs->list[r], f, rate));
-    }
+    for (int r = 0; r < schedule->size && lap_schedule_is_kernel(schedule); r++)
+        costs->kernel_s =
+            fmax(costs->kernel_s, lap_nn_kernel_estimate(programs->list[lap_fragment_rank(own, r)],
+                                                         lap_calls_of(calls, rank, f, r), rate));
     LAP_TRY(find_type(machine, schedule->types.a, &type));
     *cost = lap_machine_cost(machine, lap_machine_wire(machine, (size_t)schedule->size), type,
                              schedule, programs->size);
@@ -113,27 +110,44 @@ static lap_status_t find_cost(const lap_machine_t *machine, const lap_nn_program
     return LAP_OK;
 }
 
+/* Simulates them; `costs`, `fragments` and `all` have room for those of all ranks. */
+static lap_status_t play_program(const lap_machine_t *machine, const lap_nn_programs_t *programs,
+                                 const lap_calls_t *calls, lap_cost_t *costs,
+                                 lap_fragment_cost_t *fragments, const lap_fragment_cost_t **all,
+                                 int rank, lap_fragment_span_t *spans, lap_simulated_t *simulated_p)
+{
+    for (int r = 0; r < programs->size; r++) {
+        const size_t first = calls->first[r];
+        all[r] = &fragments[first];
+        for (uint32_t f = 0; f < programs->list[r]->nfragments; f++)
+            LAP_TRY(find_cost(machine, programs, calls, r, f, &costs[first + f],
+                              &fragments[first + f]));
+    }
+    return lap_linked_simulate_each(programs->list, programs->size, all, simulated_p, rank, spans);
+}
+
 lap_status_t lap_show_predict_program(const char *name, const lap_nn_programs_t *programs,
                                       lap_show_train_t *show, lap_fragment_span_t **spans_p)
 {
     lap_machine_t machine;
-    lap_simulated_t simulated;
+    lap_simulated_t simulated = {.seconds = 0};
+    lap_calls_t calls;
     LAP_TRY(lap_machine_load(name, &machine));
-    const uint32_t count = show->linked->nfragments;
-    lap_cost_t *costs = lap_alloc(count, sizeof(*costs));
-    lap_fragment_cost_t *fragments = lap_alloc(count, sizeof(*fragments));
-    *spans_p = lap_alloc(count, sizeof(**spans_p));
-    lap_status_t status =
-        costs && fragments && *spans_p
-            ? LAP_OK
-            : lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of %u fragments", count);
-    for (uint32_t f = 0; f < count && status == LAP_OK; f++)
-        status = find_cost(&machine, programs, f, &costs[f], &fragments[f]);
+    lap_status_t status = lap_calls_init(&calls, programs->list, programs->size);
+    const size_t count = status == LAP_OK ? calls.first[programs->size] : 0;
+    lap_cost_t *costs = lap_alloc(count + 1, sizeof(*costs));
+    lap_fragment_cost_t *fragments = lap_alloc(count + 1, sizeof(*fragments));
+    const lap_fragment_cost_t **all = lap_alloc((size_t)programs->size, sizeof(*all));
+    *spans_p = lap_alloc((size_t)show->linked->nfragments + 1, sizeof(**spans_p));
+    if (status == LAP_OK && (!costs || !fragments || !all || !*spans_p))
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of %zu fragments", count);
     if (status == LAP_OK)
-        status = lap_linked_simulate(programs->list, programs->size, fragments, &simulated,
-                                     show->rank, *spans_p);
+        status = play_program(&machine, programs, &calls, costs, fragments, all, show->rank,
+                              *spans_p, &simulated);
     lap_free(costs);
     lap_free(fragments);
+    lap_free(all);
+    lap_calls_clear(&calls);
     LAP_TRY(status);
     show->predicted = simulated.seconds;
     show->call_s = simulated.call;

@@ -164,6 +164,9 @@ static lap_status_t show_linked(const request_t *request, const lap_stage_provin
         show.items = programs.programs[rank].items;
         status = lap_show_lifetimes(&show);
     }
+    lap_fragment_span_t *simulated = NULL;
+    if (status == LAP_OK && request->machine)
+        status = lap_show_predict_program(request->machine, &programs.all, &show, &simulated);
     if (status == LAP_OK && spans && count != show.linked->nfragments)
         status = lap_error(LAP_ERR_CHECK, "%u fragments were simulated, expected the %u of rank %d",
                            (unsigned)count, (unsigned)show.linked->nfragments, request->rank);
@@ -171,6 +174,7 @@ static lap_status_t show_linked(const request_t *request, const lap_stage_provin
         status = lap_show_train_svg(&show, request->svg);
     else if (status == LAP_OK)
         (train->json ? lap_show_train_json : lap_show_train_print)(&show);
+    lap_free(simulated);
     lap_free(show.lifetimes);
     lap_stage_programs_clear(&programs);
     return status;
@@ -181,31 +185,6 @@ static lap_status_t view_stage(void *context, const lap_stage_proving_t *proving
                                double call_s)
 {
     return show_linked(context, proving, NULL, spans, count, seconds, call_s);
-}
-
-/* Ranks are simulated with the fragments that others have, without steps, among theirs; these are not shown. */
-static lap_status_t predict_stage(const request_t *request, const lap_stage_proving_t *proving,
-                                  const lap_pass_t *pass)
-{
-    lap_stage_proving_t aligned = *proving;
-    lap_stage_programs_t programs;
-    lap_show_train_t show = {.rank = lap_stage_number(proving, request->rank)};
-    lap_fragment_span_t *spans = NULL;
-    uint32_t count = 0;
-    aligned.aligned = true;
-    lap_status_t status = lap_stage_programs_init(&programs, &aligned);
-    if (status == LAP_OK) {
-        show.linked = &programs.all.programs[show.rank];
-        status = lap_show_predict_program(request->machine, &programs.all, &show, &spans);
-    }
-    for (uint32_t f = 0; status == LAP_OK && f < show.linked->nfragments; f++)
-        if (show.linked->fragments[f].schedule.nsteps > 0)
-            spans[count++] = spans[f];
-    lap_stage_programs_clear(&programs);
-    if (status == LAP_OK)
-        status = show_linked(request, proving, pass, spans, count, show.predicted, show.call_s);
-    lap_free(spans);
-    return status;
 }
 
 static lap_status_t show_stage(const request_t *request, const lap_pass_t *pass)
@@ -230,8 +209,7 @@ static lap_status_t show_stage(const request_t *request, const lap_pass_t *pass)
         .target = request->target,
         .as_built = !pass,
         .after = pass ? pass->name : NULL};
-    return request->machine ? predict_stage(request, &proving, pass)
-                            : show_linked(request, &proving, pass, NULL, 0, 0, 0);
+    return show_linked(request, &proving, pass, NULL, 0, 0, 0);
 }
 
 static lap_status_t show_pass(const request_t *request, const lap_pass_t *pass)

@@ -217,14 +217,6 @@ bool lap_nn_bucket_has_weight(const lap_nn_buckets_t *buckets, size_t index,
     return is_in(&buckets->list[index], list, &ready);
 }
 
-int lap_nn_bucket_count(const lap_nn_buckets_t *buckets, bool weights)
-{
-    int count = weights ? 2 : 0;
-    for (int which = 0; which < LAP_NN_BUCKET_FRAGMENTS; which++)
-        count += !weights && is_of_gradients(buckets, which);
-    return count;
-}
-
 bool lap_nn_bucket_completed(const lap_nn_buckets_t *buckets, const lap_nn_list_t *list, int part,
                              uint32_t entry, size_t *index_p)
 {

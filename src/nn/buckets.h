@@ -89,10 +89,9 @@ lap_op_desc_t lap_nn_bucket_desc(const lap_nn_buckets_t *buckets, size_t index, 
 bool lap_nn_bucket_completed(const lap_nn_buckets_t *buckets, const lap_nn_list_t *list, int part,
                              uint32_t entry, size_t *index_p);
 
-/* Whether a bucket has a weight of the list; and the fragments that lap_nn_link_bucket adds. */
+/* Whether a bucket has a weight of the list. */
 bool lap_nn_bucket_has_weight(const lap_nn_buckets_t *buckets, size_t index,
                               const lap_nn_list_t *list, uint32_t weight);
-int lap_nn_bucket_count(const lap_nn_buckets_t *buckets, bool weights);
 
 /* What linking needs to know of replicas. */
 typedef struct lap_nn_replicas {

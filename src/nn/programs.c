@@ -283,10 +283,6 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         size_t bytes[LAP_NN_GROUPS] = {0}, scratch[LAP_NN_SCRATCHES] = {0};
         for (uint32_t f = 0; f < linked->nfragments; f++) {
             const lap_schedule_t *schedule = &linked->fragments[f].schedule;
-            if (lap_nn_list_is_stage(list) && schedule->nsteps == 0) {
-                own.fragments--; /* what another rank does */
-                continue;
-            }
             const bool kernel = lap_schedule_is_kernel(schedule);
             own.kernels += kernel;
             graphs = graphs && (kernel || schedule->graph);
@@ -343,42 +339,42 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
 
 /* ---- proofs ---- */
 
-/* Each call by itself, for what the target demands of what it is given. */
-static lap_status_t prove_call(const lap_nn_programs_t *programs, const lap_target_t *target,
-                               uint32_t f, int first, const lap_schedule_t **group)
-{
-    const lap_fragment_t *fragment = &programs->programs[first].fragments[f];
-    const int size = fragment->schedule.size;
-    for (int rank = 0; rank < size; rank++)
-        group[rank] = &programs->programs[lap_fragment_rank(fragment, rank)].fragments[f].schedule;
-    return lap_lowered_check(group, 1, size, target);
-}
-
 /*
- * What is a call of some ranks, of which the first is this one. Without a pipeline, those of other replicas
+ * Each call by itself, for what the target demands of what it is given. Without a pipeline, those of other replicas
  * are no others than those of the first.
  */
-static bool is_call(const lap_nn_programs_t *programs, uint32_t f, int rank)
+static lap_status_t prove_calls(const lap_nn_programs_t *programs, const lap_target_t *target,
+                                const lap_calls_t *calls, const lap_schedule_t **group)
 {
-    const lap_fragment_t *fragment = &programs->programs[rank].fragments[f];
-    const lap_schedule_t *schedule = &fragment->schedule;
-    const bool stage = lap_nn_list_is_stage(&programs->lists[rank]);
-    if (schedule->nsteps == 0 ? stage : lap_schedule_is_kernel(schedule))
-        return false;
-    return stage ? schedule->rank == 0 : rank == 0;
+    const int ranks = lap_nn_list_is_stage(&programs->lists[0]) ? programs->size : 1;
+    for (int first = 0; first < ranks; first++)
+        for (uint32_t f = 0; f < programs->programs[first].nfragments; f++) {
+            const lap_fragment_t *fragment = &programs->programs[first].fragments[f];
+            const int size = fragment->schedule.size;
+            if (fragment->schedule.rank > 0 || lap_schedule_is_kernel(&fragment->schedule))
+                continue;
+            for (int r = 0; r < size; r++)
+                group[r] = &programs->programs[lap_fragment_rank(fragment, r)]
+                                .fragments[lap_calls_of(calls, first, f, r)]
+                                .schedule;
+            LAP_TRY(lap_lowered_check(group, 1, size, target));
+        }
+    return LAP_OK;
 }
 
 lap_status_t lap_nn_programs_prove(const lap_nn_programs_t *programs, const lap_target_t *target)
 {
     const lap_schedule_t **group = lap_alloc((size_t)programs->size, sizeof(*group));
+    lap_calls_t calls = {NULL, NULL, NULL};
     lap_status_t status = LAP_OK;
     if (!group)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory to check %d ranks", programs->size);
-    for (uint32_t f = 0; f < programs->programs[0].nfragments; f++)
-        for (int rank = 0; rank < programs->size && status == LAP_OK; rank++)
-            if (is_call(programs, f, rank))
-                status = prove_call(programs, target, f, rank, group);
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to check %d ranks", programs->size);
+    if (status == LAP_OK)
+        status = lap_calls_init(&calls, programs->list, programs->size);
+    if (status == LAP_OK)
+        status = prove_calls(programs, target, &calls, group);
     lap_free(group);
+    lap_calls_clear(&calls);
     LAP_TRY(status);
     return lap_linked_check(programs->list, programs->size, target->device.shares_queues);
 }

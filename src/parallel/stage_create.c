@@ -131,6 +131,7 @@ static lap_status_t fill(lap_pp_t *pp, lap_group_t *group, const lap_nn_desc_t *
     pp->nn->stage = pp;
     LAP_TRY(split_pairs(pp));
     LAP_TRY(make_pairs(pp));
+    LAP_TRY(lap_stage_choices_share(&pp->choices, pp->nn, pp->pipeline));
     LAP_TRY(lap_group_agree(pp->pipeline, desc->debug ? lap_stage_prove_own(pp) : LAP_OK));
     return lap_group_agree(pp->pipeline, lap_stage_get_program(pp, pp->nn->list.plan.desc.seq));
 }
@@ -192,6 +193,7 @@ void lap_pp_destroy(lap_pp_t *pp)
         pp->nn->prove_stage = NULL;
     }
     lap_nn_destroy(pp->nn);
+    lap_stage_choices_clear(&pp->choices);
     lap_stages_clear(&pp->stages);
     lap_group_t *pipeline = pp->pipeline;
     lap_free(pp->peers);

@@ -33,24 +33,6 @@ static lap_fragment_t *own_fragment(lap_stage_program_t *program)
     return fragment;
 }
 
-/* What another rank does. */
-lap_status_t lap_stage_add_none(const lap_stage_linking_t *linking, lap_stage_program_t *program)
-{
-    const lap_problem_t problem = {.size = 1};
-    const lap_stage_item_t item = {.kind = LAP_STAGE_NONE};
-    if (!linking->lists)
-        return LAP_OK;
-    LAP_TRY(add_item(program, &item));
-    lap_fragment_t *fragment = lap_link_fragment(&program->linked);
-    if (!fragment)
-        return program->linked.status;
-    lap_schedule_init(&fragment->schedule, &problem, "none");
-    LAP_TRY(fragment->schedule.status);
-    fragment->base = program->linked.rank;
-    (void)own_fragment(program);
-    return LAP_OK;
-}
-
 /* ---- actions ---- */
 
 /* The entries of the slot of an action, and whether one of them is a part of it. */
@@ -118,17 +100,11 @@ static bool is_complete(const lap_stages_t *stages, const lap_nn_list_t *list,
     return true;
 }
 
-lap_status_t lap_stage_add_bucket(const lap_stage_linking_t *linking, uint32_t rank, size_t index,
-                                  bool weights, lap_stage_program_t *program)
+lap_status_t lap_stage_add_bucket(const lap_stage_linking_t *linking, size_t index, bool weights,
+                                  lap_stage_program_t *program)
 {
     lap_linked_t *linked = &program->linked;
     const uint32_t first = linked->nfragments;
-    if (rank != linking->rank) {
-        const int count = lap_nn_bucket_count(&linking->buckets[rank], weights);
-        for (int i = 0; i < count; i++)
-            LAP_TRY(lap_stage_add_none(linking, program));
-        return LAP_OK;
-    }
     LAP_TRY(lap_nn_link_bucket(linking->list, linking->replicas, index, weights, linked));
     for (uint32_t f = first; f < linked->nfragments; f++) {
         lap_stage_item_t item = {.kind = LAP_STAGE_BUCKET, .action = {.work = LAP_PIPE_WORKS}};
@@ -140,90 +116,69 @@ lap_status_t lap_stage_add_bucket(const lap_stage_linking_t *linking, uint32_t r
     return LAP_OK;
 }
 
-const lap_nn_buckets_t *lap_stage_buckets(const lap_stage_linking_t *linking, uint32_t rank)
-{
-    return linking->lists ? &linking->buckets[rank] : linking->replicas->buckets;
-}
-
 /* Those that entry `entry` of action `at` has completed. */
-static lap_status_t add_completed(const lap_stage_linking_t *linking, const lap_nn_list_t *list,
-                                  uint32_t at, uint32_t entry, lap_stage_program_t *program)
+static lap_status_t add_completed(const lap_stage_linking_t *linking, uint32_t at, uint32_t entry,
+                                  lap_stage_program_t *program)
 {
-    const lap_stage_action_t *what = &linking->stages->order[at];
+    const lap_pipe_work_t work = linking->stages->order[at].action.work;
+    const lap_nn_list_t *list = linking->list;
     if (!linking->sends || list->entries[entry].work != LAP_NN_READY)
         return LAP_OK;
-    const lap_nn_buckets_t *buckets = lap_stage_buckets(linking, what->rank);
+    const lap_nn_buckets_t *buckets = linking->replicas->buckets;
     for (size_t i = 0; i < buckets->count; i++)
-        if (is_ready(list, buckets, i, entry, what->action.work) && !is_tied(list, buckets, i) &&
+        if (is_ready(list, buckets, i, entry, work) && !is_tied(list, buckets, i) &&
             is_complete(linking->stages, list, buckets, i, at, entry))
-            return lap_stage_add_bucket(linking, what->rank, i, false, program);
+            return lap_stage_add_bucket(linking, i, false, program);
     return LAP_OK;
 }
 
-const lap_nn_list_t *lap_stage_list(const lap_stage_linking_t *linking, uint32_t rank)
-{
-    return rank == linking->rank ? linking->list : linking->lists[rank];
-}
-
-/* Those with tied gradients, of both ranks that have them; all where they are late. */
+/* Those with tied gradients; all where they are late. */
 static lap_status_t add_last_buckets(const lap_stage_linking_t *linking,
                                      lap_stage_program_t *program)
 {
     const uint32_t first = program->linked.nfragments;
-    for (uint32_t r = 0; r < linking->stages->ranks && (linking->sends || linking->late); r++) {
-        if (!lap_stage_has(linking, r))
-            continue;
-        const lap_nn_buckets_t *buckets = lap_stage_buckets(linking, r);
-        for (size_t i = 0; i < buckets->count; i++)
-            if (linking->late || is_tied(lap_stage_list(linking, r), buckets, i))
-                LAP_TRY(lap_stage_add_bucket(linking, r, i, false, program));
-    }
+    const bool any = linking->sends || linking->late;
+    for (size_t i = 0; any && i < linking->replicas->buckets->count; i++)
+        if (linking->late || is_tied(linking->list, linking->replicas->buckets, i))
+            LAP_TRY(lap_stage_add_bucket(linking, i, false, program));
     if (linking->late)
         lap_link_set_serial(&program->linked, first);
     return LAP_OK;
 }
 
-/* The weights that entry `entry` of a rank needs, and a bucket more; LAP_NN_NONE: all that are left. */
-static lap_status_t add_weights(const lap_stage_linking_t *linking, uint32_t rank, uint32_t entry,
-                                lap_nn_prefetch_t *walks, lap_stage_program_t *program)
+/* The weights that entry `entry` needs, and a bucket more; LAP_NN_NONE: all that are left. */
+static lap_status_t add_weights(const lap_stage_linking_t *linking, uint32_t entry,
+                                lap_nn_prefetch_t *walk, lap_stage_program_t *program)
 {
     const lap_pipe_action_t none = {.work = LAP_PIPE_WORKS};
     size_t bucket;
     uint32_t copy;
-    if (!linking->gathers || !lap_stage_has(linking, rank))
-        return LAP_OK;
-    while (lap_nn_prefetch_next(&walks[rank], entry, &bucket, &copy)) {
-        if (copy == LAP_NN_NONE)
-            LAP_TRY(lap_stage_add_bucket(linking, rank, bucket, true, program));
-        else
-            LAP_TRY(rank == linking->rank ? lap_stage_add_entry(linking, copy, &none, program)
-                                          : lap_stage_add_none(linking, program));
-    }
+    while (linking->gathers && lap_nn_prefetch_next(walk, entry, &bucket, &copy))
+        LAP_TRY(copy == LAP_NN_NONE ? lap_stage_add_bucket(linking, bucket, true, program)
+                                    : lap_stage_add_entry(linking, copy, &none, program));
     return LAP_OK;
 }
 
 static lap_status_t add_action(const lap_stage_linking_t *linking, uint32_t at,
-                               lap_nn_prefetch_t *walks, lap_stage_program_t *program)
+                               lap_nn_prefetch_t *walk, lap_stage_program_t *program)
 {
     const lap_stage_action_t *what = &linking->stages->order[at];
-    const bool own = what->rank == linking->rank;
+    const lap_nn_list_t *list = linking->list;
     const bool forward = what->action.work == LAP_PIPE_FORWARD;
     const lap_nn_mode_t mode = {
         .first =
             linking->first &&
             what->action.micro == lap_stages_first(linking->stages, what->action.stage, forward)};
-    if (!lap_stage_has(linking, what->rank))
+    if (what->rank != linking->rank)
         return LAP_OK;
-    const lap_nn_list_t *list = lap_stage_list(linking, what->rank);
     const span_t span = entries_of(linking->stages, list, &what->action);
     for (uint32_t e = span.first; e < span.end; e++) {
         if (lap_nn_entry_runs(&list->entries[e], mode) &&
             is_part(&list->entries[e], what->action.work)) {
-            LAP_TRY(add_weights(linking, what->rank, e, walks, program));
-            LAP_TRY(own ? lap_stage_add_entry(linking, e, &what->action, program)
-                        : lap_stage_add_none(linking, program));
+            LAP_TRY(add_weights(linking, e, walk, program));
+            LAP_TRY(lap_stage_add_entry(linking, e, &what->action, program));
         }
-        LAP_TRY(add_completed(linking, list, at, e, program));
+        LAP_TRY(add_completed(linking, at, e, program));
     }
     return LAP_OK;
 }
@@ -397,7 +352,7 @@ static lap_status_t move(const lap_stage_linking_t *linking, const lap_pipe_acti
         item.to = upstream ? slot->dy : slot->x;
     }
     if (linking->rank != sender && linking->rank != receiver)
-        return lap_stage_add_none(linking, program);
+        return LAP_OK;
     if (sender == receiver) {
         item.kind = LAP_STAGE_COPY;
         return add_copy(linking, &item, program);
@@ -467,10 +422,8 @@ static lap_status_t add_tied(const lap_stage_linking_t *linking, lap_stage_progr
     const uint32_t pair = lap_stages_pair(stages, first, last, true);
     if (pair == stages->npairs)
         return LAP_OK;
-    if (linking->rank != first && linking->rank != last) {
-        LAP_TRY(lap_stage_add_none(linking, program));
-        return lap_stage_add_none(linking, program);
-    }
+    if (linking->rank != first && linking->rank != last)
+        return LAP_OK;
     const lap_nn_weight_t *weight = lap_stage_tied(linking->list);
     const uint32_t memory =
         LAP_NN_MEMORIES + linking->list->nregions + linking->list->nsteps + LAP_NN_WIRE_REGIONS;
@@ -487,7 +440,6 @@ void lap_stage_name(const lap_nn_list_t *list, const lap_stage_item_t *item, cha
                     size_t bytes)
 {
     static const char *const words[] = {
-        [LAP_STAGE_NONE] = "none",
         [LAP_STAGE_COPY] = "copy",
         [LAP_STAGE_SEND] = "send",
         [LAP_STAGE_RECEIVE] = "receive",
@@ -514,35 +466,28 @@ void lap_stage_name(const lap_nn_list_t *list, const lap_stage_item_t *item, cha
 
 /* ---- all of it ---- */
 
-/* Each rank renews the delayed FP8 scales of its layers, unless they have none yet. */
+/* The delayed FP8 scales of the layers are renewed, unless they have none yet. */
 static lap_status_t add_renewals(const lap_stage_linking_t *linking, lap_stage_program_t *program)
 {
     const lap_pipe_action_t none = {.work = LAP_PIPE_WORKS};
-    for (uint32_t r = 0; r < linking->stages->ranks && !linking->first; r++) {
-        const bool own = r == linking->rank;
-        if (!lap_stage_has(linking, r))
-            continue;
-        const lap_nn_list_t *list = lap_stage_list(linking, r);
-        for (uint32_t e = list->renew; e < list->renew + list->nrenew; e++)
-            LAP_TRY(own ? lap_stage_add_entry(linking, e, &none, program)
-                        : lap_stage_add_none(linking, program));
-    }
+    const lap_nn_list_t *list = linking->list;
+    for (uint32_t e = list->renew; e < list->renew + list->nrenew && !linking->first; e++)
+        LAP_TRY(lap_stage_add_entry(linking, e, &none, program));
     return LAP_OK;
 }
 
-static lap_status_t add_all(const lap_stage_linking_t *linking, lap_nn_prefetch_t *walks,
+static lap_status_t add_all(const lap_stage_linking_t *linking, lap_nn_prefetch_t *walk,
                             lap_stage_program_t *program)
 {
     const lap_stages_t *stages = linking->stages;
     const lap_pipe_action_t none = {.work = LAP_PIPE_WORKS};
     LAP_TRY(lap_stage_add_entry(linking, 0, &none, program)); /* gradients become 0 */
-    for (uint32_t r = 0; r < stages->ranks && linking->copies; r++)
-        if (lap_stage_has(linking, r))
-            LAP_TRY(lap_stage_add_copies(linking, r, program));
+    if (linking->copies)
+        LAP_TRY(lap_stage_add_copies(linking, program));
     LAP_TRY(add_renewals(linking, program));
     for (uint32_t i = 0; i < stages->norder; i++) {
         const lap_pipe_action_t *action = &stages->order[i].action;
-        LAP_TRY(add_action(linking, i, walks, program));
+        LAP_TRY(add_action(linking, i, walk, program));
         for (uint32_t m = stages->messages[i]; m != LAP_NO_MESSAGE; m = stages->next_message[m]) {
             const lap_pipe_action_t *taker = &stages->order[m].action;
             LAP_TRY(move(linking, taker, taker->stage - 1, taker->stage, program));
@@ -551,8 +496,7 @@ static lap_status_t add_all(const lap_stage_linking_t *linking, lap_nn_prefetch_
             action->stage > 0)
             LAP_TRY(move(linking, action, action->stage, action->stage - 1, program));
     }
-    for (uint32_t r = 0; r < stages->ranks; r++)
-        LAP_TRY(add_weights(linking, r, LAP_NN_NONE, walks, program));
+    LAP_TRY(add_weights(linking, LAP_NN_NONE, walk, program));
     LAP_TRY(add_tied(linking, program));
     LAP_TRY(add_last_buckets(linking, program));
     return linking->steps ? lap_stage_add_step(linking, program) : LAP_OK;
@@ -560,20 +504,13 @@ static lap_status_t add_all(const lap_stage_linking_t *linking, lap_nn_prefetch_
 
 static lap_status_t link_all(const lap_stage_linking_t *linking, lap_stage_program_t *program)
 {
-    const uint32_t ranks = linking->stages->ranks;
-    lap_nn_prefetch_t *walks = lap_alloc(ranks, sizeof(*walks));
-    if (!walks)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the weights of %u ranks",
-                         (unsigned)ranks);
-    for (uint32_t r = 0; r < ranks && linking->gathers; r++)
-        if (lap_stage_has(linking, r))
-            walks[r] = lap_nn_prefetch(lap_stage_list(linking, r), lap_stage_buckets(linking, r));
-    if (linking->started) /* the programs of all ranks are one by one: no `lists` */
-        walks[linking->rank].gathered =
-            lap_nn_prefetch_started(linking->list, linking->replicas->buckets);
-    const lap_status_t status = add_all(linking, walks, program);
-    lap_free(walks);
-    return status;
+    const lap_nn_buckets_t *buckets = linking->replicas ? linking->replicas->buckets : NULL;
+    lap_nn_prefetch_t walk = {.gathered = 0};
+    if (linking->gathers)
+        walk = lap_nn_prefetch(linking->list, buckets);
+    if (linking->started)
+        walk.gathered = lap_nn_prefetch_started(linking->list, buckets);
+    return add_all(linking, &walk, program);
 }
 
 lap_status_t lap_stage_link(const lap_stage_linking_t *linking, lap_stage_program_t *program)

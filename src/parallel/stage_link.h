@@ -16,9 +16,8 @@
 #include "parallel/stages.h"
 
 typedef enum lap_stage_kind {
-    LAP_STAGE_NONE = 0, /* another rank does something: there to count fragments alike */
-    LAP_STAGE_ENTRY,    /* of the list */
-    LAP_STAGE_COPY,     /* from a stage of this rank to another */
+    LAP_STAGE_ENTRY = 0, /* of the list */
+    LAP_STAGE_COPY,      /* from a stage of this rank to another */
     LAP_STAGE_SEND,
     LAP_STAGE_RECEIVE,
     LAP_STAGE_SCATTER, /* of the gradients of tied weights: the sum of own rows, */
@@ -58,15 +57,12 @@ typedef struct lap_stage_linking {
     const lap_stages_t *stages;
     uint32_t rank;             /* in the pipeline */
     const lap_nn_list_t *list; /* what the rank does */
-    /* Of each rank of the pipeline, so that all programs count alike; NULL: only what this rank does. */
-    const lap_nn_list_t *const *lists;
     int base, stride; /* rank p of the pipeline is rank base + p * stride of the program's world */
     const lap_nn_replicas_t *replicas; /* NULL: nothing goes to them, nor comes from them */
     bool sends;                        /* gradients go to replicas as backward completes them */
     bool gathers; /* the weights of a shared optimizer come from them as actions need them, */
     bool started; /* but for those that the step before has begun to gather */
-    const lap_nn_buckets_t *buckets; /* with `lists`: those of each rank of the pipeline */
-    bool late;                       /* ... or when all passes have ended */
+    bool late;    /* ... or when all passes have ended */
     bool
         steps; /* the step of the optimizer follows, which the lists have, and what gathers weights after it */
     size_t seq;
@@ -93,26 +89,15 @@ void lap_stage_program_clear(lap_stage_program_t *program);
 
 /* ---- what stage_step.c takes ---- */
 
-/* An entry of this rank; what another rank does, if all programs count alike. */
 lap_status_t lap_stage_add_entry(const lap_stage_linking_t *linking, uint32_t entry,
                                  const lap_pipe_action_t *action, lap_stage_program_t *program);
-lap_status_t lap_stage_add_none(const lap_stage_linking_t *linking, lap_stage_program_t *program);
 
-/* A bucket of a rank of the pipeline, of gradients or of weights: fragments of its own, or their places. */
-lap_status_t lap_stage_add_bucket(const lap_stage_linking_t *linking, uint32_t rank, size_t index,
-                                  bool weights, lap_stage_program_t *program);
-
-/* Of each rank of the pipeline that is linked or counted, and its buckets. */
-static inline bool lap_stage_has(const lap_stage_linking_t *linking, uint32_t rank)
-{
-    return rank == linking->rank || linking->lists;
-}
-const lap_nn_list_t *lap_stage_list(const lap_stage_linking_t *linking, uint32_t rank);
-const lap_nn_buckets_t *lap_stage_buckets(const lap_stage_linking_t *linking, uint32_t rank);
-
-/* The weights of a rank of the pipeline: they are gathered, unless actions do so, and copies are made: stage_step.c. */
-lap_status_t lap_stage_add_copies(const lap_stage_linking_t *linking, uint32_t rank,
+/* A bucket of gradients or of weights. */
+lap_status_t lap_stage_add_bucket(const lap_stage_linking_t *linking, size_t index, bool weights,
                                   lap_stage_program_t *program);
+
+/* The weights: they are gathered, unless actions do so, and copies are made: stage_step.c. */
+lap_status_t lap_stage_add_copies(const lap_stage_linking_t *linking, lap_stage_program_t *program);
 
 /* The step of the optimizer: stage_step.c. */
 lap_status_t lap_stage_add_step(const lap_stage_linking_t *linking, lap_stage_program_t *program);

@@ -18,8 +18,6 @@
 
 /* ---- what ranks give each other ---- */
 
-#define METHOD 32
-
 /* How many of each a rank has; of all ranks: the most that any of them has. */
 enum { ENTRIES, CALLS, BUCKETS, STEPS, EXTENTS };
 
@@ -28,8 +26,6 @@ typedef struct table {
     lap_step_cost_t *kernels; /* of each entry */
     lap_cost_t *costs;        /* of each operator, */
     double *finishes;
-    lap_op_desc_t *chosen;
-    char (*methods)[METHOD];
     uint64_t *counts; /* of steps that were measured: of operators, then of those of buckets */
     lap_step_cost_t *steps; /* all of these */
     lap_cost_t *bucket_cost;
@@ -52,8 +48,6 @@ static size_t lay_out(const double extents[EXTENTS], char *memory, table_t *tabl
     table->kernels = take(memory, &used, (size_t)extents[ENTRIES], sizeof(*table->kernels));
     table->costs = take(memory, &used, calls, sizeof(*table->costs));
     table->finishes = take(memory, &used, calls, sizeof(*table->finishes));
-    table->chosen = take(memory, &used, calls, sizeof(*table->chosen));
-    table->methods = take(memory, &used, calls, sizeof(*table->methods));
     table->counts = take(memory, &used, calls + (size_t)extents[BUCKETS], sizeof(*table->counts));
     table->steps = take(memory, &used, (size_t)extents[STEPS], sizeof(*table->steps));
     table->bucket_cost = take(memory, &used, 1, sizeof(*table->bucket_cost));
@@ -83,12 +77,6 @@ static void fill_table(const lap_probe_t *probe, const double extents[EXTENTS], 
     memcpy(table->kernels, probe->kernels, nn->list.nentries * sizeof(*table->kernels));
     memcpy(table->costs, probe->costs, calls * sizeof(*table->costs));
     memcpy(table->finishes, probe->finishes, calls * sizeof(*table->finishes));
-    for (size_t i = 0; i < calls; i++) {
-        const lap_op_t *op = nn->calls[i].op;
-        table->chosen[i] =
-            lap_op_chosen(op, lap_nn_step_rows(&nn->list, (uint32_t)i, nn->list.plan.desc.seq));
-        snprintf(table->methods[i], METHOD, "%s", table->chosen[i].method);
-    }
     for (size_t i = 0; i < all; i++) {
         const lap_probed_t *probed = probed_of(probe, i);
         table->counts[i < calls ? i : (size_t)extents[CALLS] + i - calls] = probed->count;
@@ -107,7 +95,6 @@ typedef struct figures {
     void *all;           /* tables, one after the other */
     lap_probe_t *probes; /* of each rank; without layers */
     lap_probed_t *probed;
-    const lap_op_desc_t **chosen;
     lap_cost_t message;
 } figures_t;
 
@@ -116,7 +103,6 @@ static void figures_clear(figures_t *figures)
     lap_free(figures->all);
     lap_free(figures->probes);
     lap_free(figures->probed);
-    lap_free(figures->chosen);
 }
 
 static void read_table(const table_t *table, const double extents[EXTENTS], lap_probed_t *probed,
@@ -138,10 +124,6 @@ static void read_table(const table_t *table, const double extents[EXTENTS], lap_
         probed[i] = (lap_probed_t){.steps = count > 0 ? steps : NULL, .count = count};
         steps += count;
     }
-    for (size_t i = 0; i < calls; i++) {
-        table->chosen[i].method = table->methods[i];
-        table->chosen[i].buffer = NULL;
-    }
 }
 
 static lap_status_t read_all(lap_group_t *pipeline, const double extents[EXTENTS],
@@ -151,15 +133,13 @@ static lap_status_t read_all(lap_group_t *pipeline, const double extents[EXTENTS
     const size_t each = (size_t)extents[CALLS] + (size_t)extents[BUCKETS];
     figures->probes = lap_alloc(size, sizeof(*figures->probes));
     figures->probed = lap_alloc(size * each + 1, sizeof(*figures->probed));
-    figures->chosen = lap_alloc(size, sizeof(*figures->chosen));
-    if (!figures->probes || !figures->probed || !figures->chosen)
+    if (!figures->probes || !figures->probed)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the costs of %zu stages", size);
     for (size_t r = 0; r < size; r++) {
         table_t table;
         const size_t bytes = lay_out(extents, NULL, &table);
         (void)lay_out(extents, (char *)figures->all + r * bytes, &table);
         read_table(&table, extents, figures->probed + r * each, &figures->probes[r]);
-        figures->chosen[r] = table.chosen;
     }
     return LAP_OK;
 }
@@ -280,37 +260,28 @@ static lap_status_t simulate(const figures_t *figures, const lap_stage_programs_
                              int stages, int shown, lap_fragment_span_t *spans,
                              lap_simulated_t *simulated_p)
 {
-    const uint32_t count = programs->all.programs[0].nfragments;
     const int size = programs->all.size, sharers = size / stages;
-    lap_fragment_cost_t *costs = lap_alloc(count, sizeof(*costs));
-    if (!costs)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the costs of %u fragments",
-                         (unsigned)count);
-    for (uint32_t f = 0; f < count; f++) {
-        int rank = 0; /* of the first stage that has it: others that do have one of the same kind */
-        while (rank + sharers < size &&
-               programs->all.programs[rank].fragments[f].schedule.nsteps == 0)
-            rank += sharers;
-        costs[f] = cost_of(figures, programs, rank, rank / sharers, f);
+    const lap_fragment_cost_t **all = lap_alloc((size_t)size, sizeof(*all));
+    lap_fragment_cost_t **own = lap_alloc((size_t)size, sizeof(*own));
+    lap_status_t status = LAP_OK;
+    if (!all || !own)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the costs of %d ranks", size);
+    for (int rank = 0; rank < size && status == LAP_OK; rank++) {
+        const uint32_t count = programs->all.programs[rank].nfragments;
+        all[rank] = own[rank] = lap_alloc((size_t)count + 1, sizeof(**own));
+        if (!own[rank])
+            status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the costs of %u fragments",
+                               (unsigned)count);
+        for (uint32_t f = 0; f < count && status == LAP_OK; f++)
+            own[rank][f] = cost_of(figures, programs, rank, rank / sharers, f);
     }
-    const lap_status_t status =
-        lap_linked_simulate(programs->all.list, size, costs, simulated_p, shown, spans);
-    lap_free(costs);
+    if (status == LAP_OK)
+        status = lap_linked_simulate_each(programs->all.list, size, all, simulated_p, shown, spans);
+    for (int rank = 0; own && rank < size; rank++)
+        lap_free(own[rank]);
+    lap_free(own);
+    lap_free(all);
     return status;
-}
-
-/* Programs that are aligned have fragments of other ranks, without steps: they are left out. */
-static lap_status_t show(const lap_stage_viewer_t *viewer, const lap_stage_programs_t *programs,
-                         lap_stage_proving_t proving, lap_fragment_span_t *spans, double seconds,
-                         double call_s)
-{
-    const lap_linked_t *linked = &programs->all.programs[lap_stage_number(&proving, viewer->rank)];
-    uint32_t count = 0;
-    for (uint32_t f = 0; f < linked->nfragments; f++)
-        if (linked->fragments[f].schedule.nsteps > 0)
-            spans[count++] = spans[f];
-    proving.aligned = false;
-    return viewer->view(viewer->context, &proving, spans, count, seconds, call_s);
 }
 
 /*
@@ -332,8 +303,7 @@ static lap_status_t play(const lap_pp_t *pp, const figures_t *figures, lap_trace
     proving.optimizer = NULL; /* lap_pp_wait waits for no step of it */
     if (!background)
         proving.replication = (lap_nn_replication_t){.late = true}; /* nor do contexts send any */
-    proving.chosen = figures->chosen;
-    proving.aligned = true;
+    const int shown = viewer ? lap_stage_number(&proving, viewer->rank) : 0;
     proving.most = MOST_SIMULATED;
     lap_status_t status = lap_stage_programs_init(&programs, &proving);
     played_t played = {&programs, &proving};
@@ -346,17 +316,17 @@ static lap_status_t play(const lap_pp_t *pp, const figures_t *figures, lap_trace
     if (status == LAP_OK && timeline)
         status = lap_play_init(&watching);
     if (status == LAP_OK && viewer) {
-        spans = lap_alloc(programs.all.programs[0].nfragments, sizeof(*spans));
+        spans = lap_alloc(programs.all.programs[shown].nfragments, sizeof(*spans));
         if (!spans)
             status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of a step");
     }
     if (status == LAP_OK)
-        status = simulate(figures, &programs, pp->pipeline->size,
-                          viewer ? lap_stage_number(&proving, viewer->rank) : 0, spans, &simulated);
+        status = simulate(figures, &programs, pp->pipeline->size, shown, spans, &simulated);
     if (status == LAP_OK)
         *seconds_p = background && background->overlap ? simulated.foreground : simulated.seconds;
     if (status == LAP_OK && viewer)
-        status = show(viewer, &programs, proving, spans, *seconds_p, simulated.call);
+        status = viewer->view(viewer->context, &proving, spans,
+                              programs.all.programs[shown].nfragments, *seconds_p, simulated.call);
     lap_free(spans);
     lap_play_clear(&watching);
     lap_stage_programs_clear(&programs);

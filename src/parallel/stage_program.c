@@ -204,6 +204,7 @@ lap_stage_proving_t lap_stage_own_proving(const lap_pp_t *pp, lap_nn_desc_t *des
                                  .tp = plan->nranks,
                                  .pp = pp->pipeline->size,
                                  .options = &pp->options,
+                                 .chosen = pp->choices.of,
                                  .replication = lap_nn_replication(pp->nn),
                                  .optimizer = pp->nn->has_optimizer ? &pp->nn->optimizer : NULL,
                                  .target = &pp->target};

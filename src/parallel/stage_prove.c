@@ -38,11 +38,13 @@ static lap_status_t build_step(void *context, const lap_nn_list_t *list, uint32_
 {
     const step_source_t *source = context;
     const int tp = list->plan.nranks;
+    const bool of_optimizer = source->proving->optimizer && step >= list->own_steps;
     lap_nn_slice_t slice = lap_nn_slice(list, list->steps[step].group);
-    if (source->proving->optimizer && step >= list->own_steps &&
+    if (of_optimizer &&
         list->steps[step].group == LAP_NN_BY_LAYERS) /* over all stages: see stage_step.c */
         slice = (lap_nn_slice_t){tp * source->proving->pp, source->stage * tp + list->rank, 1};
-    const lap_op_desc_t *desc = source->chosen ? &source->chosen[step] : &list->steps[step].desc;
+    const lap_op_desc_t *desc =
+        source->chosen && !of_optimizer ? &source->chosen[step] : &list->steps[step].desc;
     return build(source->proving, desc, slice.size, slice.rank, m, schedule_p);
 }
 
@@ -219,14 +221,8 @@ static void expect_all(const lap_stage_linking_t *linking, lap_linked_t *linked)
         lap_nn_expect_copies(list, shared, linked);
 }
 
-/* What the ranks of a pipeline have, by its ranks: see lap_stage_linking_t. */
-typedef struct others {
-    const lap_nn_list_t **lists;
-    lap_nn_buckets_t *buckets;
-} others_t;
-
 static lap_status_t link_rank(lap_stage_programs_t *programs, const lap_stage_proving_t *proving,
-                              const others_t *others, int rank)
+                              int rank)
 {
     const int sharers = sharers_of(proving);
     lap_stage_proving_t known = *proving;
@@ -246,13 +242,11 @@ static lap_status_t link_rank(lap_stage_programs_t *programs, const lap_stage_pr
         .stages = &programs->stages,
         .rank = (uint32_t)(rank / sharers),
         .list = list,
-        .lists = proving->aligned ? others->lists : NULL,
         .base = rank % sharers,
         .stride = sharers,
         .replicas = programs->buckets ? &replicas : NULL,
         .sends = programs->buckets && !proving->replication.late,
         .gathers = programs->buckets && gathers(proving),
-        .buckets = others->buckets,
         .late = programs->buckets && proving->replication.late && proving->optimizer,
         .steps = proving->optimizer != NULL,
         .seq = list->plan.desc.seq,
@@ -274,28 +268,6 @@ static lap_status_t link_rank(lap_stage_programs_t *programs, const lap_stage_pr
         set_origins(program, &programs->all.programs[rank]);
         expect_all(&linking, &programs->all.programs[rank]);
     }
-    return status;
-}
-
-static lap_status_t link_ranks(lap_stage_programs_t *programs, const lap_stage_proving_t *proving)
-{
-    const size_t count = (size_t)proving->pp;
-    others_t others = {.lists = lap_alloc(count, sizeof(*others.lists)),
-                       .buckets = lap_alloc(count, sizeof(*others.buckets))};
-    lap_status_t status = LAP_OK;
-    if (!others.lists || !others.buckets)
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the lists of %zu ranks", count);
-    for (int rank = 0; rank < programs->all.size && status == LAP_OK; rank++) {
-        for (int p = 0; p < proving->pp; p++) {
-            const int peer = p * sharers_of(proving) + rank % sharers_of(proving);
-            others.lists[p] = &programs->all.lists[peer];
-            if (programs->buckets)
-                others.buckets[p] = programs->buckets[peer];
-        }
-        status = link_rank(programs, proving, &others, rank);
-    }
-    lap_free(others.lists);
-    lap_free(others.buckets);
     return status;
 }
 
@@ -334,7 +306,9 @@ lap_status_t lap_stage_programs_init(lap_stage_programs_t *programs,
     LAP_TRY(make_lists(programs, &known));
     LAP_TRY(check_count(programs, &known));
     LAP_TRY(make_buckets(programs, &known));
-    return link_ranks(programs, &known);
+    for (int rank = 0; rank < size; rank++)
+        LAP_TRY(link_rank(programs, &known, rank));
+    return LAP_OK;
 }
 
 void lap_stage_programs_clear(lap_stage_programs_t *programs)
@@ -355,7 +329,6 @@ static lap_status_t prove(const lap_stage_proving_t *proving, bool first, lap_nn
 {
     lap_stage_proving_t known = *proving;
     lap_stage_programs_t programs;
-    known.aligned = true;
     known.first = first;
     lap_status_t status = lap_stage_programs_init(&programs, &known);
     if (status == LAP_OK)

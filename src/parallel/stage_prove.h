@@ -33,12 +33,11 @@ struct lap_stage_proving {
     const lap_optimizer_desc_t
         *optimizer; /* its step is a part of it, with late gradients, too; NULL: is none */
     const lap_target_t *target;
-    /* Of each rank of the pipeline: how the operators of its list were chosen; NULL: as they are listed. */
+    /* Of each rank of the pipeline: the operators of its list, without those of an optimizer; NULL: as they are listed. */
     const lap_op_desc_t *const *chosen;
     bool first;        /* delayed FP8 scales have no history yet */
     bool as_built;     /* no pass of lowering runs */
     const char *after; /* the pass of lowering to stop after; NULL: all run */
-    bool aligned;      /* fragment i of all ranks is one call, as proofs need it */
     uint64_t most;     /* kernels and operators of all ranks, or LAP_ERR_NO_MEMORY; 0: any number */
 };
 

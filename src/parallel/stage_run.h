@@ -6,6 +6,7 @@
 #include <lap/pipeline.h>
 
 #include "nn/nn.h"
+#include "parallel/stage_choices.h"
 #include "parallel/stage_prove.h"
 #include "schedule/comm_times.h"
 #include "schedule/execute.h"
@@ -24,6 +25,7 @@ struct lap_pp {
     lap_nn_t *nn;
     lap_stage_peer_t *peers; /* of each pair */
     lap_target_t target;
+    lap_stage_choices_t choices;
     lap_op_t *tied[2]; /* the sum of the gradients of tied weights; NULL: none */
     void *sum;         /* of own rows of them */
     lap_stage_program_t program;
@@ -60,7 +62,7 @@ lap_stage_proving_t lap_stage_own_proving(const lap_pp_t *pp, lap_nn_desc_t *des
 
 /*
  * Proves a step of all ranks of a pipeline, lap_pp_t, with replicas where it sends to some, for this device and
- * transport; methods that were chosen by trial are taken as serial.
+ * transport, with the methods that their operators have.
  */
 lap_status_t lap_stage_prove_own(void *pp);
 

@@ -19,17 +19,14 @@ static uint32_t find_sum(const lap_nn_list_t *list)
     return e;
 }
 
-/* Entries of one rank of the pipeline. */
-static lap_status_t add_entries(const lap_stage_linking_t *linking, uint32_t rank, uint32_t first,
-                                uint32_t end, lap_stage_program_t *program)
+static lap_status_t add_entries(const lap_stage_linking_t *linking, uint32_t first, uint32_t end,
+                                lap_stage_program_t *program)
 {
     const lap_nn_mode_t mode = {.looks = false};
     const lap_pipe_action_t none = {.work = LAP_PIPE_WORKS};
-    const lap_nn_list_t *list = lap_stage_list(linking, rank);
     for (uint32_t e = first; e < end; e++)
-        if (lap_nn_entry_runs(&list->entries[e], mode))
-            LAP_TRY(rank == linking->rank ? lap_stage_add_entry(linking, e, &none, program)
-                                          : lap_stage_add_none(linking, program));
+        if (lap_nn_entry_runs(&linking->list->entries[e], mode))
+            LAP_TRY(lap_stage_add_entry(linking, e, &none, program));
     return LAP_OK;
 }
 
@@ -50,42 +47,31 @@ static lap_status_t add_sum(const lap_stage_linking_t *linking, lap_stage_progra
     return LAP_OK;
 }
 
-lap_status_t lap_stage_add_copies(const lap_stage_linking_t *linking, uint32_t rank,
-                                  lap_stage_program_t *program)
+lap_status_t lap_stage_add_copies(const lap_stage_linking_t *linking, lap_stage_program_t *program)
 {
-    const lap_nn_list_t *list = lap_stage_list(linking, rank);
+    const lap_nn_list_t *list = linking->list;
     const bool gathers = list->shards && linking->replicas;
     const uint32_t first = list->parts[LAP_NN_REFRESH], end = list->parts[LAP_NN_REFRESH + 1];
     const uint32_t scaled = gathers && list->scaled > first ? list->scaled : first;
     if (list->shards && (!linking->replicas || linking->gathers))
-        return LAP_OK; /* the next step gathers them */
-    LAP_TRY(
-        add_entries(linking, rank, first, scaled, program)); /* FP8 weights, with their scales */
+        return LAP_OK;                                     /* the next step gathers them */
+    LAP_TRY(add_entries(linking, first, scaled, program)); /* FP8 weights, with their scales */
     const uint32_t serial = program->linked.nfragments;
-    for (size_t i = gathers ? lap_stage_buckets(linking, rank)->count : 0; i-- > 0;)
-        LAP_TRY(lap_stage_add_bucket(linking, rank, i, true, program));
+    for (size_t i = gathers ? linking->replicas->buckets->count : 0; i-- > 0;)
+        LAP_TRY(lap_stage_add_bucket(linking, i, true, program));
     lap_link_set_serial(&program->linked, serial);
-    return add_entries(linking, rank, scaled, end, program);
+    return add_entries(linking, scaled, end, program);
 }
 
 lap_status_t lap_stage_add_step(const lap_stage_linking_t *linking, lap_stage_program_t *program)
 {
-    for (int after = 0; after < 2; after++) {
-        for (uint32_t r = 0; r < linking->stages->ranks; r++) {
-            if (!lap_stage_has(linking, r))
-                continue;
-            const lap_nn_list_t *list = lap_stage_list(linking, r);
-            const uint32_t sum = find_sum(list), end = list->parts[LAP_NN_STEP + 1];
-            LAP_TRY(add_entries(linking, r, after ? sum + 1 : list->parts[LAP_NN_STEP],
-                                after ? end : sum, program));
-        }
-        if (!after)
-            LAP_TRY(add_sum(linking, program));
-    }
+    const lap_nn_list_t *list = linking->list;
+    const uint32_t sum = find_sum(list), end = list->parts[LAP_NN_STEP + 1];
+    LAP_TRY(add_entries(linking, list->parts[LAP_NN_STEP], sum, program));
+    LAP_TRY(add_sum(linking, program));
+    LAP_TRY(add_entries(linking, sum + 1, end, program));
     const uint32_t first = program->linked.nfragments;
-    for (uint32_t r = 0; r < linking->stages->ranks; r++)
-        if (lap_stage_has(linking, r))
-            LAP_TRY(lap_stage_add_copies(linking, r, program));
+    LAP_TRY(lap_stage_add_copies(linking, program));
     lap_nn_set_after_step(&program->linked, first);
     return LAP_OK;
 }

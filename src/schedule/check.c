@@ -139,32 +139,6 @@ lap_status_t lap_schedule_check(const lap_schedule_t *const *schedules, uint32_t
 
 /* ---- programs ---- */
 
-/* A fragment of a rank: the first of its group, which checks the others, says the same of it. */
-static lap_status_t check_group(const lap_linked_t *const *programs, uint32_t call, int rank,
-                                int size)
-{
-    const lap_fragment_t *own = &programs[rank]->fragments[call];
-    const int first = lap_fragment_rank(own, 0);
-    const int place = lap_fragment_rank(own, own->schedule.rank);
-    if (first < 0 || first >= size || place != rank)
-        return lap_error(
-            LAP_ERR_CHECK,
-            "fragment %u of rank %d is that of rank %d of a group, which is rank %d of "
-            "all; the first of the group is rank %d, expected 0 to %d",
-            (unsigned)call, rank, own->schedule.rank, place, first, size - 1);
-    const lap_fragment_t *other = &programs[first]->fragments[call];
-    if (other->schedule.rank == 0 && other->schedule.size == own->schedule.size &&
-        other->buffer == own->buffer && other->base == own->base &&
-        lap_fragment_rank(other, own->schedule.rank) == rank)
-        return LAP_OK;
-    return lap_error(
-        LAP_ERR_CHECK,
-        "fragment %u of rank %d is for %d ranks from rank %d on and buffer %u, but that of "
-        "rank %d is for %d from rank %d on and buffer %u",
-        (unsigned)call, rank, own->schedule.size, own->base, (unsigned)own->buffer, first,
-        other->schedule.size, other->base, (unsigned)other->buffer);
-}
-
 /* What a fragment adds to its schedule is of steps that there are; what it comes after is before it. */
 static lap_status_t check_added(const lap_linked_t *linked, uint32_t call)
 {
@@ -198,79 +172,59 @@ static lap_status_t check_added(const lap_linked_t *linked, uint32_t call)
     return LAP_OK;
 }
 
-/* The form of a fragment of all ranks of each group. */
-static lap_status_t check_fragment(const lap_linked_t *const *programs, uint32_t call, int size,
-                                   const lap_schedule_t **group)
+/* The form of a call of a group, by the first of its ranks. */
+static lap_status_t check_call(const lap_check_t *check, uint32_t call, int rank,
+                               const lap_schedule_t **group)
 {
-    for (int rank = 0; rank < size; rank++) {
-        LAP_TRY(check_group(programs, call, rank, size));
-        LAP_TRY(check_added(programs[rank], call));
-    }
-    for (int rank = 0; rank < size; rank++) {
-        const lap_fragment_t *first = &programs[rank]->fragments[call];
-        if (first->schedule.rank != 0)
-            continue;
-        for (int r = 0; r < first->schedule.size; r++) {
-            const int peer = lap_fragment_rank(first, r);
-            if (peer < 0 || peer >= size)
-                return lap_error(LAP_ERR_CHECK, "fragment %u of rank %d has a peer %d of %d ranks",
-                                 (unsigned)call, rank, peer, size);
-            group[r] = &programs[peer]->fragments[call].schedule;
-        }
-        const lap_check_t form = {.schedules = group,
-                                  .ncalls = 1,
-                                  .size = first->schedule.size,
-                                  .nsignals = lap_signal_count(first->schedule.size)};
-        LAP_TRY(lap_check_form(&form));
-    }
-    return LAP_OK;
+    const lap_fragment_t *first = lap_check_fragment(check, call, rank);
+    for (int r = 0; r < first->schedule.size; r++)
+        group[r] = lap_check_schedule(check, lap_check_call(check, call, rank, r),
+                                      lap_fragment_rank(first, r));
+    const lap_check_t form = {.schedules = group,
+                              .ncalls = 1,
+                              .size = first->schedule.size,
+                              .nsignals = lap_signal_count(first->schedule.size)};
+    return lap_check_form(&form);
 }
 
-static lap_status_t check_fragments(lap_check_t *check, const lap_schedule_t **schedules,
-                                    const lap_schedule_t **group)
+static lap_status_t check_fragments(lap_check_t *check, const lap_schedule_t **group)
 {
     uint32_t nbuffers = 1;
-    for (uint32_t call = 0; call < check->ncalls; call++) {
-        LAP_TRY(check_fragment(check->programs, call, check->size, group));
-        for (int rank = 0; rank < check->size; rank++) {
-            const lap_fragment_t *fragment = &check->programs[rank]->fragments[call];
+    for (int rank = 0; rank < check->size; rank++)
+        for (uint32_t call = 0; call < lap_check_ncalls(check, rank); call++) {
+            const lap_fragment_t *fragment = lap_check_fragment(check, call, rank);
             const uint32_t words = lap_signal_count(fragment->schedule.size);
-            schedules[(size_t)call * (size_t)check->size + (size_t)rank] = &fragment->schedule;
+            LAP_TRY(check_added(check->programs[rank], call));
+            if (fragment->schedule.rank == 0)
+                LAP_TRY(check_call(check, call, rank, group));
             check->buffer_words = words > check->buffer_words ? words : check->buffer_words;
             nbuffers = fragment->buffer >= nbuffers ? fragment->buffer + 1 : nbuffers;
         }
-    }
     check->nsignals = nbuffers * check->buffer_words;
     return LAP_OK;
 }
 
 lap_status_t lap_linked_check(const lap_linked_t *const *programs, int size, bool shares_queues)
 {
-    lap_check_t check = {.programs = programs,
-                         .ncalls = programs[0]->nfragments,
-                         .size = size,
-                         .shares_queues = shares_queues};
+    lap_calls_t matched;
+    lap_check_t check = {
+        .programs = programs, .matched = &matched, .size = size, .shares_queues = shares_queues};
     for (int rank = 0; rank < size; rank++)
-        if (programs[rank]->nfragments != check.ncalls)
-            return lap_error(LAP_ERR_CHECK, "rank %d has %u fragments, expected %u as rank 0 has",
-                             rank, (unsigned)programs[rank]->nfragments, (unsigned)check.ncalls);
-    const lap_schedule_t **schedules =
-        lap_alloc((size_t)check.ncalls * (size_t)size + 1, sizeof(*schedules));
+        if (programs[rank]->nfragments > check.ncalls)
+            check.ncalls = programs[rank]->nfragments;
+    lap_status_t status = lap_calls_init(&matched, programs, size);
     const lap_schedule_t **group = lap_alloc((size_t)size, sizeof(*group));
-    lap_status_t status = LAP_OK;
-    if (!schedules || !group)
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to check %u fragments of %d ranks",
-                           (unsigned)check.ncalls, size);
+    if (status == LAP_OK && !group)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to check %d ranks", size);
     if (status == LAP_OK)
-        status = check_fragments(&check, schedules, group);
-    check.schedules = schedules;
+        status = check_fragments(&check, group);
     lap_check_t line = check;
     line.in_line = true;
     if (status == LAP_OK)
         status = prove(&check);
     if (status == LAP_OK && shares_queues)
         status = play(&line);
-    lap_free(schedules);
     lap_free(group);
+    lap_calls_clear(&matched);
     return status;
 }

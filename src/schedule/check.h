@@ -10,12 +10,13 @@
  *
  * Linked programs are checked in the same way: a fragment is a call. But only the first call has a
  * begin: streams go on from one to the next. A call ends, with nobody waiting for it, where all its
- * waits are over. The point where the rank's symmetric memory is its own again is a node, too.
+ * waits are over. The point where the rank's symmetric memory is its own again is a node, too. Each rank numbers its
+ * own calls: which of them are one is in calls.h.
  */
 #ifndef LAP_SCHEDULE_CHECK_H
 #define LAP_SCHEDULE_CHECK_H
 
-#include "schedule/link.h"
+#include "schedule/calls.h"
 #include "schedule/range.h"
 #include "schedule/schedule.h"
 
@@ -44,6 +45,7 @@ typedef struct lap_node {
     uint32_t wait;         /* the moment it waits for, or LAP_CHECK_NONE */
     uint32_t next_waiter;  /* for the same moment */
     int raise_rank;        /* to which it puts or raises; else its own */
+    uint32_t raise_call;   /* its call, as that rank counts */
     uint32_t raise_signal; /* LAP_NO_SIGNAL: none */
     uint32_t moment;       /* that of its raise, once it has run, or LAP_CHECK_NONE */
     uint32_t next_sent;    /* what its rank puts or raises there next, once that has run */
@@ -58,9 +60,10 @@ typedef struct lap_moment {
 } lap_moment_t;
 
 typedef struct lap_check {
-    const lap_schedule_t *const *schedules; /* [call * size + rank] */
-    const lap_linked_t *const *programs;    /* of each rank; NULL: calls of operators */
-    uint32_t ncalls;
+    const lap_schedule_t *const *schedules; /* [call * size + rank], of operators; */
+    const lap_linked_t *const *programs;    /* or of each rank; NULL: calls of operators */
+    const lap_calls_t *matched;             /* of programs */
+    uint32_t ncalls;                        /* of operators, and the most of a rank of programs */
     int size;
     uint32_t nsignals;     /* words of a rank, of all its buffers */
     uint32_t buffer_words; /* of each buffer */
@@ -74,7 +77,7 @@ typedef struct lap_check {
     uint32_t *preds;
     uint32_t npreds;
     size_t preds_room;
-    uint32_t *begins, *ends;       /* nodes of each call, [call * size + rank] */
+    uint32_t *begins, *ends;       /* nodes of each call, [rank * ncalls + call] */
     uint32_t *frees;               /* of programs: its symmetric memory is the rank's own again */
     uint32_t *clocks;              /* [nnodes, nthreads] */
     uint32_t nthreads, nstreams;   /* all; streams of a rank that schedules use, */
@@ -91,7 +94,19 @@ typedef struct lap_check {
 static inline const lap_schedule_t *lap_check_schedule(const lap_check_t *check, uint32_t call,
                                                        int rank)
 {
-    return check->schedules[(size_t)call * (size_t)check->size + (size_t)rank];
+    return check->programs ? &check->programs[rank]->fragments[call].schedule
+                           : check->schedules[(size_t)call * (size_t)check->size + (size_t)rank];
+}
+
+/* How many calls a rank has; and the place of one among those of all ranks. */
+static inline uint32_t lap_check_ncalls(const lap_check_t *check, int rank)
+{
+    return check->programs ? check->programs[rank]->nfragments : check->ncalls;
+}
+
+static inline size_t lap_check_at(const lap_check_t *check, uint32_t call, int rank)
+{
+    return (size_t)rank * check->ncalls + call;
 }
 
 static inline const lap_fragment_t *lap_check_fragment(const lap_check_t *check, uint32_t call,
@@ -113,6 +128,12 @@ static inline uint32_t lap_check_signal(const lap_check_t *check, uint32_t call,
     const lap_fragment_t *fragment = lap_check_fragment(check, call, rank);
     return fragment && signal != LAP_NO_SIGNAL ? fragment->buffer * check->buffer_words + signal
                                                : signal;
+}
+
+/* A call of a rank, as rank `peer` of its group counts. */
+static inline uint32_t lap_check_call(const lap_check_t *check, uint32_t call, int rank, int peer)
+{
+    return check->matched ? lap_calls_of(check->matched, rank, call, peer) : call;
 }
 
 /* How often a call raises a word of a rank, of all its words. */

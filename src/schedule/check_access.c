@@ -33,12 +33,11 @@ static void locate(const lap_check_t *check, lap_access_played_t *access)
     const lap_node_t *node = &check->nodes[access->node];
     const lap_linked_t *linked = check->programs[node->rank];
     if (access->symmetric) {
-        access->range.place =
-            (lap_place_t)(BUFFER_MEMORIES + linked->fragments[access->call].buffer);
+        access->range.place = (lap_place_t)(BUFFER_MEMORIES + linked->fragments[node->call].buffer);
         return;
     }
     const lap_link_region_t *region = &linked->regions[access->region - LAP_PLACES];
-    const lap_fragment_t *fragment = &linked->fragments[access->call];
+    const lap_fragment_t *fragment = &linked->fragments[node->call];
     access->order = fragment->order;
     access->phase = region->lasts ? fragment->phase : 0;
     access->range.place = (lap_place_t)(LAP_PLACES + region->memory);
@@ -78,6 +77,18 @@ static bool is_placed(const lap_access_list_t *list, uint32_t node, const lap_ra
     return false;
 }
 
+/* The call of a node, as the rank counts whose memory it uses. */
+static uint32_t call_of(const lap_check_t *check, const lap_node_t *node, int rank)
+{
+    const lap_fragment_t *fragment = lap_check_fragment(check, node->call, node->rank);
+    int peer = 0;
+    if (!fragment || rank == node->rank)
+        return node->call;
+    while (peer + 1 < fragment->schedule.size && lap_fragment_rank(fragment, peer) != rank)
+        peer++;
+    return lap_check_call(check, node->call, node->rank, peer);
+}
+
 static void add_access(lap_access_list_t *list, uint32_t node, lap_range_t range, bool write)
 {
     if (list->check->programs && lap_range_bytes(&range) > 0 && list->check->status == LAP_OK &&
@@ -87,7 +98,8 @@ static void add_access(lap_access_list_t *list, uint32_t node, lap_range_t range
     if (lap_place_is_input(range.place) || list->check->status != LAP_OK)
         return;
     lap_access_played_t access = {.node = node,
-                                  .call = list->check->nodes[node].call,
+                                  .call =
+                                      call_of(list->check, &list->check->nodes[node], range.rank),
                                   .write = write,
                                   .symmetric = range.place == LAP_SYMMETRIC,
                                   .region = (uint32_t)range.place,
@@ -369,8 +381,7 @@ static const lap_node_t *find_free(const lap_check_t *check, uint32_t call, int 
 {
     const uint32_t buffer = lap_check_fragment(check, call, rank)->buffer;
     while (call-- > 0) {
-        const lap_node_t *node =
-            &check->nodes[check->frees[(size_t)call * (size_t)check->size + (size_t)rank]];
+        const lap_node_t *node = &check->nodes[check->frees[lap_check_at(check, call, rank)]];
         if (lap_check_fragment(check, call, rank)->buffer == buffer && node->npreds > 0)
             return node;
     }
@@ -382,7 +393,7 @@ static bool free_before(const lap_check_t *check, uint32_t call, int rank, uint3
 {
     const lap_node_t *before = find_free(check, call, rank);
     if (!before)
-        return lap_check_before(check, check->begins[rank], later);
+        return lap_check_before(check, check->begins[lap_check_at(check, 0, rank)], later);
     for (uint32_t i = 0; i < before->npreds; i++)
         if (!lap_check_before(check, check->preds[before->first_pred + i], later))
             return false;
@@ -397,7 +408,7 @@ static lap_status_t check_rule(const lap_access_list_t *list)
     const lap_check_t *check = list->check;
     for (uint32_t i = 0; i < list->count; i++) {
         const lap_access_played_t *access = &list->accesses[i];
-        size_t at = (size_t)access->call * (size_t)check->size + (size_t)access->range.rank;
+        const size_t at = lap_check_at(check, access->call, access->range.rank);
         if (check->programs && !access->symmetric)
             continue;
         bool begun = check->programs

@@ -7,7 +7,7 @@
 
 typedef struct lap_access_played {
     uint32_t node;
-    uint32_t call;
+    uint32_t call; /* as the rank counts whose memory it is */
     bool write;
     bool symmetric;
     uint32_t region;   /* or place */

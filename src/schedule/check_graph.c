@@ -28,6 +28,12 @@ static size_t word_index(const lap_check_t *check, int rank, uint32_t signal)
     return (size_t)rank * check->nsignals + signal;
 }
 
+/* The words of a call of a rank follow one another from there. */
+static size_t first_word(const lap_check_t *check, uint32_t call, int rank)
+{
+    return word_index(check, rank, lap_check_signal(check, call, rank, 0));
+}
+
 /* Streams that no schedule uses are no threads. */
 static uint32_t stream_thread(const lap_check_t *check, int rank, uint32_t stream)
 {
@@ -60,6 +66,7 @@ static uint32_t add_node(maker_t *maker, lap_node_kind_t kind, uint32_t step, ui
         .wait = LAP_CHECK_NONE,
         .next_waiter = LAP_CHECK_NONE,
         .raise_rank = maker->rank,
+        .raise_call = maker->call,
         .raise_signal = LAP_NO_SIGNAL,
         .moment = LAP_CHECK_NONE,
     };
@@ -103,6 +110,7 @@ static void set_raise(maker_t *maker, uint32_t index, int peer, uint32_t signal)
     if (check->status != LAP_OK)
         return;
     check->nodes[index].raise_rank = lap_check_peer(check, maker->call, maker->rank, peer);
+    check->nodes[index].raise_call = lap_check_call(check, maker->call, maker->rank, peer);
     check->nodes[index].raise_signal = lap_check_signal(check, maker->call, maker->rank, signal);
 }
 
@@ -161,7 +169,7 @@ static uint32_t *last_of(const maker_t *maker, int stream)
 
 static size_t call_index(const maker_t *maker, uint32_t call)
 {
-    return (size_t)call * (size_t)maker->check->size + (size_t)maker->rank;
+    return lap_check_at(maker->check, call, maker->rank);
 }
 
 /* An edge to the node that was added last, if there is where it would come from. */
@@ -214,7 +222,7 @@ static void begin_call(maker_t *maker)
     check->begins[at] = add_node(maker, LAP_NODE_BEGIN, 0,
                                  stream_thread(maker->check, maker->rank, LAP_STREAM_COMPUTE));
     if (maker->call > 0)
-        add_edge(maker, check->ends[at - (size_t)check->size]);
+        add_edge(maker, check->ends[at - 1]);
     uint32_t *lasts = last_of(maker, LAP_STREAM_COMPUTE); /* the first of them */
     for (uint32_t stream = 0; stream < check->nstreams; stream++)
         lasts[stream] = check->begins[at];
@@ -265,21 +273,38 @@ static void add_call(maker_t *maker)
     for (uint32_t step = 0; step < maker->schedule->nsteps; step++)
         add_step(maker, step);
     end_call(maker);
-    for (uint32_t signal = 0; signal < check->nsignals; signal++)
-        maker->accounted[word_index(check, maker->rank, signal)] +=
-            lap_check_raised(check, maker->call, maker->rank, signal);
+    uint32_t *accounted = &maker->accounted[first_word(check, maker->call, maker->rank)];
+    for (uint32_t signal = 0; signal < maker->schedule->nsignals; signal++)
+        accounted[signal] += maker->schedule->raised[signal];
 }
 
 /* COMPUTE is the first of them, also where nothing is on it. */
 static void count_streams(lap_check_t *check)
 {
     bool used[LAP_STREAMS] = {[LAP_STREAM_COMPUTE] = true};
-    for (size_t i = 0; i < (size_t)check->ncalls * (size_t)check->size; i++)
-        for (uint32_t j = 0; j < check->schedules[i]->nsteps; j++)
-            used[check->schedules[i]->steps[j].stream] = true;
+    for (int rank = 0; rank < check->size; rank++)
+        for (uint32_t call = 0; call < lap_check_ncalls(check, rank); call++) {
+            const lap_schedule_t *schedule = lap_check_schedule(check, call, rank);
+            for (uint32_t j = 0; j < schedule->nsteps; j++)
+                used[schedule->steps[j].stream] = true;
+        }
     check->nstreams = 0;
     for (int s = 0; s < LAP_STREAMS; s++)
         check->streams[s] = used[s] ? check->nstreams++ : LAP_CHECK_NONE;
+}
+
+/* The most raising blocks in any order of a GEMM of a call on each stream of its rank. */
+static void count_blocks(lap_check_t *check, uint32_t call, int rank)
+{
+    const lap_schedule_t *schedule = lap_check_schedule(check, call, rank);
+    for (uint32_t j = 0; j < schedule->nsteps; j++) {
+        const lap_step_t *step = &schedule->steps[j];
+        uint32_t *most = &check->block_thread[stream_thread(check, rank, step->stream)];
+        uint32_t raising = 0;
+        for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && step->any_order && b < step->count; b++)
+            raising += schedule->blocks[step->first + b].raise_signal != LAP_NO_SIGNAL;
+        *most = raising > *most ? raising : *most;
+    }
 }
 
 /*
@@ -293,19 +318,9 @@ static lap_status_t count_threads(lap_check_t *check)
     check->block_thread = lap_alloc(nstreams, sizeof(uint32_t));
     if (!check->block_thread)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to check %d ranks", check->size);
-    for (size_t i = 0; i < (size_t)check->ncalls * (size_t)check->size; i++) {
-        const lap_schedule_t *schedule = check->schedules[i];
-        for (uint32_t j = 0; j < schedule->nsteps; j++) {
-            const lap_step_t *step = &schedule->steps[j];
-            const int rank = (int)(i % (size_t)check->size);
-            uint32_t *most = &check->block_thread[stream_thread(check, rank, step->stream)];
-            uint32_t raising = 0;
-            for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && step->any_order && b < step->count;
-                 b++)
-                raising += schedule->blocks[step->first + b].raise_signal != LAP_NO_SIGNAL;
-            *most = raising > *most ? raising : *most;
-        }
-    }
+    for (int rank = 0; rank < check->size; rank++)
+        for (uint32_t call = 0; call < lap_check_ncalls(check, rank); call++)
+            count_blocks(check, call, rank);
     check->nthreads = nstreams;
     for (uint32_t i = 0; i < nstreams; i++) {
         uint32_t count = check->block_thread[i];
@@ -318,32 +333,50 @@ static lap_status_t count_threads(lap_check_t *check)
                                     (unsigned)check->nthreads);
 }
 
+/* Calls `each` for all raises of a word that a call accounts for, in the order of calls. */
+static void each_raised(lap_check_t *check,
+                        void (*each)(lap_check_t *, size_t word, uint32_t call, uint32_t count))
+{
+    for (int rank = 0; rank < check->size; rank++)
+        for (uint32_t call = 0; call < lap_check_ncalls(check, rank); call++) {
+            const lap_schedule_t *schedule = lap_check_schedule(check, call, rank);
+            for (uint32_t signal = 0; signal < schedule->nsignals; signal++)
+                each(check, first_word(check, call, rank) + signal, call, schedule->raised[signal]);
+        }
+}
+
+static void count_moments(lap_check_t *check, size_t word, uint32_t call, uint32_t count)
+{
+    (void)call;
+    check->first_moment[word + 1] += count;
+}
+
+static void add_moments(lap_check_t *check, size_t word, uint32_t call, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        check->moments[check->first_moment[word] + check->raised[word]++] =
+            (lap_moment_t){LAP_CHECK_NONE, LAP_CHECK_NONE, call};
+}
+
 /* Lists every raise that the calls account for. */
 static lap_status_t list_moments(lap_check_t *check)
 {
     size_t nwords = (size_t)check->size * check->nsignals, total = 0;
     check->raised = lap_alloc(nwords, sizeof(uint32_t));
     check->first_moment = lap_alloc(nwords + 1, sizeof(uint32_t));
-    for (size_t i = 0; i < (size_t)check->ncalls * (size_t)check->size; i++)
-        for (uint32_t signal = 0; signal < check->nsignals; signal++)
-            total += lap_check_raised(check, (uint32_t)(i / (size_t)check->size),
-                                      (int)(i % (size_t)check->size), signal);
+    if (check->raised && check->first_moment)
+        each_raised(check, count_moments);
+    for (size_t word = 0; check->first_moment && word < nwords; word++) {
+        total += check->first_moment[word + 1];
+        check->first_moment[word + 1] += check->first_moment[word];
+    }
     if (total < UINT32_MAX)
         check->moments = lap_alloc(total, sizeof(lap_moment_t));
     if (!check->raised || !check->first_moment || !check->moments)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to check %zu signals", total);
-    uint32_t at = 0;
-    for (size_t word = 0; word < nwords; word++) {
-        int rank = (int)(word / check->nsignals);
-        check->first_moment[word] = at;
-        for (uint32_t call = 0; call < check->ncalls; call++) {
-            uint32_t count =
-                lap_check_raised(check, call, rank, (uint32_t)(word % check->nsignals));
-            for (uint32_t i = 0; i < count; i++)
-                check->moments[at++] = (lap_moment_t){LAP_CHECK_NONE, LAP_CHECK_NONE, call};
-        }
-    }
-    check->first_moment[nwords] = at;
+    each_raised(check, add_moments);
+    for (size_t word = 0; word < nwords; word++)
+        check->raised[word] = 0; /* none has happened yet */
     return LAP_OK;
 }
 
@@ -354,10 +387,11 @@ static lap_status_t make_room(maker_t *maker)
     const size_t nstreams = stream_thread(check, check->size, 0);
     size_t nsteps = 0;
     maker->first_ends = lap_alloc(ncalls, sizeof(*maker->first_ends));
-    for (size_t i = 0; maker->first_ends && i < ncalls; i++) {
-        maker->first_ends[i] = nsteps;
-        nsteps += check->schedules[i]->nsteps;
-    }
+    for (int rank = 0; maker->first_ends && rank < check->size; rank++)
+        for (uint32_t call = 0; call < lap_check_ncalls(check, rank); call++) {
+            maker->first_ends[lap_check_at(check, call, rank)] = nsteps;
+            nsteps += lap_check_schedule(check, call, rank)->nsteps;
+        }
     maker->step_ends = lap_alloc(nsteps, sizeof(uint32_t));
     maker->last = lap_alloc(nstreams, sizeof(uint32_t));
     maker->in_line = lap_alloc((size_t)check->size, sizeof(uint32_t));
@@ -377,17 +411,17 @@ static lap_status_t make_room(maker_t *maker)
 
 lap_status_t lap_check_graph(lap_check_t *check)
 {
-    size_t ncalls = (size_t)check->ncalls * (size_t)check->size;
     LAP_TRY(count_threads(check));
     LAP_TRY(list_moments(check));
     maker_t maker = {.check = check};
     check->status = make_room(&maker);
-    for (size_t i = 0; i < ncalls && check->status == LAP_OK; i++) {
-        maker.schedule = check->schedules[i];
-        maker.call = (uint32_t)(i / (size_t)check->size);
-        maker.rank = (int)(i % (size_t)check->size);
-        add_call(&maker);
-    }
+    for (maker.call = 0; maker.call < check->ncalls && check->status == LAP_OK; maker.call++)
+        for (maker.rank = 0; maker.rank < check->size && check->status == LAP_OK; maker.rank++) {
+            if (maker.call >= lap_check_ncalls(check, maker.rank))
+                continue;
+            maker.schedule = lap_check_schedule(check, maker.call, maker.rank);
+            add_call(&maker);
+        }
     lap_free(maker.first_ends);
     lap_free(maker.step_ends);
     lap_free(maker.last);

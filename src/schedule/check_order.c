@@ -64,8 +64,8 @@ static lap_status_t unexpected(const lap_check_t *check, uint32_t index)
         "miscounted signal: %s raises signal %u of rank %d, which expects %u raises of "
         "it in call %u and accounts for this one in another call or in none",
         text, (unsigned)node->raise_signal, node->raise_rank,
-        (unsigned)lap_check_raised(check, node->call, node->raise_rank, node->raise_signal),
-        (unsigned)node->call);
+        (unsigned)lap_check_raised(check, node->raise_call, node->raise_rank, node->raise_signal),
+        (unsigned)node->raise_call);
 }
 
 /* Whether a raise of a word comes before another in every execution. */
@@ -89,7 +89,7 @@ static lap_status_t raise_signal(play_t *play, uint32_t index)
         if (!raised_before(check, before, index))
             return ambiguous(check, before, index);
     }
-    if (at == check->first_moment[word + 1] || check->moments[at].call != node->call)
+    if (at == check->first_moment[word + 1] || check->moments[at].call != node->raise_call)
         return unexpected(check, index);
     check->raised[word]++;
     check->moments[at].raise = index;
@@ -155,7 +155,7 @@ static uint32_t missing_raise(const lap_check_t *check, const lap_node_t *wait, 
     for (uint32_t i = 0; i < check->nnodes; i++) {
         const lap_node_t *node = &check->nodes[i];
         if (!node->done && node->raise_signal == signal && node->raise_rank == wait->rank &&
-            node->call <= wait->call)
+            node->raise_call <= wait->call)
             return i;
     }
     return LAP_CHECK_NONE;
@@ -253,8 +253,8 @@ static lap_status_t check_word(const lap_check_t *check, size_t word)
     const uint32_t first = check->first_moment[word], last = check->first_moment[word + 1];
     uint32_t call_first = first; /* of the call before that of `at` */
     for (uint32_t at = first; at < last; at++) {
-        size_t owner = word / check->nsignals;
-        uint32_t end = check->ends[(size_t)moments[at].call * (size_t)check->size + owner];
+        const int owner = (int)(word / check->nsignals);
+        uint32_t end = check->ends[lap_check_at(check, moments[at].call, owner)];
         if (moments[at].raise == LAP_CHECK_NONE ||
             !lap_check_arrived(check, moments[at].raise, end))
             return stray(check, word, &moments[at]);

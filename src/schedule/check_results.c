@@ -26,7 +26,7 @@ typedef struct writes {
 
 static lap_status_t list_writes(const lap_access_list_t *list, writes_t *writes)
 {
-    const size_t size = (size_t)list->check->size, count = list->check->ncalls * size;
+    const size_t count = (size_t)list->check->ncalls * (size_t)list->check->size;
     writes->first = lap_alloc(count + 1, sizeof(uint32_t));
     writes->next = lap_alloc((size_t)list->count + 1, sizeof(uint32_t));
     if (!writes->first || !writes->next)
@@ -36,7 +36,8 @@ static lap_status_t list_writes(const lap_access_list_t *list, writes_t *writes)
         writes->first[i] = LAP_CHECK_NONE;
     for (uint32_t i = list->count; i-- > 0;) {
         const lap_access_played_t *access = &list->accesses[i];
-        uint32_t *first = &writes->first[access->call * size + (size_t)access->range.rank];
+        uint32_t *first =
+            &writes->first[lap_check_at(list->check, access->call, access->range.rank)];
         if (!access->write)
             continue;
         writes->next[i] = *first;
@@ -69,8 +70,8 @@ static lap_status_t check_result(const lap_access_list_t *list, const writes_t *
     size_t written = 0;
     if (list->check->programs && whole.rows > 0 && whole.place >= LAP_PLACES)
         whole.offset += list->check->programs[rank]->regions[whole.place - LAP_PLACES].base;
-    for (uint32_t i = writes->first[(size_t)call * (size_t)list->check->size + (size_t)rank];
-         i != LAP_CHECK_NONE; i = writes->next[i]) {
+    for (uint32_t i = writes->first[lap_check_at(list->check, call, rank)]; i != LAP_CHECK_NONE;
+         i = writes->next[i]) {
         const lap_access_played_t *access = &list->accesses[i];
         if (access->region != (uint32_t)result->place)
             continue;
@@ -97,9 +98,9 @@ static void count_writers(const lap_access_list_t *list, const writes_t *writes,
                           uint32_t *counts, uint32_t *seen)
 {
     const lap_check_t *check = list->check;
-    for (uint32_t call = 0; call < check->ncalls; call++)
-        for (uint32_t i = writes->first[(size_t)call * (size_t)check->size + (size_t)rank];
-             i != LAP_CHECK_NONE; i = writes->next[i]) {
+    for (uint32_t call = 0; call < lap_check_ncalls(check, rank); call++)
+        for (uint32_t i = writes->first[lap_check_at(check, call, rank)]; i != LAP_CHECK_NONE;
+             i = writes->next[i]) {
             const lap_access_played_t *access = &list->accesses[i];
             const uint32_t region = access->region - LAP_PLACES;
             if (access->symmetric || seen[region] == call + 1)
@@ -143,6 +144,8 @@ lap_status_t lap_access_check_results(const lap_access_list_t *list)
     for (uint32_t call = 0; call < check->ncalls && status == LAP_OK; call++)
         for (int rank = 0; rank < check->size; rank++) {
             lap_range_t results[3];
+            if (call >= lap_check_ncalls(check, rank))
+                continue;
             find_results(check, call, rank, results);
             for (int i = 0; i < 3 && status == LAP_OK; i++)
                 if (!check->programs || results[i].rows > 0)

@@ -34,7 +34,7 @@ static void add_step(void *context, int rank, uint32_t f, uint32_t step, uint32_
     const lap_linked_t *program = &play->programs[rank];
     const lap_fragment_t *fragment = &program->fragments[f];
     const lap_schedule_t *schedule = &fragment->schedule;
-    const lap_played_call_t *played = &play->calls[(size_t)rank * program->nfragments + f];
+    const lap_played_call_t *played = &play->calls[(size_t)rank * play->most + f];
     const lap_span_t span = {ns_of(times->ready), ns_of(times->begin), ns_of(times->end)};
     if (lap_schedule_is_kernel(schedule)) {
         lap_trace_add_span(play->timeline, in_world(play, rank), LAP_STEP_KERNEL,
@@ -57,8 +57,11 @@ static void add_step(void *context, int rank, uint32_t f, uint32_t step, uint32_
 
 lap_status_t lap_play_init(lap_play_t *play)
 {
-    const uint32_t count = play->programs[0].nfragments;
-    play->calls = lap_alloc((size_t)play->size * count, sizeof(*play->calls));
+    play->most = 0;
+    for (int r = 0; r < play->size; r++)
+        if (play->programs[r].nfragments > play->most)
+            play->most = play->programs[r].nfragments;
+    play->calls = lap_alloc((size_t)play->size * play->most, sizeof(*play->calls));
     if (!play->calls)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a timeline of %d ranks", play->size);
     play->watch = (lap_step_watch_t){add_step, play};
@@ -66,9 +69,9 @@ lap_status_t lap_play_init(lap_play_t *play)
         lap_linked_t *program = &play->programs[r];
         lap_trace_t counter = {.size = play->size};
         program->watch = &play->watch;
-        for (uint32_t f = 0; f < count; f++) {
+        for (uint32_t f = 0; f < program->nfragments; f++) {
             const lap_schedule_t *schedule = &program->fragments[f].schedule;
-            lap_played_call_t *played = &play->calls[(size_t)r * count + f];
+            lap_played_call_t *played = &play->calls[(size_t)r * play->most + f];
             lap_trace_label_t *label = &played->label;
             if (schedule->nsteps == 0)
                 continue;

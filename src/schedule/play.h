@@ -10,7 +10,7 @@ typedef struct lap_played_call lap_played_call_t;
 
 typedef struct lap_play {
     lap_trace_t *timeline;
-    lap_linked_t *programs; /* of all ranks, which have as many fragments each */
+    lap_linked_t *programs; /* of all ranks */
     int size;
     /*
      * What a fragment of a rank is, which has steps: fills in the label but for its name, which goes into
@@ -22,7 +22,8 @@ typedef struct lap_play {
     int (*world_rank)(const void *context, int rank);
     void *context;
     /* Not given: */
-    lap_played_call_t *calls; /* [rank][fragment] */
+    lap_played_call_t *calls; /* [rank * most + fragment] */
+    uint32_t most;            /* fragments of a rank */
     lap_step_watch_t watch;
 } lap_play_t;
 

@@ -37,14 +37,16 @@ lap_range_t lap_range_normal(lap_range_t range);
 bool lap_range_next_common(const lap_range_t *a, const lap_range_t *b, size_t from, size_t *begin_p,
                            size_t *end_p);
 
-/* Whether two normal ranges of the same memory have a byte in common. */
+/* How many bytes two normal ranges of the same memory have in common. */
+size_t lap_range_common(const lap_range_t *a, const lap_range_t *b);
+
+/* Whether they have one: of two blocks of columns of a matrix no row is gone through. */
 static inline bool lap_range_meets(const lap_range_t *a, const lap_range_t *b)
 {
     size_t begin, end;
-    return lap_range_next_common(a, b, 0, &begin, &end);
+    return a->rows <= 1 || b->rows <= 1 || a->stride == b->stride
+               ? lap_range_common(a, b) > 0
+               : lap_range_next_common(a, b, 0, &begin, &end);
 }
-
-/* How many bytes two normal ranges of the same memory have in common. */
-size_t lap_range_common(const lap_range_t *a, const lap_range_t *b);
 
 #endif

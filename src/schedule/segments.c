@@ -40,7 +40,7 @@ void lap_linked_cut(const lap_linked_t *linked, bool *begins)
         begins[f] = false;
     if (lap_linked_has_messages(linked) || lap_linked_goes_back(linked))
         cut_at_links(linked, begins);
-    uint32_t last = LAP_NO_STEP; /* what others do has no steps, and is in no segment */
+    uint32_t last = LAP_NO_STEP; /* a call without rows has no steps, and is in no segment */
     for (uint32_t f = 0; f < linked->nfragments; f++) {
         if (linked->fragments[f].schedule.nsteps == 0) {
             begins[f + 1] = begins[f + 1] || begins[f];

@@ -37,9 +37,9 @@ typedef struct lane {
 
 typedef struct simulation {
     const lap_linked_t *const *programs;
-    const lap_fragment_cost_t *costs; /* of each fragment */
+    const lap_fragment_cost_t *const *costs; /* of each fragment of each rank */
+    lap_calls_t calls;
     int size;
-    uint32_t nfragments;
     double now;
     double next;       /* the earliest arrival that somebody waits for */
     double foreground; /* when the last step outside of the background ended */
@@ -50,7 +50,7 @@ typedef struct simulation {
     bool *block_done;
     double *arrivals; /* of each raise of each word of each call, in order */
     uint32_t *raised; /* so far, of each word of each call */
-    /* Where those of a fragment of a rank begin: [rank][fragment]. */
+    /* Where those of a fragment of a rank begin: see index_of. */
     size_t *first_step, *first_block, *first_word;
     size_t *first_arrival; /* of each word */
     double *link_free;     /* [rank][buffer]: each buffer has a link of its own */
@@ -74,6 +74,7 @@ static void simulation_clear(simulation_t *sim)
     lap_free(sim->link_free);
     lap_free(sim->wanted);
     lap_free(sim->first);
+    lap_calls_clear(&sim->calls);
 }
 
 static const lap_schedule_t *schedule_of(const simulation_t *sim, int rank, uint32_t fragment)
@@ -83,13 +84,23 @@ static const lap_schedule_t *schedule_of(const simulation_t *sim, int rank, uint
 
 static size_t index_of(const simulation_t *sim, int rank, uint32_t fragment)
 {
-    return (size_t)rank * sim->nfragments + fragment;
+    return sim->calls.first[rank] + fragment;
+}
+
+static uint32_t count_of(const simulation_t *sim, int rank)
+{
+    return sim->programs[rank]->nfragments;
+}
+
+static const lap_cost_t *cost_of(const simulation_t *sim, int rank, uint32_t fragment)
+{
+    return sim->costs[rank][fragment].cost;
 }
 
 /* Moves a lane to the first step from where it is that is on its stream. */
 static void find_next(const simulation_t *sim, int rank, uint16_t stream, lane_t *lane)
 {
-    for (; lane->fragment < sim->nfragments; lane->fragment++, lane->step = 0) {
+    for (; lane->fragment < count_of(sim, rank); lane->fragment++, lane->step = 0) {
         const lap_schedule_t *schedule = schedule_of(sim, rank, lane->fragment);
         while (lane->step < schedule->nsteps && schedule->steps[lane->step].stream != stream)
             lane->step++;
@@ -108,7 +119,7 @@ static size_t count_parts(simulation_t *sim, size_t *nsteps_p, size_t *nblocks_p
 {
     size_t nwords = 0;
     for (int r = 0; r < sim->size; r++)
-        for (uint32_t f = 0; f < sim->nfragments; f++) {
+        for (uint32_t f = 0; f < count_of(sim, r); f++) {
             const lap_schedule_t *schedule = schedule_of(sim, r, f);
             const size_t at = index_of(sim, r, f);
             sim->first_step[at] = *nsteps_p;
@@ -125,7 +136,7 @@ static size_t count_arrivals(simulation_t *sim, size_t nwords)
 {
     size_t narrivals = 0, word = 0;
     for (int r = 0; r < sim->size; r++)
-        for (uint32_t f = 0; f < sim->nfragments; f++)
+        for (uint32_t f = 0; f < count_of(sim, r); f++)
             for (uint32_t s = 0; s < schedule_of(sim, r, f)->nsignals; s++) {
                 sim->first_arrival[word++] = narrivals;
                 narrivals += schedule_of(sim, r, f)->raised[s];
@@ -138,7 +149,7 @@ static uint32_t count_buffers(const simulation_t *sim)
 {
     uint32_t count = 1;
     for (int r = 0; r < sim->size; r++)
-        for (uint32_t f = 0; f < sim->nfragments; f++) {
+        for (uint32_t f = 0; f < count_of(sim, r); f++) {
             const uint32_t buffer = sim->programs[r]->fragments[f].buffer;
             count = buffer >= count ? buffer + 1 : count;
         }
@@ -147,7 +158,7 @@ static uint32_t count_buffers(const simulation_t *sim)
 
 static lap_status_t simulation_init(simulation_t *sim)
 {
-    const size_t size = (size_t)sim->size, count = size * sim->nfragments;
+    const size_t size = (size_t)sim->size, count = sim->calls.first[size];
     size_t nsteps = 0, nblocks = 0;
     sim->nbuffers = count_buffers(sim);
     sim->first_step = lap_alloc(count, sizeof(size_t));
@@ -191,7 +202,7 @@ static lap_status_t raise_word(simulation_t *sim, int rank, uint32_t f, int peer
                                size_t bytes, double begin)
 {
     const lap_fragment_t *fragment = &sim->programs[rank]->fragments[f];
-    const lap_cost_t *cost = sim->costs[f].cost;
+    const lap_cost_t *cost = cost_of(sim, rank, f);
     const lap_link_t *link = &cost->link;
     double *link_free = &sim->link_free[(size_t)rank * sim->nbuffers + fragment->buffer];
     const int to = lap_fragment_rank(fragment, peer);
@@ -205,7 +216,7 @@ static lap_status_t raise_word(simulation_t *sim, int rank, uint32_t f, int peer
         }
         due = fmax(due, end + link->latency_s);
     }
-    const size_t word = word_index(sim, to, f, signal);
+    const size_t word = word_index(sim, to, lap_calls_of(&sim->calls, rank, f, peer), signal);
     const size_t at = sim->first_arrival[word] + sim->raised[word];
     if (at >= sim->first_arrival[word + 1])
         return lap_error(LAP_ERR_CHECK,
@@ -255,7 +266,7 @@ static bool deps_ended(simulation_t *sim, int rank, const lane_t *lane)
 {
     const lap_fragment_t *fragment = &sim->programs[rank]->fragments[lane->fragment];
     const lap_step_t *step = &fragment->schedule.steps[lane->step];
-    const lap_cost_t *cost = sim->costs[lane->fragment].cost;
+    const lap_cost_t *cost = cost_of(sim, rank, lane->fragment);
     for (uint32_t d = 0; d < step->ndeps; d++)
         if (!has_ended(sim, rank, lane->fragment, step->deps[d], cost))
             return false;
@@ -270,32 +281,32 @@ static bool deps_ended(simulation_t *sim, int rank, const lane_t *lane)
 /* ---- tasks ---- */
 
 /* The stream waits for a signal that has not come: with a core to itself for a while. */
-static void wait_on(simulation_t *sim, lane_t *lane)
+static void wait_on(simulation_t *sim, int rank, lane_t *lane)
 {
     if (!lane->waits)
         lane->since = sim->now;
     lane->waits = true;
-    lane->spins = !has_come(sim, lane->since + sim->costs[lane->fragment].cost->spin_s);
+    lane->spins = !has_come(sim, lane->since + cost_of(sim, rank, lane->fragment)->spin_s);
 }
 
 /* The present step of a stream, if it was measured; else NULL. */
-static const lap_step_cost_t *measured(const simulation_t *sim, const lane_t *lane)
+static const lap_step_cost_t *measured(const simulation_t *sim, int rank, const lane_t *lane)
 {
-    const lap_fragment_cost_t *costs = &sim->costs[lane->fragment];
+    const lap_fragment_cost_t *costs = &sim->costs[rank][lane->fragment];
     const lap_step_cost_t *step =
         costs->steps && lane->step < costs->nsteps ? &costs->steps[lane->step] : NULL;
     return step && step->seconds >= 0 ? step : NULL;
 }
 
 /* A task; what was measured of its step, which has `parts` such tasks, is taken instead. */
-static void start_part(const simulation_t *sim, lane_t *lane, double work, double cores,
+static void start_part(const simulation_t *sim, int rank, lane_t *lane, double work, double cores,
                        uint32_t parts)
 {
-    const lap_step_cost_t *step = measured(sim, lane);
+    const lap_step_cost_t *step = measured(sim, rank, lane);
     if (step) {
         const bool launches = lane->blocks_done == 0 && step->cores > 0;
         work = step->seconds / parts;
-        work += launches ? sim->costs[lane->fragment].cost->launch_s : 0;
+        work += launches ? cost_of(sim, rank, lane->fragment)->launch_s : 0;
         cores = step->cores;
     }
     lane->busy = true;
@@ -306,9 +317,9 @@ static void start_part(const simulation_t *sim, lane_t *lane, double work, doubl
     lane->first = false;
 }
 
-static void start(const simulation_t *sim, lane_t *lane, double work, double cores)
+static void start(const simulation_t *sim, int rank, lane_t *lane, double work, double cores)
 {
-    start_part(sim, lane, work, cores, 1);
+    start_part(sim, rank, lane, work, cores, 1);
 }
 
 static bool *block_done(const simulation_t *sim, int rank, uint32_t fragment, uint32_t block)
@@ -338,31 +349,32 @@ static void start_block(simulation_t *sim, int rank, lane_t *lane)
 {
     const lap_schedule_t *schedule = schedule_of(sim, rank, lane->fragment);
     const lap_step_t *step = &schedule->steps[lane->step];
-    const lap_fragment_cost_t *costs = &sim->costs[lane->fragment];
+    const lap_fragment_cost_t *costs = &sim->costs[rank][lane->fragment];
     const double begin = lane->blocks_done == 0 ? costs->cost->step_s : 0;
     if (step->count == 0) {
-        start(sim, lane, begin, 1);
+        start(sim, rank, lane, begin, 1);
         return;
     }
     lane->block = find_block(sim, rank, lane);
     if (lane->block == NO_BLOCK) {
-        wait_on(sim, lane);
+        wait_on(sim, rank, lane);
         return;
     }
     const lap_block_t *block = &schedule->blocks[lane->block];
-    start_part(sim, lane,
+    start_part(sim, rank, lane,
                begin + lap_cost_gemm(costs->cost, lap_block_shape(schedule, step, block)) +
                    lap_cost_finish(costs, &block->d),
                costs->cost->gemm_cores, step->count);
 }
 
 /* A link paces the put that takes cores for as long: nothing that it has to share slows it down. */
-static void start_put(const simulation_t *sim, lane_t *lane, const lap_step_t *step, double mover)
+static void start_put(const simulation_t *sim, int rank, lane_t *lane, const lap_step_t *step,
+                      double mover)
 {
-    const lap_cost_t *cost = sim->costs[lane->fragment].cost;
+    const lap_cost_t *cost = cost_of(sim, rank, lane->fragment);
     const double bytes = (double)lap_range_bytes(&step->src);
     const bool first = cost->put_cores > 0;
-    start(sim, lane,
+    start(sim, rank, lane,
           cost->step_s + (first ? bytes / cost->link.bytes_per_s : lap_cost_copy(cost, &step->src)),
           first ? cost->put_cores : mover);
     lane->first = first;
@@ -371,7 +383,7 @@ static void start_put(const simulation_t *sim, lane_t *lane, const lap_step_t *s
 /* Starts the next task of a stream if what it waits for has come. */
 static void try_start(simulation_t *sim, int rank, lane_t *lane)
 {
-    const lap_fragment_cost_t *costs = &sim->costs[lane->fragment];
+    const lap_fragment_cost_t *costs = &sim->costs[rank][lane->fragment];
     const lap_cost_t *cost = costs->cost;
     const lap_schedule_t *schedule = schedule_of(sim, rank, lane->fragment);
     const lap_step_t *step = &schedule->steps[lane->step];
@@ -384,30 +396,31 @@ static void try_start(simulation_t *sim, int rank, lane_t *lane)
         break;
     case LAP_STEP_WAIT:
         if (signal_came(sim, rank, lane->fragment, step->signal, step->count))
-            start(sim, lane, cost->step_s, mover);
+            start(sim, rank, lane, cost->step_s, mover);
         else
-            wait_on(sim, lane);
+            wait_on(sim, rank, lane);
         break;
     case LAP_STEP_REDUCE:
-        start(sim, lane,
+        start(sim, rank, lane,
               cost->step_s + lap_cost_reduce(cost, schedule, step) +
                   lap_cost_finish(costs, &step->dst),
               1);
         break;
     case LAP_STEP_SUMS:
-        start(sim, lane, cost->step_s + (double)lap_range_bytes(&step->src) / cost->reduce, 1);
+        start(sim, rank, lane, cost->step_s + (double)lap_range_bytes(&step->src) / cost->reduce,
+              1);
         break;
     case LAP_STEP_PUT:
-        start_put(sim, lane, step, mover);
+        start_put(sim, rank, lane, step, mover);
         break;
     case LAP_STEP_COPY:
-        start(sim, lane, cost->step_s + lap_cost_copy(cost, &step->src), mover);
+        start(sim, rank, lane, cost->step_s + lap_cost_copy(cost, &step->src), mover);
         break;
     case LAP_STEP_KERNEL:
-        start(sim, lane, cost->step_s + costs->kernel_s, 1);
+        start(sim, rank, lane, cost->step_s + costs->kernel_s, 1);
         break;
     default:
-        start(sim, lane, cost->step_s, mover);
+        start(sim, rank, lane, cost->step_s, mover);
         break;
     }
 }
@@ -477,7 +490,7 @@ static double start_all(simulation_t *sim)
     for (int i = 0; i < sim->size * LAP_STREAMS; i++) {
         lane_t *lane = &sim->lanes[i];
         const int rank = i / LAP_STREAMS;
-        if (!lane->busy && lane->fragment < sim->nfragments)
+        if (!lane->busy && lane->fragment < count_of(sim, rank))
             try_start(sim, rank, lane);
         sim->wanted[rank] += lane->busy ? lane->cores : lane->spins ? 1 : 0;
         sim->first[rank] += lane->busy && lane->first ? lane->cores : 0;
@@ -490,8 +503,8 @@ static double start_all(simulation_t *sim)
 /* What is left of full speed for the task of a lane. */
 static double speed_of(const simulation_t *sim, int index, double wanted)
 {
-    const lap_cost_t *cost = sim->costs[0].cost;
     const int rank = index / LAP_STREAMS;
+    const lap_cost_t *cost = cost_of(sim, rank, 0); /* there is one: it is at work */
     const double all = wanted > cost->cores ? cost->cores / wanted : 1;
     const double left = fmax(LEAST_CORES, cost->rank_cores - sim->first[rank]);
     const double rest = sim->wanted[rank] - sim->first[rank];
@@ -533,7 +546,7 @@ static lap_status_t conclude(const simulation_t *sim)
     for (int i = 0; i < sim->size * LAP_STREAMS; i++) {
         const int rank = i / LAP_STREAMS;
         char text[160];
-        if (sim->lanes[i].fragment >= sim->nfragments)
+        if (sim->lanes[i].fragment >= count_of(sim, rank))
             continue;
         lap_step_describe(schedule_of(sim, rank, sim->lanes[i].fragment), sim->lanes[i].step, text,
                           sizeof(text));
@@ -542,35 +555,53 @@ static lap_status_t conclude(const simulation_t *sim)
     return LAP_OK;
 }
 
+/* Until nothing is at work, and nothing under way. */
+static lap_status_t play(simulation_t *sim)
+{
+    LAP_TRY(simulation_init(sim));
+    for (;;) {
+        const double wanted = start_all(sim);
+        if (is_idle(sim))
+            return conclude(sim);
+        LAP_TRY(advance(sim, wanted));
+    }
+}
+
+lap_status_t lap_linked_simulate_each(const lap_linked_t *const *programs, int size,
+                                      const lap_fragment_cost_t *const *costs,
+                                      lap_simulated_t *simulated_p, int rank,
+                                      lap_fragment_span_t *spans)
+{
+    simulation_t sim = {
+        .programs = programs, .costs = costs, .size = size, .spans = spans, .spans_rank = rank};
+    for (uint32_t f = 0; spans && f < programs[rank]->nfragments; f++)
+        spans[f] = (lap_fragment_span_t){INFINITY, 0};
+    if (programs[0]->nfragments == 0) {
+        *simulated_p = (lap_simulated_t){0, 0, 0};
+        return LAP_OK;
+    }
+    lap_status_t status = lap_calls_init(&sim.calls, programs, size);
+    if (status == LAP_OK)
+        status = play(&sim);
+    const double call = cost_of(&sim, 0, 0)->call_s;
+    if (status == LAP_OK)
+        *simulated_p = (lap_simulated_t){sim.now + call, sim.foreground + call, call};
+    simulation_clear(&sim);
+    return status;
+}
+
 lap_status_t lap_linked_simulate(const lap_linked_t *const *programs, int size,
                                  const lap_fragment_cost_t *costs, lap_simulated_t *simulated_p,
                                  int rank, lap_fragment_span_t *spans)
 {
-    simulation_t sim = {.programs = programs,
-                        .costs = costs,
-                        .size = size,
-                        .nfragments = programs[0]->nfragments,
-                        .spans = spans,
-                        .spans_rank = rank};
-    for (uint32_t f = 0; spans && f < sim.nfragments; f++)
-        spans[f] = (lap_fragment_span_t){INFINITY, 0};
-    if (sim.nfragments == 0) {
-        *simulated_p = (lap_simulated_t){0, 0, 0};
-        return LAP_OK;
-    }
-    lap_status_t status = simulation_init(&sim);
-    while (status == LAP_OK) {
-        const double wanted = start_all(&sim);
-        if (is_idle(&sim))
-            break;
-        status = advance(&sim, wanted);
-    }
-    if (status == LAP_OK)
-        status = conclude(&sim);
-    const double call = costs[0].cost->call_s;
-    if (status == LAP_OK)
-        *simulated_p = (lap_simulated_t){sim.now + call, sim.foreground + call, call};
-    simulation_clear(&sim);
+    const lap_fragment_cost_t **all = lap_alloc((size_t)size, sizeof(*all));
+    if (!all)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the costs of %d ranks", size);
+    for (int r = 0; r < size; r++)
+        all[r] = costs;
+    const lap_status_t status =
+        lap_linked_simulate_each(programs, size, all, simulated_p, rank, spans);
+    lap_free(all);
     return status;
 }
 

@@ -12,7 +12,7 @@
 #ifndef LAP_SCHEDULE_SIMULATE_H
 #define LAP_SCHEDULE_SIMULATE_H
 
-#include "schedule/link.h"
+#include "schedule/calls.h"
 
 #define LAP_COST_POINTS 5
 
@@ -63,7 +63,7 @@ typedef struct lap_step_cost {
     double cores;   /* that it wants meanwhile */
 } lap_step_cost_t;
 
-/* What a fragment of a program costs, on every rank. */
+/* What a fragment of a program costs. */
 typedef struct lap_fragment_cost {
     const lap_cost_t *cost;       /* with the rates of its GEMMs; all have the same cores */
     const lap_step_cost_t *steps; /* of each of its steps; NULL: they follow from the rates */
@@ -85,13 +85,19 @@ typedef struct lap_simulated {
 } lap_simulated_t;
 
 /*
- * The time of the programs of all ranks of a world. costs[f] is of fragment f. Writes *simulated_p on
- * success, and the spans of all fragments of `rank`, unless `spans` is NULL. LAP_ERR_CHECK with a step that would wait forever;
- * LAP_ERR_NO_MEMORY.
+ * The time of the programs of all ranks of a world. costs[f] is of fragment f, which is alike on all ranks. Writes
+ * *simulated_p on success, and the spans of all fragments of `rank`, unless `spans` is NULL. LAP_ERR_CHECK with a step
+ * that would wait forever; LAP_ERR_NO_MEMORY.
  */
 lap_status_t lap_linked_simulate(const lap_linked_t *const *programs, int size,
                                  const lap_fragment_cost_t *costs, lap_simulated_t *simulated_p,
                                  int rank, lap_fragment_span_t *spans);
+
+/* The same where ranks do different things: costs[r][f] is of fragment f of rank r. */
+lap_status_t lap_linked_simulate_each(const lap_linked_t *const *programs, int size,
+                                      const lap_fragment_cost_t *const *costs,
+                                      lap_simulated_t *simulated_p, int rank,
+                                      lap_fragment_span_t *spans);
 
 /*
  * The time of one call, from its beginning on all ranks at once to the end of the slowest. Writes

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mutants of the order of programs: a fragment is taken out of the programs of all ranks, or moved to an earlier place,
- * and what is left is linked anew, so that it has no race. Whether the program is still right is found out in a simple
+ * Mutants of the order of programs: a call is taken out of the programs of its ranks, or moved to an earlier place of an
+ * order of the calls of all ranks, and what is left is linked anew, so that it has no race. Whether the program is still right is found out in a simple
  * way: its fragments are gone through in their order, each byte has who wrote it last, and each fragment must read
  * what it read before. Gradients have the sum of all that was added to them. The proof must say the same.
  */
@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "nn/program.h"
+#include "schedule/calls.h"
 #include "tap.h"
 
 typedef struct order_tally {
@@ -109,9 +110,9 @@ static inline uint32_t order_memories(order_play_t *play)
     return count;
 }
 
-/* What each fragment reads, by its id, and then what memory that lasts, and the caller's, has in the end. */
+/* What each fragment reads, by its id, and what memory that lasts, and the caller's, has in the end. */
 static inline void order_run(const lap_nn_list_t *list, const lap_linked_t *linked,
-                             const uint32_t *ids, uint64_t *reads)
+                             const uint32_t *ids, uint64_t *end, uint64_t *reads)
 {
     order_play_t play = {.linked = linked};
     const uint32_t count = order_memories(&play);
@@ -127,7 +128,6 @@ static inline void order_run(const lap_nn_list_t *list, const lap_linked_t *link
         order_each(&play, order_access);
         reads[ids[f]] = play.read;
     }
-    uint64_t *end = &reads[linked->nfragments];
     *end = 0;
     for (uint32_t i = 0; i < count; i++) {
         const bool ends = i != LAP_NN_PRIVATE && i < LAP_NN_MEMORIES + list->nregions;
@@ -165,28 +165,83 @@ static inline void order_rotate(void *array, size_t size, uint32_t from, uint32_
     free(moved);
 }
 
-static inline void order_move(const lap_nn_programs_t *programs, uint32_t *ids, uint32_t from,
-                              uint32_t to)
+/* The calls of all ranks, in an order that the programs of all follow; and what all ranks read, by the ids of calls. */
+typedef struct order_state {
+    const lap_nn_programs_t *programs;
+    uint32_t count;
+    uint32_t *order; /* the call at each place */
+    bool *has;       /* whether a rank is in a call, [call * size + rank] */
+    uint64_t **before;
+} order_state_t;
+
+static inline bool order_has(const order_state_t *state, uint32_t place, int rank)
 {
-    order_rotate(ids, sizeof(*ids), from, to);
-    for (int rank = 0; rank < programs->size; rank++) {
-        lap_linked_t *linked = &programs->programs[rank];
-        order_rotate(linked->fragments, sizeof(lap_fragment_t), from, to);
+    return state->has[(size_t)state->order[place] * (size_t)state->programs->size + (size_t)rank];
+}
+
+/* How many of the calls before a place a rank is in: at the place of one of its calls, that is its fragment. */
+static inline uint32_t order_fragment(const order_state_t *state, uint32_t place, int rank)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < place; i++)
+        count += order_has(state, i, rank);
+    return count;
+}
+
+/* The place of a fragment of a rank. */
+static inline uint32_t order_place(const order_state_t *state, int rank, uint32_t f)
+{
+    uint32_t place = 0;
+    while (!order_has(state, place, rank) || order_fragment(state, place, rank) < f)
+        place++;
+    return place;
+}
+
+/* The first of the ranks that are in the call at a place, and its fragment. */
+static inline const lap_fragment_t *order_first(const order_state_t *state, uint32_t place)
+{
+    int rank = 0;
+    while (!order_has(state, place, rank))
+        rank++;
+    return &state->programs->programs[rank].fragments[order_fragment(state, place, rank)];
+}
+
+static inline void order_move(order_state_t *state, uint32_t from, uint32_t to)
+{
+    for (int rank = 0; rank < state->programs->size; rank++) {
+        lap_linked_t *linked = &state->programs->programs[rank];
+        if (!order_has(state, from, rank))
+            continue;
+        order_rotate(linked->fragments, sizeof(lap_fragment_t), order_fragment(state, from, rank),
+                     from < to ? order_fragment(state, to + 1, rank) - 1
+                               : order_fragment(state, to, rank));
         if (order_relink(linked) != LAP_OK)
             exit(1);
     }
+    order_rotate(state->order, sizeof(*state->order), from, to);
+}
+
+/* What a rank reads. */
+static inline void order_read(const order_state_t *state, int rank, uint64_t *reads)
+{
+    uint32_t *ids = order_array(state->count, sizeof(*ids)), at = 0;
+    for (uint32_t i = 0; i < state->count; i++)
+        if (order_has(state, i, rank))
+            ids[at++] = state->order[i];
+    order_run(&state->programs->lists[rank], &state->programs->programs[rank], ids,
+              &reads[state->count], reads);
+    free(ids);
 }
 
 /* Whether all ranks read what they read before. */
-static inline bool order_is_right(const lap_nn_programs_t *programs, const uint32_t *ids,
-                                  uint64_t *const *before)
+static inline bool order_is_right(const order_state_t *state)
 {
     bool right = true;
-    const uint32_t count = programs->programs[0].nfragments + 1;
-    uint64_t *reads = calloc(count, sizeof(*reads));
-    for (int rank = 0; rank < programs->size && right; rank++) {
-        order_run(&programs->lists[rank], &programs->programs[rank], ids, reads);
-        right = memcmp(reads, before[rank], count * sizeof(*reads)) == 0;
+    uint64_t *reads = order_array(state->count, sizeof(*reads));
+    for (int rank = 0; rank < state->programs->size && right; rank++) {
+        memset(reads, 0, (state->count + 1) * sizeof(*reads));
+        order_read(state, rank, reads);
+        right = memcmp(reads, state->before[rank], (state->count + 1) * sizeof(*reads)) == 0;
     }
     free(reads);
     return right;
@@ -223,107 +278,138 @@ static inline bool order_writes(const lap_linked_t *linked, const lap_fragment_t
     return find.writes;
 }
 
-/* Each fragment is taken out. */
-static inline void order_drop(const lap_nn_programs_t *programs, uint32_t *ids,
-                              order_tally_t *tally)
+/* Each call is taken out. */
+static inline void order_drop(order_state_t *state, order_tally_t *tally)
 {
-    const uint32_t last = programs->programs[0].nfragments - 1;
-    for (uint32_t f = 0; f <= last; f++) {
+    const lap_nn_programs_t *programs = state->programs;
+    const uint32_t last = state->count - 1;
+    for (uint32_t i = 0; i <= last; i++) {
         bool writes = false;
-        for (int rank = 0; rank < programs->size; rank++)
-            writes = writes || order_writes(&programs->programs[rank],
-                                            &programs->programs[rank].fragments[f]);
+        for (int rank = 0; rank < programs->size; rank++) {
+            const lap_linked_t *linked = &programs->programs[rank];
+            writes = writes ||
+                     (order_has(state, i, rank) &&
+                      order_writes(linked, &linked->fragments[order_fragment(state, i, rank)]));
+        }
         if (!writes)
             continue;
-        order_move(programs, ids, f, last);
+        order_move(state, i, last);
         for (int rank = 0; rank < programs->size; rank++) {
-            programs->programs[rank].nfragments = last;
+            programs->programs[rank].nfragments -= order_has(state, last, rank);
             (void)order_relink(&programs->programs[rank]);
         }
         tally->wrong++;
         const bool found = order_objects(programs);
         tally->found += found;
         for (int rank = 0; rank < programs->size; rank++)
-            programs->programs[rank].nfragments = last + 1;
+            programs->programs[rank].nfragments += order_has(state, last, rank);
         if (!found)
-            tap_note("survived: fragment %u, %s, taken out", (unsigned)f,
-                     programs->programs[0].fragments[last].schedule.method);
-        order_move(programs, ids, last, f);
+            tap_note("survived: call %u, %s, taken out", (unsigned)i,
+                     order_first(state, last)->schedule.method);
+        order_move(state, last, i);
     }
 }
 
-/* Fragment `from` comes before fragment `to`. */
-static inline void order_try(const lap_nn_programs_t *programs, uint32_t *ids,
-                             uint64_t *const *before, uint32_t from, uint32_t to,
-                             order_tally_t *tally)
+/* The call at place `from` comes before that at `to`. */
+static inline void order_try(order_state_t *state, uint32_t from, uint32_t to, order_tally_t *tally)
 {
-    order_move(programs, ids, from, to);
-    const bool right = order_is_right(programs, ids, before), found = order_objects(programs);
+    order_move(state, from, to);
+    const bool right = order_is_right(state), found = order_objects(state->programs);
     tally->wrong += !right;
     tally->found += !right && found;
     tally->right += right;
     tally->alarms += right && found;
     if (found == right)
-        tap_note("%s: fragment %u, %s, before %u: %s", right ? "alarm" : "survived", (unsigned)from,
-                 programs->programs[0].fragments[to].schedule.method, (unsigned)to,
+        tap_note("%s: call %u, %s, before %u: %s", right ? "alarm" : "survived", (unsigned)from,
+                 order_first(state, to)->schedule.method, (unsigned)to,
                  right ? lap_last_error() : "");
-    order_move(programs, ids, to, from);
+    order_move(state, to, from);
 }
 
-/* What all ranks read, by the numbers of fragments; order_end frees it. */
-typedef struct order_state {
-    uint32_t *ids;
-    uint64_t **before;
-} order_state_t;
+/* Each rank goes on to its next fragment when all ranks of that call have come to it. */
+static inline void order_merge(order_state_t *state, const lap_calls_t *calls)
+{
+    const lap_nn_programs_t *programs = state->programs;
+    const size_t size = (size_t)programs->size;
+    uint32_t *next = order_array(size, sizeof(*next));
+    state->count = 0;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int rank = 0; rank < programs->size; rank++) {
+            const lap_linked_t *linked = &programs->programs[rank];
+            if (next[rank] == linked->nfragments)
+                continue;
+            const lap_fragment_t *fragment = &linked->fragments[next[rank]];
+            bool ready = true;
+            for (int r = 0; r < fragment->schedule.size; r++)
+                ready = ready && lap_calls_of(calls, rank, next[rank], r) ==
+                                     next[lap_fragment_rank(fragment, r)];
+            for (int r = 0; ready && r < fragment->schedule.size; r++) {
+                const int peer = lap_fragment_rank(fragment, r);
+                state->has[state->count * size + (size_t)peer] = true;
+                next[peer]++;
+            }
+            state->count += ready;
+            moved = moved || ready;
+        }
+    }
+    for (size_t rank = 0; rank < size; rank++)
+        if (next[rank] != programs->programs[rank].nfragments)
+            exit(1); /* there is no such order */
+    free(next);
+}
 
+/* order_end frees it. */
 static inline order_state_t order_begin(const lap_nn_programs_t *programs)
 {
-    const uint32_t count = programs->programs[0].nfragments;
-    order_state_t state = {order_array(count, sizeof(uint32_t)),
-                           order_array((size_t)programs->size, sizeof(uint64_t *))};
-    for (uint32_t f = 0; f < count; f++)
-        state.ids[f] = f;
+    const size_t size = (size_t)programs->size;
+    order_state_t state = {.programs = programs, .before = order_array(size, sizeof(uint64_t *))};
+    lap_calls_t calls;
+    if (lap_calls_init(&calls, programs->list, programs->size) != LAP_OK)
+        exit(1);
+    state.has = order_array(calls.first[size] * size, sizeof(bool));
+    order_merge(&state, &calls);
+    state.order = order_array(state.count, sizeof(uint32_t));
+    for (uint32_t i = 0; i < state.count; i++)
+        state.order[i] = i;
     for (int rank = 0; rank < programs->size; rank++) {
-        state.before[rank] = order_array((size_t)count + 1, sizeof(uint64_t));
-        order_run(&programs->lists[rank], &programs->programs[rank], state.ids, state.before[rank]);
+        state.before[rank] = order_array(state.count, sizeof(uint64_t));
+        order_read(&state, rank, state.before[rank]);
     }
+    lap_calls_clear(&calls);
     return state;
 }
 
-static inline void order_end(const lap_nn_programs_t *programs, order_state_t *state,
-                             const char *what)
+static inline void order_end(order_state_t *state, const char *what)
 {
-    tap_ok(!order_objects(programs), "%s: as it was, it is proved", what);
-    for (int rank = 0; rank < programs->size; rank++)
+    tap_ok(!order_objects(state->programs), "%s: as it was, it is proved", what);
+    for (int rank = 0; rank < state->programs->size; rank++)
         free(state->before[rank]);
     free(state->before);
-    free(state->ids);
+    free(state->order);
+    free(state->has);
 }
 
-/* Each fragment of late phases, or every one, is moved to earlier places: every `stride`-th. */
+/* Each call of late phases, or every one, is moved to earlier places: every `stride`-th. */
 static inline void order_mutate(const lap_nn_programs_t *programs, bool late, uint32_t stride,
                                 const char *what)
 {
-    const uint32_t count = programs->programs[0].nfragments;
     order_tally_t dropped = {0}, moved = {0};
     order_state_t state = order_begin(programs);
-    order_drop(programs, state.ids, &dropped);
-    for (uint32_t f = 1; f < count; f++) {
-        bool is_late = false;
-        for (int rank = 0; rank < programs->size; rank++)
-            is_late = is_late || programs->programs[rank].fragments[f].phase > LAP_NN_PHASE_LAYERS;
-        for (uint32_t to = f - 1; !late || is_late; to -= stride) {
-            order_try(programs, state.ids, state.before, f, to, &moved);
+    order_drop(&state, &dropped);
+    for (uint32_t f = 1; f < state.count; f++)
+        for (uint32_t to = f - 1; !late || order_first(&state, f)->phase > LAP_NN_PHASE_LAYERS;
+             to -= stride) {
+            order_try(&state, f, to, &moved);
             if (to < stride)
                 break;
         }
-    }
     tap_ok(dropped.wrong > 0 && dropped.found == dropped.wrong,
-           "%s: %zu fragments taken out are missed, of %zu", what, dropped.found, dropped.wrong);
+           "%s: %zu calls taken out are missed, of %zu", what, dropped.found, dropped.wrong);
     tap_ok(moved.wrong > 0 && moved.right > 0 && moved.found == moved.wrong && moved.alarms == 0,
-           "%s: %zu of %zu fragments that come too early are found, of %zu that do not %zu", what,
+           "%s: %zu of %zu calls that come too early are found, of %zu that do not %zu", what,
            moved.found, moved.wrong, moved.right, moved.alarms);
-    order_end(programs, &state, what);
+    order_end(&state, what);
 }
 
 static inline bool order_is_kernel(const lap_fragment_t *fragment, const char *name)

@@ -9,6 +9,8 @@
 #include <lap/model.h>
 #include <lap/optimizer.h>
 
+#include <string.h>
+
 #include "nn/nn.h"
 #include "nn/program.h"
 #include "parallel/grid.h"
@@ -18,6 +20,7 @@
 typedef struct scene {
     int debug, overlap, overlap_weights;
     size_t shards;
+    const lap_tp_overlap_t *rules;
     bool spoiled; /* the plan is that of more ranks than there are */
 } scene_t;
 
@@ -80,6 +83,7 @@ static lap_status_t create_stages(const lap_grid_groups_t *groups, const scene_t
     desc.shards = scene->shards;
     desc.shard_bucket = 100;
     desc.shard_group = scene->shards > 1 ? groups->replicas : NULL;
+    desc.overlap = scene->rules;
     options.micro_batches = 2;
     return lap_pp_create(groups->tp, groups->pp, &desc, &options, pp_p);
 }
@@ -102,6 +106,64 @@ static void is_proved(const lap_pp_t *pp, const scene_t *scene, lap_status_t sta
         tap_ok(proved.replication.replicas == 2 && proved.replication.late == !scene->overlap,
                "%s: two replicas, gradients %s backward", what,
                proved.replication.late ? "after" : "during");
+}
+
+/* Whether all calls of this rank of an operator of its list have that method in what is proved. */
+static bool proves_method(const lap_pp_t *pp, uint32_t call, const char *method)
+{
+    lap_nn_desc_t desc;
+    const lap_stage_proving_t proving = lap_stage_own_proving(pp, &desc);
+    const int rank = pp->pipeline->rank * proving.tp + pp->nn->list.rank;
+    lap_stage_programs_t programs;
+    bool good = lap_stage_programs_init(&programs, &proving) == LAP_OK;
+    size_t found = 0;
+    for (uint32_t f = 0; good && f < programs.all.programs[rank].nfragments; f++) {
+        const lap_stage_item_t *item = &programs.programs[rank].items[f];
+        const lap_nn_entry_t *entry = &pp->nn->list.entries[item->entry];
+        if (item->kind != LAP_STAGE_ENTRY || entry->work != LAP_NN_OPERATOR || entry->index != call)
+            continue;
+        found++;
+        good = strcmp(programs.all.programs[rank].fragments[f].schedule.method, method) == 0;
+    }
+    lap_stage_programs_clear(&programs);
+    return good && found > 0;
+}
+
+/* Methods that "auto" has chosen are those that are proved, of all ranks. */
+static void play_choices(lap_world_t *world, void *arg)
+{
+    const lap_grid_t grid = {2, 1, 2, 1};
+    lap_tp_overlap_t rules;
+    lap_tp_switches_t switches = LAP_TP_SWITCHES_INIT;
+    const scene_t scene = {.overlap = 1, .rules = &rules};
+    lap_grid_groups_t groups;
+    lap_pp_t *pp = NULL;
+    (void)arg;
+    switches.automatic = 1;
+    tap_success(lap_tp_overlap_init(grid.tp, &rules), "rules");
+    tap_success(lap_tp_overlap_switch(&rules, &switches), "... that are auto");
+    tap_success(lap_grid_groups_init(&groups, &grid, lap_world_group(world)), "groups");
+    tap_success(create_stages(&groups, &scene, &pp), "a pipeline");
+    const lap_nn_list_t *list = &pp->nn->list;
+    const lap_op_desc_t *own = pp->choices.of[pp->pipeline->rank];
+    size_t chosen = 0, same = 0;
+    for (uint32_t i = 0; i < list->nsteps; i++) {
+        const char *method = list->steps[i].desc.method;
+        chosen += method && strcmp(method, LAP_AUTO) == 0;
+        same += strcmp(own[i].method, lap_op_method(pp->nn->calls[i].op)) == 0 &&
+                proves_method(pp, i, own[i].method);
+    }
+    tap_ok(chosen > 0 && same == list->nsteps,
+           "%zu of %u operators are proved with the method that they have, %zu of them by auto",
+           same, (unsigned)list->nsteps, chosen);
+    uint32_t gather = 0;
+    while (own[gather].kind != LAP_AG_GEMM)
+        gather++;
+    for (int r = 0; r < grid.pp; r++)
+        pp->choices.descs[pp->choices.of[r] - pp->choices.descs + gather].method = "ring";
+    tap_ok(proves_method(pp, gather, "ring"), "... and with another, had auto chosen that");
+    lap_pp_destroy(pp);
+    lap_grid_groups_clear(&groups);
 }
 
 static void play_stages(lap_world_t *world, void *arg)
@@ -133,20 +195,21 @@ static void play_stages(lap_world_t *world, void *arg)
 
 int main(void)
 {
+    tap_ranks(4, NULL, play_choices, NULL);
     for (int i = 0; i < 8; i++) {
-        scene_t scene = {1, i & 1, i >> 1 & 1, i & 4 ? 2 : 0, false};
+        scene_t scene = {1, i & 1, i >> 1 & 1, i & 4 ? 2 : 0, NULL, false};
         tap_ranks(4, NULL, play_stages, &scene);
     }
     for (int debug = 0; debug < 2; debug++) {
-        scene_t scene = {debug, 1, 1, 0, true};
+        scene_t scene = {debug, 1, 1, 0, NULL, true};
         tap_ranks(4, NULL, play_stages, &scene);
     }
     for (int i = 0; i < 8; i++) {
-        scene_t scene = {1, i & 1, i >> 1 & 1, i & 4 ? 2 : 0, false};
+        scene_t scene = {1, i & 1, i >> 1 & 1, i & 4 ? 2 : 0, NULL, false};
         tap_ranks(2, NULL, play, &scene);
     }
     for (int debug = 0; debug < 2; debug++) {
-        scene_t scene = {debug, 1, 1, 2, true};
+        scene_t scene = {debug, 1, 1, 2, NULL, true};
         tap_ranks(2, NULL, play, &scene);
     }
     return tap_done();

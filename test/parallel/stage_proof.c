@@ -52,12 +52,8 @@ static lap_stage_proving_t proving_of(size_t i, const lap_nn_desc_t *desc,
     options->schedule = cases[i].schedule;
     options->micro_batches = cases[i].micro;
     options->virtual_stages = cases[i].virtual_stages;
-    return (lap_stage_proving_t){.desc = desc,
-                                 .tp = cases[i].tp,
-                                 .pp = cases[i].pp,
-                                 .options = options,
-                                 .target = target,
-                                 .aligned = true};
+    return (lap_stage_proving_t){
+        .desc = desc, .tp = cases[i].tp, .pp = cases[i].pp, .options = options, .target = target};
 }
 
 static void prove_all(void)
@@ -456,11 +452,12 @@ static void test_first(void)
             begin++;
         for (uint32_t f = begin + 1; f < programs.all.programs[rank].nfragments; f++)
             if (order_is_kernel(&fragments[f], "cast") && fragments[f].iteration > 0)
-                order_try(&programs.all, state.ids, state.before, f, begin, &tally);
+                order_try(&state, order_place(&state, rank, f), order_place(&state, rank, begin),
+                          &tally);
     }
     tap_ok(tally.wrong > 4 && tally.found == tally.wrong && tally.alarms == 0,
            "%zu of %zu casts before there is a scale are found", tally.found, tally.wrong);
-    order_end(&programs.all, &state, "the first step");
+    order_end(&state, "the first step");
     lap_stage_programs_clear(&programs);
 }
 
@@ -473,7 +470,6 @@ static void test_order(void)
         lap_stage_programs_t programs;
         lap_stage_proving_t proving = proving_of(i, &desc, &options, lap_target_at(0));
         size_t sent = 0, late = 0;
-        proving.aligned = false;
         options.overlap = 0;
         if (strcmp(cases[i].schedule, "1f1b") != 0)
             continue; /* others may have no free slot yet */

@@ -44,7 +44,7 @@ lap_status_t lap_stage_choices_share(lap_stage_choices_t *choices, const lap_nn_
     const size_t size = (size_t)pipeline->size;
     double most = nn->list.nsteps;
     choice_t *all = NULL;
-    *choices = (lap_stage_choices_t){NULL};
+    *choices = (lap_stage_choices_t){.all = NULL};
     LAP_TRY(lap_group_max(pipeline, &most));
     const size_t each = (size_t)most + 1;
     LAP_TRY(collect(nn, pipeline, each, &all));
@@ -69,5 +69,5 @@ void lap_stage_choices_clear(lap_stage_choices_t *choices)
     lap_free(choices->all);
     lap_free(choices->descs);
     lap_free(choices->of);
-    *choices = (lap_stage_choices_t){NULL};
+    *choices = (lap_stage_choices_t){.all = NULL};
 }

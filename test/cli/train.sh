@@ -81,7 +81,6 @@ refuse '--kv-heads is for attention' --layer linear --kv-heads 3
 refuse '--kv-heads is for attention' --layer layernorm_mlp --kv-heads 3
 refuse '--activation is for the MLP' --layer attention --activation swiglu
 refuse '--norm has no effect on --layer linear' --layer linear --norm rmsnorm
-refuse '--bucket-size is for gradients sent to other replicas' --bucket-size 100
 refuse "--bucket-by is 'block'; expected size or layer" --tp 1 --dp 2 --bucket-by block
 refuse '--compare is for ranks that communicate' --compare --tp 1
 refuse '--link is for ranks that communicate' --link 1GB/s --tp 1

@@ -11,6 +11,9 @@
  *   FAKE_MEMORY        MiB of memory that a process finds there; 1536
  *   FAKE_STRICT=1      memory ends where a page does that nobody can use, and addresses of memory that
  *                      was freed are never used again: whatever runs beyond it, or later, crashes
+ *   FAKE_FREE_WAITS=1  cuMemFree waits for what that of driver 580.159 was seen to wait for: all
+ *                      work, but not graphs launched on streams of green contexts, and not streams
+ *                      that only wait. Otherwise it waits for nothing: FAKE_STRICT notices more
  *   FAKE_ONE_QUEUE=1   all streams share a queue, where a wait holds up whatever comes after it, and
  *                      a graph runs step by step in any order that its edges allow: the worst that
  *                      a GPU may do. CUDA_DEVICE_MAX_CONNECTIONS is 1 then
@@ -107,6 +110,8 @@ FAKE_EXPORT CUresult fake_issue(CUstream stream, fake_work_t work, const void *a
 FAKE_EXPORT void fake_pass(int seconds);
 /* Returns when all that was issued to all streams has run, where they share a queue. */
 void fake_drain(void);
+/* Returns when cuMemFree would: see FAKE_FREE_WAITS. */
+void fake_await_work(void);
 /* Whether a capture forbids this thread calls that might wait for streams, or make them wait. */
 bool fake_forbids(void);
 

@@ -143,7 +143,7 @@ static size_t take(memory_t **list, CUdeviceptr address)
     return bytes;
 }
 
-/* As a GPU, it first ends what it was given. */
+/* As a GPU that has one queue, it first ends what it was given. */
 static CUresult release(CUdeviceptr address)
 {
     if (fake_fate() != CUDA_SUCCESS) /* what runs still uses it */
@@ -151,6 +151,8 @@ static CUresult release(CUdeviceptr address)
     if (fake_forbids())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     fake_drain();
+    if (fake_number("FAKE_FREE_WAITS", 0))
+        fake_await_work();
     const size_t bytes = take(&memories, address);
     fake_give(bytes);
     return bytes > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

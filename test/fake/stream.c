@@ -25,7 +25,7 @@ typedef struct queue {
     pthread_mutex_t mutex;
     pthread_cond_t more, less;
     op_t *first, *last;
-    uint64_t issued, done;
+    uint64_t issued, done; /* the last op that was issued, and that has run, by their numbers */
     bool ends;
 } queue_t;
 
@@ -33,6 +33,7 @@ typedef struct stream {
     CUcontext context;
     bool is_default; /* of its context */
     queue_t *queue;
+    uint64_t awaited; /* number of its last op for which cuMemFree waits */
     graph_t *capture; /* what is issued goes there */
     CUstreamCaptureMode mode;
     struct stream *next;
@@ -243,6 +244,8 @@ static CUresult issue(stream_t *stream, op_t *op)
     *(queue->first ? &queue->last->next : &queue->first) = op;
     queue->last = op;
     queue->issued++;
+    if (op->kind == WORK || (op->kind == GRAPH && !fake_green(stream->context)))
+        stream->awaited = queue->issued;
     pthread_cond_signal(&queue->more);
     pthread_mutex_unlock(&queue->mutex);
     return CUDA_SUCCESS;
@@ -276,6 +279,25 @@ void fake_drain(void)
     pthread_mutex_unlock(&lock);
     if (queue)
         drain(queue);
+}
+
+static bool has_work(void)
+{
+    bool has = false;
+    pthread_mutex_lock(&lock);
+    for (const stream_t *stream = streams; stream && !has; stream = stream->next) {
+        pthread_mutex_lock(&stream->queue->mutex);
+        has = stream->queue->done < stream->awaited;
+        pthread_mutex_unlock(&stream->queue->mutex);
+    }
+    pthread_mutex_unlock(&lock);
+    return has;
+}
+
+void fake_await_work(void)
+{
+    while (has_work())
+        (void)usleep(100);
 }
 
 /* With the lock. */

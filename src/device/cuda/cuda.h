@@ -148,6 +148,7 @@ typedef struct lap_cuda_share {
 typedef struct lap_cuda_caller {
     CUcontext context;
     lap_event_t event; /* in that context; no event yet: NULL */
+    CUdeviceptr word;  /* what waits of the caller's streams write; all of the GPU: 0, none */
 } lap_cuda_caller_t;
 
 typedef struct lap_cuda_device {
@@ -281,7 +282,8 @@ void lap_cuda_client_detach(lap_cuda_device_t *device, lap_cuda_client_t *client
 /* A copy that has ended when it returns, from and to memory of this host or of the device. */
 lap_status_t lap_cuda_copy_now(lap_cuda_device_t *device, const lap_copy_t *copy);
 
-/* Destroys the event on the caller's stream, if there is one. */
+/* Between enter and leave: what waits of a caller's stream need; close frees it, and the event. */
+lap_status_t lap_cuda_caller_open(lap_cuda_device_t *device);
 void lap_cuda_caller_close(lap_cuda_device_t *device);
 
 /* Writes the GPU's time into memory that the GPU reaches, in the order of the stream. */

@@ -52,12 +52,19 @@ static lap_status_t make_event(lap_cuda_device_t *device)
                           "cuEventCreate");
 }
 
+static void drop_event(lap_cuda_device_t *device)
+{
+    if (device->caller.event.event)
+        (void)device->api.cuEventDestroy(device->caller.event.event);
+    device->caller.event.event = NULL;
+}
+
 /* The event belongs to one context: for a stream of another one it is created again. */
 static lap_status_t take_context(lap_cuda_device_t *device, CUcontext context)
 {
     if (device->caller.context == context && device->caller.event.event)
         return LAP_OK;
-    lap_cuda_caller_close(device);
+    drop_event(device);
     device->caller.context = context;
     device->caller.event.ops = device->base.ops;
     device->caller.event.device = device;
@@ -65,11 +72,24 @@ static lap_status_t take_context(lap_cuda_device_t *device, CUcontext context)
     return leave(device, make_event(device));
 }
 
+/* The word is memory of the primary context, which green contexts reach, too. */
+lap_status_t lap_cuda_caller_open(lap_cuda_device_t *device)
+{
+    void *word;
+    if (!device->share.green)
+        return LAP_OK;
+    LAP_TRY(lap_cuda_push(device, device->primary));
+    LAP_TRY(lap_cuda_pop(device, lap_cuda_alloc(&device->base, sizeof(uint32_t), &word)));
+    device->caller.word = (CUdeviceptr)(uintptr_t)word;
+    return LAP_OK;
+}
+
 void lap_cuda_caller_close(lap_cuda_device_t *device)
 {
-    if (device->caller.event.event)
-        (void)device->api.cuEventDestroy(device->caller.event.event);
-    device->caller.event.event = NULL;
+    drop_event(device);
+    if (device->caller.word)
+        (void)device->api.cuMemFree(device->caller.word);
+    device->caller.word = 0;
 }
 
 /* Whether a graph is captured from it. */
@@ -120,13 +140,28 @@ lap_status_t lap_cuda_caller_record(lap_device_t *handle, void *caller, lap_even
     return LAP_OK;
 }
 
+/*
+ * cuMemFree waits for kernels of all streams, but not for a graph that was launched on a stream of
+ * a green context, not even where another stream waits for the graph (driver 580.159). So a piece
+ * of work follows the wait: without it a caller that frees memory and leaves the waiting to
+ * cuMemFree, as PyTorch's empty_cache does, would take that memory from a graph that runs.
+ */
+static lap_status_t wait_event(lap_cuda_device_t *device, CUstream caller, CUevent event)
+{
+    const lap_cuda_api_t *api = &device->api;
+    LAP_TRY(lap_cuda_check(api, api->cuStreamWaitEvent(caller, event, 0),
+                           "cuStreamWaitEvent on the caller's stream"));
+    if (!device->share.green)
+        return LAP_OK;
+    return lap_cuda_check(api, api->cuMemsetD32Async(device->caller.word, 0, 1, caller),
+                          "cuMemsetD32Async on the caller's stream");
+}
+
 lap_status_t lap_cuda_caller_wait_event(void *caller, lap_event_t *event)
 {
     lap_cuda_device_t *device = event->device;
-    const lap_cuda_api_t *api = &device->api;
     LAP_TRY(enter(device));
-    return leave(device, lap_cuda_check(api, api->cuStreamWaitEvent(caller, event->event, 0),
-                                        "cuStreamWaitEvent on the caller's stream"));
+    return leave(device, wait_event(device, caller, event->event));
 }
 
 bool lap_cuda_is_capturing(lap_stream_t *stream)

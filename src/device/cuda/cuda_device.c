@@ -299,6 +299,7 @@ static lap_status_t open_inside(lap_cuda_device_t *device)
     CUdeviceptr lost;
     LAP_TRY(lap_cuda_memory(device, (1 + LAP_CUDA_SLOTS) * sizeof(*device->lost), &lost));
     device->lost = (uint32_t *)(uintptr_t)lost;
+    LAP_TRY(lap_cuda_caller_open(device));
     LAP_TRY(open_stamps(device));
     LAP_TRY(lap_cuda_set_clock(device));
     return lap_cublas_check(api, api->cublasLtCreate(&device->blas.handle), "cublasLtCreate");

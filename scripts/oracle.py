@@ -593,7 +593,6 @@ $L train --model gpt --cp 2 --cp-comm-type a2a --heads 3 --hidden 24
 $L train --model gpt --pp 2 --schedule none
 $L train --model gpt --batch 3 --dp 2
 $L train --layer transformer --cp 2
-$L train --model gpt --distributed-optimizer
 $L train --model gpt --dp 2 --fp8-param-gather
 $L train --model gpt --kv-heads 5
 $L train --model gpt --lr -1

@@ -45,7 +45,7 @@ fp8: true;fp8_amax_history_len: 1;init_method_std: 0.5|--fp8 --init-std 0.5 --fp
 fp8: true;fp8_amax_compute_algo: most_recent;fp8_amax_history_len: 99;init_method_std: 0.5|--fp8 --init-std 0.5 --fp8-amax-history-len 1
 KEYS
 # ... or another way to the same.
-method() { lap train --tp 2 --seq 8 --hidden 16 --heads 2 --iters 1 --json --no-predict --config key.yaml && python3 -c '
+method() { lap train --auto=no --tp 2 --seq 8 --hidden 16 --heads 2 --iters 1 --json --no-predict --config key.yaml && python3 -c '
 import json, sys
 gemms = json.load(open("out"))["gemms"]
 print(*sorted({g["method"] for g in gemms if g["op"] == sys.argv[1] and g["gemm"].endswith("fprop")}))' "$1"; }

@@ -40,7 +40,7 @@ has "with those that it can do" "$err" "fused" "it can do serial, ring, pipeline
 mpi train --layer layernorm_mlp --seq 8 --heads 4 --head-dim 4 --num-replicas 2 --iters 2
 is "lap train: two replicas of one rank each" $status 0
 has "as mpirun started them" "$out" "data-parallel group: [0, 1]" "dp 2" "Iter 2"
-mpi train --layer layernorm_mlp --seq 8 --heads 4 --head-dim 4 --iters 2 --transport mpi
+mpi train --auto=no --layer layernorm_mlp --seq 8 --heads 4 --head-dim 4 --iters 2 --transport mpi
 is "lap train over mpi" $status 0
 has "two ranks that share the weights" "$out" "tensor-parallel group: [0, 1]" "transport mpi" "fc1_fprop   ag_gemm   ring"
 mpi info

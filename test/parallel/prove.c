@@ -157,10 +157,11 @@ static void play_choices(lap_world_t *world, void *arg)
            "%zu of %u operators are proved with the method that they have, %zu of them by auto",
            same, (unsigned)list->nsteps, chosen);
     uint32_t gather = 0;
-    while (own[gather].kind != LAP_AG_GEMM)
+    while (list->steps[gather].desc.kind != LAP_AG_GEMM)
         gather++;
-    for (int r = 0; r < grid.pp; r++)
-        pp->choices.descs[pp->choices.of[r] - pp->choices.descs + gather].method = "ring";
+    lap_op_desc_t *other = &pp->choices.descs[own - pp->choices.descs + gather];
+    *other = list->steps[gather].desc; /* without the knobs of what was chosen */
+    other->method = "ring";
     tap_ok(proves_method(pp, gather, "ring"), "... and with another, had auto chosen that");
     lap_pp_destroy(pp);
     lap_grid_groups_clear(&groups);

@@ -41,6 +41,7 @@
 #define KERNELS_VARIABLE "OPENBLAS_CORETYPE"
 #ifdef __x86_64__
 static const char *const even_kernels = "Sandybridge"; /* for AVX: whoever has AVX2 has it, too */
+#define OLDEST_KERNELS "Prescott"
 #else
 static const char *const even_kernels = NULL; /* none is known to be needed */
 #endif
@@ -249,6 +250,21 @@ static lap_status_t reopen_as(const char *kernels, void **handle_p)
     return status;
 }
 
+/*
+ * A processor that is newer than OpenBLAS gets the kernels of the oldest one, which are many times slower, and not even.
+ * What to name instead; NULL: nothing, also where the user has named some.
+ */
+static const char *find_newer_kernels(void)
+{
+#ifdef __x86_64__
+    if (getenv(KERNELS_VARIABLE) || !strstr(blas.openblas_get_config(), OLDEST_KERNELS))
+        return NULL;
+    if (__builtin_cpu_supports("avx"))
+        return even_kernels;
+#endif
+    return NULL;
+}
+
 static lap_status_t load(void)
 {
     void *handle;
@@ -258,6 +274,9 @@ static lap_status_t load(void)
     LAP_TRY(
         check_room(LIBRARY_BYTES + BUFFER_BYTES + (size_t)(threads - 1) * thread_bytes(), threads));
     LAP_TRY(open_and_try(&handle));
+    const char *newer = find_newer_kernels();
+    if (newer)
+        LAP_TRY(reopen_as(newer, &handle));
     if (even_kernels && blas.evenness == UNEVEN && even)
         LAP_TRY(reopen_as(even_kernels, &handle));
     return LAP_OK;

@@ -251,18 +251,17 @@ static lap_status_t reopen_as(const char *kernels, void **handle_p)
 }
 
 /*
- * A processor that is newer than OpenBLAS gets the kernels of the oldest one, which are many times slower, and not even.
- * What to name instead; NULL: nothing, also where the user has named some.
+ * Whether this processor is newer than OpenBLAS, which then takes the kernels of the oldest one: they are many times
+ * slower, and not even. Not where the user has named some.
  */
-static const char *find_newer_kernels(void)
+static bool is_newer(void)
 {
 #ifdef __x86_64__
-    if (getenv(KERNELS_VARIABLE) || !strstr(blas.openblas_get_config(), OLDEST_KERNELS))
-        return NULL;
-    if (__builtin_cpu_supports("avx"))
-        return even_kernels;
+    return !getenv(KERNELS_VARIABLE) && strstr(blas.openblas_get_config(), OLDEST_KERNELS) &&
+           __builtin_cpu_supports("avx");
+#else
+    return false;
 #endif
-    return NULL;
 }
 
 static lap_status_t load(void)
@@ -274,10 +273,7 @@ static lap_status_t load(void)
     LAP_TRY(
         check_room(LIBRARY_BYTES + BUFFER_BYTES + (size_t)(threads - 1) * thread_bytes(), threads));
     LAP_TRY(open_and_try(&handle));
-    const char *newer = find_newer_kernels();
-    if (newer)
-        LAP_TRY(reopen_as(newer, &handle));
-    if (even_kernels && blas.evenness == UNEVEN && even)
+    if (even_kernels && (is_newer() || (blas.evenness == UNEVEN && even)))
         LAP_TRY(reopen_as(even_kernels, &handle));
     return LAP_OK;
 }

@@ -261,24 +261,21 @@ static lap_status_t simulate(const figures_t *figures, const lap_stage_programs_
                              lap_simulated_t *simulated_p)
 {
     const int size = programs->all.size, sharers = size / stages;
+    size_t count = 0;
+    for (int rank = 0; rank < size; rank++)
+        count += programs->all.programs[rank].nfragments;
+    lap_fragment_cost_t *own = lap_alloc(count + 1, sizeof(*own)), *next = own;
     const lap_fragment_cost_t **all = lap_alloc((size_t)size, sizeof(*all));
-    lap_fragment_cost_t **own = lap_alloc((size_t)size, sizeof(*own));
     lap_status_t status = LAP_OK;
     if (!all || !own)
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the costs of %d ranks", size);
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the costs of %zu fragments", count);
     for (int rank = 0; rank < size && status == LAP_OK; rank++) {
-        const uint32_t count = programs->all.programs[rank].nfragments;
-        all[rank] = own[rank] = lap_alloc((size_t)count + 1, sizeof(**own));
-        if (!own[rank])
-            status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the costs of %u fragments",
-                               (unsigned)count);
-        for (uint32_t f = 0; f < count && status == LAP_OK; f++)
-            own[rank][f] = cost_of(figures, programs, rank, rank / sharers, f);
+        all[rank] = next;
+        for (uint32_t f = 0; f < programs->all.programs[rank].nfragments; f++)
+            *next++ = cost_of(figures, programs, rank, rank / sharers, f);
     }
     if (status == LAP_OK)
         status = lap_linked_simulate_each(programs->all.list, size, all, simulated_p, shown, spans);
-    for (int rank = 0; own && rank < size; rank++)
-        lap_free(own[rank]);
     lap_free(own);
     lap_free(all);
     return status;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "about.h"
+#include "schedule/range.h"
 #include "show_train.h"
 
 static void json_names(const lap_show_train_t *show, const char *key, const uint32_t *regions,
@@ -62,20 +63,24 @@ static void json_places(const lap_fragment_t *fragment)
 /* What steps use besides: kernels all of it, and operators what their epilogue does. */
 static void json_accesses(const lap_fragment_t *fragment)
 {
+    const char *comma = "";
     printf(",\"accesses\":[");
     for (uint32_t i = 0; i < fragment->naccesses; i++) {
         const lap_access_t *access = &fragment->accesses[i];
         const lap_range_t *range = &access->range;
+        if (lap_range_bytes(range) == 0)
+            continue;
         printf("%s{\"step\":%u,\"write\":%s,\"offset\":%zu,\"rows\":%zu,\"row_bytes\":%zu,"
                "\"stride\":%zu",
-               i ? "," : "", (unsigned)access->step, access->write ? "true" : "false",
-               range->offset, range->rows, range->row_bytes, range->stride);
+               comma, (unsigned)access->step, access->write ? "true" : "false", range->offset,
+               range->rows, range->row_bytes, range->stride);
         json_region(",\"block\":",
                     access->block == LAP_NO_STEP
                         ? LAP_NO_REGION
                         : access->block - fragment->schedule.steps[access->step].first);
         json_region(",\"region\":", (uint32_t)range->place - LAP_PLACES);
         printf("}");
+        comma = ",";
     }
     printf("]");
 }

@@ -98,6 +98,8 @@ void lap_show_regions(const lap_show_train_t *show, uint32_t f, lap_show_regions
         add_region(regions->writes, LAP_NN_WRITES, fragment->places[written[i]].region);
     for (uint32_t i = 0; i < fragment->naccesses; i++) {
         const lap_access_t *access = &fragment->accesses[i];
+        if (lap_range_bytes(&access->range) == 0)
+            continue;
         add_region(access->write ? regions->writes : regions->reads,
                    access->write ? LAP_NN_WRITES : LAP_NN_READS,
                    (uint32_t)access->range.place - LAP_PLACES);

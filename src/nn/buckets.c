@@ -234,9 +234,6 @@ bool lap_nn_bucket_completed(const lap_nn_buckets_t *buckets, const lap_nn_list_
 
 /* ---- linking ---- */
 
-enum { WIRE, SUM };
-_Static_assert(SUM + 1 == LAP_NN_WIRE_REGIONS, "all of them");
-
 static uint32_t region_of(const lap_nn_list_t *list, int which)
 {
     return list->nregions + list->nsteps + (uint32_t)which;
@@ -248,11 +245,10 @@ void lap_nn_link_wire(const lap_nn_list_t *list, const lap_nn_replicas_t *replic
     const lap_nn_buckets_t *buckets = replicas->buckets;
     const size_t width = lap_dtype_size(buckets->wire);
     const size_t own = buckets->sharded ? sizeof(float) : width;
-    const uint32_t memory = LAP_NN_MEMORIES + list->nregions + list->nsteps;
-    (void)lap_link_add_region(linked, "bucket as it travels", memory + WIRE, 0,
+    (void)lap_link_add_region(linked, "bucket as it travels", LAP_NN_WIRE_MEMORY + LAP_NN_WIRE, 0,
                               buckets->most * width, false);
-    (void)lap_link_add_region(linked, "rows of a bucket", memory + SUM, 0, buckets->most_own * own,
-                              false);
+    (void)lap_link_add_region(linked, "rows of a bucket", LAP_NN_WIRE_MEMORY + LAP_NN_SUM, 0,
+                              buckets->most_own * own, false);
     for (uint32_t i = 0; i < LAP_NN_WIRE_REGIONS && linked->status == LAP_OK; i++)
         linked->regions[region_of(list, (int)i)].scope =
             LAP_SCOPE_ITERATION; /* one for all buckets */
@@ -266,6 +262,7 @@ static lap_link_place_t place_of(const lap_nn_list_t *list, const lap_nn_buckets
     const bool gradients = region == list->grads;
     const size_t row = bucket->cols * (gradients ? sizeof(float) : lap_dtype_size(buckets->wire));
     return (lap_link_place_t){.region = region,
+                              .dtype = gradients ? LAP_FLOAT32 : buckets->wire,
                               .offset = gradients ? bucket->begin * sizeof(float) : 0,
                               .row_bytes = row,
                               .stride = row};
@@ -281,7 +278,7 @@ typedef struct ends {
 static lap_link_place_t own_place(const lap_nn_bucket_t *bucket, uint32_t region, size_t begin)
 {
     const size_t row = bucket->cols * sizeof(float);
-    return (lap_link_place_t){region, begin * sizeof(float), row, row};
+    return (lap_link_place_t){region, LAP_FLOAT32, begin * sizeof(float), row, row};
 }
 
 /* Where replicas share the optimizer: see LAP_NN_BUCKET_PACK. */
@@ -291,13 +288,13 @@ static ends_t ends_of_shard(const lap_nn_list_t *list, const lap_nn_buckets_t *b
     const lap_nn_bucket_t *bucket = &buckets->list[index];
     ends_t ends = {.rows = lap_nn_bucket_rows(buckets, index)};
     const size_t row = bucket->cols * lap_dtype_size(bucket->weights);
-    const lap_link_place_t packed = {region_of(list, SUM), 0, row, row};
+    const lap_link_place_t packed = {region_of(list, LAP_NN_SUM), bucket->weights, 0, row, row};
     lap_link_place_t weights = packed;
     size_t begin;
     (void)lap_nn_bucket_shard(buckets, index, buckets->replica, &begin);
     weights.region = lap_nn_bucket_weights(list, bucket, &weights.offset);
     if (which == LAP_NN_BUCKET_UNCAST) {
-        ends.from = place_of(list, buckets, index, region_of(list, SUM));
+        ends.from = place_of(list, buckets, index, region_of(list, LAP_NN_SUM));
         ends.to = own_place(bucket, list->grads, begin);
     } else {
         ends.from = which == LAP_NN_BUCKET_PACK
@@ -314,8 +311,8 @@ static ends_t ends_of(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets
 {
     const bool casts = buckets->wire != LAP_FLOAT32;
     const lap_link_place_t grads = place_of(list, buckets, index, list->grads),
-                           wire = place_of(list, buckets, index, region_of(list, WIRE)),
-                           own = place_of(list, buckets, index, region_of(list, SUM));
+                           wire = place_of(list, buckets, index, region_of(list, LAP_NN_WIRE)),
+                           own = place_of(list, buckets, index, region_of(list, LAP_NN_SUM));
     const size_t rows = buckets->list[index].rows;
     switch (which) {
     case LAP_NN_BUCKET_CAST:
@@ -330,40 +327,24 @@ static ends_t ends_of(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets
     }
 }
 
-static void use(lap_linked_t *linked, const lap_link_place_t *place, size_t rows, bool write)
-{
-    const lap_range_t range = {
-        .place = (lap_place_t)(LAP_PLACES + place->region),
-        .rank = linked->rank,
-        .offset = place->offset,
-        .rows = rows,
-        .row_bytes = place->row_bytes,
-        .stride = place->stride,
-    };
-    lap_link_access(linked, 0, LAP_NO_STEP, write, range);
-}
-
 static lap_status_t add_cast(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,
                              size_t index, int which, lap_linked_t *linked)
 {
     const lap_nn_buckets_t *buckets = replicas->buckets;
     const ends_t ends = ends_of(list, buckets, index, which);
     lap_problem_t problem = {.rank = buckets->replica, .size = buckets->replicas};
-    lap_fragment_t *fragment = lap_link_fragment(linked);
-    if (!fragment)
-        return linked->status;
     problem.desc.background = 1;
-    lap_schedule_init(&fragment->schedule, &problem, "bucket");
-    (void)lap_add_kernel(&fragment->schedule, lap_stream_of(LAP_BACKGROUND, LAP_STREAM_COMPUTE),
-                         "cast");
-    LAP_TRY(fragment->schedule.status);
-    use(linked, &ends.from, ends.rows, false);
+    if (!lap_link_kernel(linked, &problem, "bucket",
+                         lap_stream_of(LAP_BACKGROUND, LAP_STREAM_COMPUTE), "cast"))
+        return linked->status;
+    lap_link_operand(linked, LAP_NN_CAST_FROM, false, &ends.from, ends.rows);
     if (which == LAP_NN_BUCKET_PACK && lap_dtype_is_fp8(buckets->list[index].weights)) {
         const size_t bytes = list->nfp8_weights * (size_t)LAP_FP8_SLOT * sizeof(float);
-        use(linked, &(lap_link_place_t){list->fp8_scales, 0, bytes, bytes}, 1, false);
+        const lap_link_place_t scales = {list->fp8_scales, LAP_FLOAT32, 0, bytes, bytes};
+        lap_link_operand(linked, LAP_NN_CAST_SCALES, false, &scales, 1);
     }
-    use(linked, &ends.to, ends.rows, true);
-    return LAP_OK;
+    lap_link_operand(linked, LAP_NN_CAST_TO, true, &ends.to, ends.rows);
+    return linked->status;
 }
 
 static lap_status_t add_call(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,

@@ -37,6 +37,9 @@ enum {
     LAP_NN_BUCKET_FRAGMENTS
 };
 
+/* The operands of the kernels among them; scales are those of FP8 weights. */
+enum { LAP_NN_CAST_FROM = 0, LAP_NN_CAST_TO, LAP_NN_CAST_SCALES };
+
 /* How gradients are summed over replicas. */
 typedef struct lap_nn_buckets {
     int replicas, replica; /* how many there are, and which this is */
@@ -106,7 +109,8 @@ typedef struct lap_nn_replicas {
 void lap_nn_link_wire(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,
                       lap_linked_t *linked);
 
-#define LAP_NN_WIRE_REGIONS 2u /* that this adds */
+/* The regions that this adds: a bucket as it travels, and the rows of one that this replica sums. */
+enum { LAP_NN_WIRE = 0, LAP_NN_SUM, LAP_NN_WIRE_REGIONS };
 
 /*
  * Adds the fragments of a bucket: of its gradients, or where replicas share the optimizer of its weights.

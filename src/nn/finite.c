@@ -12,14 +12,6 @@
 #include "nn/nn.h"
 #include "util/alloc.h"
 
-lap_status_t lap_nn_look(lap_nn_t *nn, const lap_nn_entry_t *entry)
-{
-    const lap_tensor_t matrix = lap_nn_tensor(nn, entry->reads[0]);
-    if (matrix.rows == 0 || matrix.cols == 0)
-        return LAP_OK;
-    return lap_nn_amax(nn, &matrix, &nn->looks[entry->index]);
-}
-
 /* What a look has looked at. */
 static lap_nn_not_finite_t name(const lap_nn_list_t *list, const lap_nn_entry_t *look, int rank)
 {

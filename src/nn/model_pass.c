@@ -229,137 +229,145 @@ lap_status_t lap_model_logits(lap_nn_t *nn, lap_tensor_t *logits_p, size_t *firs
 
 /* ---- kernels ---- */
 
-static lap_status_t issue_embedding(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+static lap_status_t issue_embedding(const lap_nn_issue_t *issue)
 {
+    const lap_nn_t *nn = issue->nn;
     const lap_nn_param_t *param = &nn->list.embedding->param;
-    const lap_tensor_t out = lap_nn_tensor(nn, entry->writes[0]);
+    const lap_arg_t *out = lap_nn_out(issue, 0);
     const lap_embedding_t embedding = {
-        .dtype = out.dtype,
-        .rows = out.rows,
-        .cols = out.cols,
+        .dtype = out->dtype,
+        .rows = out->rows,
+        .cols = out->cols,
         .batch = nn->list.plan.desc.batch,
-        .out_stride = out.stride,
-        .ids = lap_nn_tensor(nn, entry->reads[0]).data,
+        .out_stride = lap_arg_stride(out),
+        .ids = lap_nn_in(issue, 0)->data,
         .first = param->global_row[0],
         .count = param->rows,
-        .table = lap_nn_tensor(nn, entry->reads[1]).data,
-        .positions = lap_nn_tensor(nn, entry->reads[2]).data,
-        .out = out.data,
+        .table = lap_nn_in(issue, 1)->data,
+        .positions = lap_nn_in(issue, 2)->data,
+        .out = out->data,
         .at = lap_nn_halves(&nn->list, nn->seq),
     };
-    return nn->kernels->embedding(stream, &embedding);
+    return nn->kernels->embedding(issue->stream, &embedding);
 }
 
-static lap_status_t issue_embedding_backward(lap_nn_t *nn, lap_stream_t *stream,
-                                             const lap_nn_entry_t *entry)
+static lap_status_t issue_embedding_backward(const lap_nn_issue_t *issue)
 {
+    const lap_nn_t *nn = issue->nn;
+    const lap_nn_entry_t *entry = issue->entry;
     const bool by_tokens = entry->reads[1] != LAP_NN_NONE;
     const lap_nn_param_t *param = &(by_tokens ? nn->list.embedding : nn->list.positions)->param;
-    const lap_tensor_t dy = lap_nn_tensor(nn, entry->reads[0]);
+    const lap_arg_t *dy = lap_nn_in(issue, 0);
     const lap_embedding_backward_t back = {
-        .dtype = dy.dtype,
-        .rows = dy.rows,
-        .cols = dy.cols,
+        .dtype = dy->dtype,
+        .rows = dy->rows,
+        .cols = dy->cols,
         .batch = nn->list.plan.desc.batch,
-        .dy_stride = dy.stride,
-        .ids = lap_nn_tensor(nn, entry->reads[1]).data,
+        .dy_stride = lap_arg_stride(dy),
+        .ids = lap_nn_in(issue, 1)->data,
         .first = param->global_row[0],
         .count = param->rows,
-        .dy = dy.data,
-        .grad = lap_nn_tensor(nn, entry->writes[0]).data,
+        .dy = dy->data,
+        .grad = lap_nn_out(issue, 0)->data,
         .alpha = entry->alpha,
         .beta = entry->beta,
         .at = lap_nn_halves(&nn->list, nn->seq),
     };
-    return nn->kernels->embedding_backward(stream, &back);
+    return nn->kernels->embedding_backward(issue->stream, &back);
 }
 
-static lap_status_t issue_rope(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+static lap_status_t issue_rope(const lap_nn_issue_t *issue)
 {
+    const lap_nn_t *nn = issue->nn;
+    const lap_nn_entry_t *entry = issue->entry;
     const lap_nn_desc_t *desc = &nn->list.plan.desc;
-    const lap_tensor_t qkv = lap_nn_tensor(nn, entry->writes[0]);
+    const lap_arg_t *qkv = lap_nn_out(issue, 0);
     const lap_rope_t rope = {
-        .dtype = qkv.dtype,
-        .rows = qkv.rows,
+        .dtype = qkv->dtype,
+        .rows = qkv->rows,
         .batch = desc->batch,
         .heads = (desc->heads + desc->kv_heads) / (size_t)nn->list.plan.nranks,
         .dim = desc->head_dim,
-        .stride = qkv.stride,
-        .x = qkv.data,
-        .table = lap_nn_tensor(nn, entry->reads[1]).data,
+        .stride = lap_arg_stride(qkv),
+        .x = qkv->data,
+        .table = lap_nn_in(issue, 1)->data,
         .backward = entry->work == LAP_NN_ROPE_BACKWARD,
         .at = lap_nn_halves(&nn->list, nn->seq),
     };
-    return nn->kernels->rope(stream, &rope);
+    return nn->kernels->rope(issue->stream, &rope);
 }
 
 /* Rows are those of x, which ranks share if they do. */
-static lap_status_t issue_dropout(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+static lap_status_t issue_dropout(const lap_nn_issue_t *issue)
 {
+    const lap_nn_t *nn = issue->nn;
+    const lap_nn_entry_t *entry = issue->entry;
     const lap_nn_plan_t *plan = &nn->list.plan;
-    const lap_tensor_t x = lap_nn_tensor(nn, entry->reads[0]);
-    const lap_tensor_t skip = lap_nn_tensor(nn, entry->reads[1]);
-    const lap_tensor_t out = lap_nn_tensor(nn, entry->writes[0]);
+    const lap_arg_t *x = lap_nn_in(issue, 0);
+    const lap_arg_t *skip = lap_nn_in(issue, 1);
+    const lap_arg_t *out = lap_nn_out(issue, 0);
     size_t first = 0;
     if (plan->desc.sequence_parallel)
         (void)lap_shard(lap_nn_tokens(&nn->list, nn->seq) * plan->desc.batch, plan->nranks,
                         nn->list.rank, &first);
     const lap_dropout_t dropout = {
-        .dtype = x.dtype,
-        .rows = x.rows,
-        .cols = x.cols,
+        .dtype = x->dtype,
+        .rows = x->rows,
+        .cols = x->cols,
         .batch = plan->desc.batch,
         .first_row = first,
-        .x_stride = x.stride,
-        .skip_stride = skip.stride,
-        .out_stride = out.stride,
-        .x = x.data,
-        .skip = skip.data,
-        .out = out.data,
-        .mask = lap_nn_mask_of(nn, entry->index, entry->reads[2], plan->desc.hidden_dropout),
+        .x_stride = lap_arg_stride(x),
+        .skip_stride = lap_arg_stride(skip),
+        .out_stride = lap_arg_stride(out),
+        .x = x->data,
+        .skip = skip->data,
+        .out = out->data,
+        .mask = lap_nn_mask_of(issue, entry->index, 2, plan->desc.hidden_dropout),
         .at = lap_nn_halves(&nn->list, nn->seq),
     };
-    return nn->kernels->dropout(stream, &dropout);
+    return nn->kernels->dropout(issue->stream, &dropout);
 }
 
-static lap_status_t issue_entropy(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+static lap_status_t issue_entropy(const lap_nn_issue_t *issue)
 {
+    const lap_nn_t *nn = issue->nn;
+    const lap_nn_entry_t *entry = issue->entry;
     const lap_nn_plan_t *plan = &nn->list.plan;
     const bool stats = entry->work == LAP_NN_LOGIT_STATS;
-    const lap_tensor_t logits = lap_nn_tensor(nn, entry->reads[0]);
+    const lap_arg_t *logits = lap_nn_in(issue, 0);
     lap_cross_entropy_t entropy = {
-        .dtype = logits.dtype,
-        .rows = logits.rows,
-        .stride = logits.stride,
-        .logits = logits.data,
-        .ids = lap_nn_tensor(nn, entry->reads[1]).data,
-        .stats = lap_nn_tensor(nn, stats ? entry->writes[0] : entry->reads[2]).data,
+        .dtype = logits->dtype,
+        .rows = logits->rows,
+        .stride = lap_arg_stride(logits),
+        .logits = logits->data,
+        .ids = lap_nn_in(issue, 1)->data,
+        .stats = (stats ? lap_nn_out(issue, 0) : lap_nn_in(issue, 2))->data,
         .ranks = (size_t)plan->nranks,
         .scale = nn->tokens.entropy + nn->micro,
         .sum = nn->loss + nn->micro,
     };
     /* The columns after these are 0, in logits and in their gradients. */
     entropy.cols = lap_nn_vocab_share(plan, nn->list.rank, &entropy.first);
-    return stats ? nn->kernels->logit_stats(stream, &entropy)
-                 : nn->kernels->cross_entropy(stream, &entropy);
+    return stats ? nn->kernels->logit_stats(issue->stream, &entropy)
+                 : nn->kernels->cross_entropy(issue->stream, &entropy);
 }
 
-lap_status_t lap_nn_issue_tokens(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+lap_status_t lap_nn_issue_tokens(const lap_nn_issue_t *issue)
 {
-    switch (entry->work) {
+    switch (issue->entry->work) {
     case LAP_NN_EMBED:
-        return issue_embedding(nn, stream, entry);
+        return issue_embedding(issue);
     case LAP_NN_EMBED_BACKWARD:
-        return issue_embedding_backward(nn, stream, entry);
+        return issue_embedding_backward(issue);
     case LAP_NN_ROPE:
     case LAP_NN_ROPE_BACKWARD:
-        return issue_rope(nn, stream, entry);
+        return issue_rope(issue);
     case LAP_NN_DROPOUT:
-        return issue_dropout(nn, stream, entry);
+        return issue_dropout(issue);
     case LAP_NN_LOGIT_STATS:
     case LAP_NN_CROSS_ENTROPY:
-        return issue_entropy(nn, stream, entry);
+        return issue_entropy(issue);
     default:
-        return lap_error(LAP_ERR_INVALID, "entry '%s' is no kernel of tokens", entry->name);
+        return lap_error(LAP_ERR_INVALID, "entry '%s' is no kernel of tokens", issue->entry->name);
     }
 }

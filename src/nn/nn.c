@@ -83,15 +83,13 @@ static void bind_params(lap_nn_t *nn)
     }
 }
 
-void lap_nn_bind_reduction(lap_nn_t *nn, const lap_nn_entry_t *entry)
+/* The gradients of vectors are scaled, those of GEMMs by their alpha. */
+static void set_reduction(lap_nn_t *nn, const lap_nn_entry_t *entry)
 {
     const bool add = entry->work == LAP_NN_ADD, gelu = entry->work == LAP_NN_ACTIVATE;
     if (!add && !gelu && entry->work != LAP_NN_CONVERT)
         return;
-    const lap_tensor_t *src = &nn->tensors[entry->reads[0]];
     nn->reductions[entry->index] = (lap_nn_reduction_t){
-        .src = src->data,
-        .src_stride = src->stride * lap_dtype_size(src->dtype),
         .scale = add ? nn->grad_scale : NULL,
         .finish = {.epilogue = gelu ? LAP_EPILOGUE_GELU : LAP_EPILOGUE_NONE,
                    .scale = 1,
@@ -122,7 +120,7 @@ static lap_status_t alloc_all(lap_nn_t *nn)
     bind_regions(nn, 0);
     bind_params(nn);
     for (uint32_t i = 0; i < list->nentries; i++)
-        lap_nn_bind_reduction(nn, &list->entries[i]);
+        set_reduction(nn, &list->entries[i]);
     return LAP_OK;
 }
 
@@ -214,8 +212,10 @@ static lap_status_t create_call(lap_nn_t *nn, size_t index)
     LAP_TRY(lap_group_agree(wire->group,
                             lap_op_buffer_size(&desc, wire->group->size, &call->bytes, &nsignals)));
     desc.buffer = wire->buffer;
-    return lap_op_create_sharing(wire->group, &desc, &nn->scratch[index % LAP_NN_SCRATCHES],
-                                 &call->op);
+    LAP_TRY(lap_op_create_sharing(wire->group, &desc, &nn->scratch[index % LAP_NN_SCRATCHES],
+                                  &call->op));
+    lap_op_drop_runnables(call->op);
+    return LAP_OK;
 }
 
 /* Those of one group. Collective over it. */

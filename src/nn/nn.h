@@ -21,10 +21,8 @@ typedef struct lap_nn_call {
     size_t bytes;       /* of symmetric memory */
 } lap_nn_call_t;
 
-/* The arguments of a reduction of one matrix, which must live until it has run. */
+/* The numbers of a reduction of one matrix, which must live until it has run. */
 typedef struct lap_nn_reduction {
-    const void *src;
-    size_t src_stride;
     const float *scale;
     lap_finish_t finish;
 } lap_nn_reduction_t;
@@ -63,13 +61,13 @@ typedef struct lap_nn_background {
     lap_nn_replicas_t replicas;
     lap_group_t *group;
     lap_buffer_t *buffer;
-    bool overlap; /* backward sends gradients as it completes them; else LAP_NN_SYNC does */
-    bool ahead;   /* forward gathers the weights of a shared optimizer; else its step does */
-    bool starts;  /* ... the first of them its step, as it has made them */
-    bool traced;  /* arguments have traces */
-    /* The operator of a call and its arguments, and the cast of a bucket. */
-    lap_op_t *(*call)(void *context, size_t index, int which, lap_op_args_t *args_p);
-    lap_status_t (*cast)(void *context, size_t index, int which, lap_stream_t *stream);
+    bool overlap;        /* backward sends gradients as it completes them; else LAP_NN_SYNC does */
+    bool ahead;          /* forward gathers the weights of a shared optimizer; else its step does */
+    bool starts;         /* ... the first of them its step, as it has made them */
+    bool traced;         /* calls are */
+    void *const *memory; /* of LAP_NN_WIRE and LAP_NN_SUM, on the device */
+    /* The operator of a call, and the trace of it. */
+    lap_op_t *(*call)(void *context, size_t index, int which, lap_trace_t **trace_p);
     void *context;
 } lap_nn_background_t;
 
@@ -150,7 +148,6 @@ struct lap_nn {
     lap_status_t (*end_stage)(void *stage, bool background);
     lap_status_t (*prove_stage)(void *stage); /* its step: see lap_nn_prove_own; NULL: not yet */
     void *stage;
-    lap_stream_t *stream; /* of the entry of a pass that is being issued; NULL: none is */
     bool tracing;
     lap_trace_t *timeline; /* NULL: passes are in none */
     uint64_t *live_bytes;  /* for it, of each entry; NULL until there is one */
@@ -198,12 +195,6 @@ void lap_nn_drop_step(lap_nn_t *nn);
 /* Whether two groups have the same ranks in the same order. */
 bool lap_nn_is_same_group(const lap_group_t *a, const lap_group_t *b);
 
-/*
- * What the reduction of an entry is given, if it is one, once its regions have memory. The gradients of
- * vectors are scaled, those of GEMMs by their alpha.
- */
-void lap_nn_bind_reduction(lap_nn_t *nn, const lap_nn_entry_t *entry);
-
 /* ---- nn_terms.c ---- */
 
 /* Lists all of a description that the ranks of a group must have alike. */
@@ -227,11 +218,6 @@ lap_status_t lap_nn_take_optimizer(lap_nn_t *nn, lap_group_t *group,
 
 /* Issues what gives the parameters their first values. */
 lap_status_t lap_nn_fill_params(lap_nn_t *nn);
-
-/* ---- finite.c ---- */
-
-/* Issues a look. */
-lap_status_t lap_nn_look(lap_nn_t *nn, const lap_nn_entry_t *entry);
 
 /* ---- pass.c ---- */
 
@@ -277,7 +263,6 @@ lap_status_t lap_nn_model_start(lap_nn_t *nn);
 lap_status_t lap_nn_put_micro(lap_nn_t *nn, uint32_t micro, size_t seq, const int32_t *tokens,
                               const int32_t *targets, size_t *counted_p);
 
-/* Issues an entry that only language models have. */
 /* The angle, in radians for each token, of pair i of a head with rotary positions. */
 double lap_nn_rope_rate(const lap_nn_desc_t *desc, size_t i);
 
@@ -287,10 +272,9 @@ static inline float lap_nn_loss_factor(const lap_nn_t *nn)
     return nn->list.plan.desc.loss_scale * nn->loss_factor;
 }
 
-/* The mask of a site of the model (mask.h); `ids` is LAP_NN_NONE where nothing is dropped. */
-lap_mask_t lap_nn_mask_of(const lap_nn_t *nn, uint32_t site, uint32_t ids, float rate);
-
-lap_status_t lap_nn_issue_tokens(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry);
+/* Issues a kernel that only language models have. */
+struct lap_nn_issue;
+lap_status_t lap_nn_issue_tokens(const struct lap_nn_issue *issue);
 
 /* Forward of the latest tokens once more, without a loss. */
 lap_status_t lap_model_again(lap_nn_t *nn);
@@ -313,8 +297,8 @@ static inline int lap_nn_first_part(unsigned parts)
     return part;
 }
 
-/* The operator that a fragment is a call of, and the arguments of the call; NULL: it is a kernel. */
-lap_op_t *lap_nn_call_of(const lap_nn_t *nn, uint32_t origin, lap_op_args_t *args_p);
+/* The operator that a fragment is a call of, and the trace of the call if there is one; NULL: it is a kernel. */
+lap_op_t *lap_nn_call_of(const lap_nn_t *nn, uint32_t origin, lap_trace_t **trace_p);
 
 /* The program of parts (bits), made if need be; that used longest ago makes room. */
 lap_status_t lap_nn_get_pass(lap_nn_t *nn, unsigned parts, size_t seq, lap_nn_mode_t mode,
@@ -383,17 +367,36 @@ const lap_op_t *lap_nn_gemm_op(const lap_nn_t *nn, size_t index);
 
 /* ---- issue.c ---- */
 
-/* The arguments of the call of an operator; as lap_exec_kernel_t, all other entries, and casts. */
-lap_op_args_t lap_nn_args_of(const lap_nn_t *nn, const lap_nn_entry_t *entry);
-lap_status_t lap_nn_issue_kernel(void *nn, uint32_t entry, lap_stream_t *stream);
+/* A kernel of a list that is being issued. */
+typedef struct lap_nn_issue {
+    const lap_nn_t *nn;
+    const lap_nn_entry_t *entry;
+    const lap_operands_t *operands;
+    lap_stream_t *stream;
+} lap_nn_issue_t;
+
+/* The operands that it reads and writes, by their numbers in the entry; without memory where there is none. */
+const lap_arg_t *lap_nn_in(const lap_nn_issue_t *issue, uint16_t i);
+const lap_arg_t *lap_nn_out(const lap_nn_issue_t *issue, uint16_t i);
+
+/* The mask of a site of the model (mask.h), with operand `ids`, which is none where nothing is dropped. */
+lap_mask_t lap_nn_mask_of(const lap_nn_issue_t *issue, uint32_t site, uint16_t ids, float rate);
+
+/* As in lap_exec_owner_t: where memories are; the numbers of a call that is an entry; and kernels: entries, and the casts of
+   buckets. */
+lap_bound_place_t lap_nn_base(void *nn, uint32_t memory);
+lap_binding_t lap_nn_numbers(const lap_nn_t *nn, const lap_nn_entry_t *entry, size_t m);
+lap_status_t lap_nn_issue_kernel(void *nn, uint32_t origin, const lap_operands_t *operands,
+                                 lap_stream_t *stream);
+lap_status_t lap_nn_issue_entry(const lap_nn_t *nn, uint32_t entry, const lap_operands_t *operands,
+                                lap_stream_t *stream);
+lap_status_t lap_nn_issue_cast(const lap_nn_t *nn, size_t index, int which,
+                               const lap_operands_t *operands, lap_stream_t *stream);
 
 /* A region in this pass; LAP_NN_NONE: a tensor without data. */
 lap_tensor_t lap_nn_tensor(const lap_nn_t *nn, uint32_t region);
 
-/* The stream of the entry that is being issued; else the compute stream, behind all issued so far. */
+/* The compute stream, behind all issued so far. */
 lap_status_t lap_nn_stream(lap_nn_t *nn, lap_stream_t **stream_p);
-
-/* *amax = the largest magnitude of a matrix. */
-lap_status_t lap_nn_amax(lap_nn_t *nn, const lap_tensor_t *matrix, float *amax);
 
 #endif

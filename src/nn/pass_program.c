@@ -17,8 +17,9 @@ static lap_status_t build_chosen(void *context, const lap_nn_list_t *list, uint3
     const lap_op_t *op = nn->calls[step].op;
     const int group = list->steps[step].group;
     const bool of_norm = group == LAP_NN_BY_LAYERS && op->group != nn->group;
-    return lap_op_schedule(op, m, of_norm ? op->group->rank : lap_nn_slice(list, group).rank,
-                           schedule_p);
+    LAP_TRY(lap_op_schedule(op, m, of_norm ? op->group->rank : lap_nn_slice(list, group).rank,
+                            schedule_p));
+    return lap_op_check_fits(op, schedule_p);
 }
 
 lap_nn_source_t lap_nn_chosen(lap_nn_t *nn)
@@ -59,54 +60,37 @@ lap_status_t lap_nn_prove_own(lap_nn_t *nn)
     return lap_nn_prove_linking(&nn->list.plan, &how, &proof);
 }
 
-lap_op_t *lap_nn_call_of(const lap_nn_t *nn, uint32_t origin, lap_op_args_t *args_p)
+lap_op_t *lap_nn_call_of(const lap_nn_t *nn, uint32_t origin, lap_trace_t **trace_p)
 {
     const lap_nn_background_t *background = nn->background;
     size_t index;
     int which;
     if (lap_nn_bucket_of(origin, &index, &which))
         return which == LAP_NN_BUCKET_SCATTER || which == LAP_NN_BUCKET_GATHER
-                   ? background->call(background->context, index, which, args_p)
+                   ? background->call(background->context, index, which, trace_p)
                    : NULL;
     const lap_nn_entry_t *entry = &nn->list.entries[origin];
     if (entry->work != LAP_NN_OPERATOR)
         return NULL;
-    *args_p = lap_nn_args_of(nn, entry);
+    *trace_p = nn->tracing ? nn->calls[entry->index].trace : NULL;
     return nn->calls[entry->index].op;
 }
 
-/* The runnables of the calls among the fragments; the others are kernels. */
-static lap_status_t make_runnables(lap_nn_t *nn, const lap_linked_t *linked,
-                                   lap_runnable_t **runnables)
+static lap_binding_t numbers_of(void *context, uint32_t origin, size_t m)
 {
-    for (uint32_t f = 0; f < linked->nfragments; f++) {
-        lap_op_args_t args;
-        lap_op_t *op = lap_nn_call_of(nn, linked->fragments[f].origin, &args);
-        if (!op)
-            continue;
-        const lap_schedule_t *schedule = &linked->fragments[f].schedule;
-        LAP_TRY(lap_op_check_fits(op, schedule));
-        LAP_TRY(lap_op_runnable(op, schedule->m, &runnables[f]));
-    }
-    return LAP_OK;
+    const lap_nn_t *nn = context;
+    lap_op_args_t args = LAP_OP_ARGS_INIT;
+    if (origin < LAP_NN_BUCKET_ORIGIN)
+        return lap_nn_numbers(nn, &nn->list.entries[origin], m);
+    lap_op_t *op = lap_nn_call_of(nn, origin, &args.trace);
+    args.m = m;
+    return lap_op_bind(op, &args);
 }
 
 static lap_status_t make_exec(lap_nn_t *nn, lap_linked_t *linked, lap_exec_t **exec_p)
 {
-    const uint32_t count = linked->nfragments;
-    lap_runnable_t **runnables = lap_alloc((size_t)count + 1, sizeof(*runnables));
-    lap_status_t status = LAP_OK;
-    if (!runnables)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a pass of %u fragments",
-                         (unsigned)count);
-    status = make_runnables(nn, linked, runnables);
-    if (status == LAP_OK)
-        status = lap_exec_create(nn->engine, linked, runnables, lap_nn_issue_kernel, nn, exec_p);
-    else
-        for (uint32_t f = 0; f < count; f++)
-            lap_runnable_destroy(runnables[f]);
-    lap_free(runnables);
-    return status;
+    const lap_exec_owner_t owner = {lap_nn_base, numbers_of, lap_nn_issue_kernel, nn};
+    return lap_exec_create(nn->engine, linked, &owner, exec_p);
 }
 
 /* The norm over a pipeline has a group and a buffer of its own. */
@@ -117,8 +101,8 @@ static lap_status_t link_step(lap_nn_t *nn, const lap_nn_source_t *source, lap_n
                         : lap_nn_link_step(&nn->list, source, NULL, linked));
     for (uint32_t f = 0; f < linked->nfragments; f++) {
         lap_fragment_t *fragment = &linked->fragments[f];
-        lap_op_args_t args;
-        const lap_op_t *op = nn->norm_group ? lap_nn_call_of(nn, fragment->origin, &args) : NULL;
+        lap_trace_t *trace;
+        const lap_op_t *op = nn->norm_group ? lap_nn_call_of(nn, fragment->origin, &trace) : NULL;
         if (!op || op->group != nn->norm_group)
             continue;
         fragment->buffer = LAP_NN_BY_NORM;

@@ -173,21 +173,12 @@ lap_status_t lap_probe_alloc(lap_probe_t *probe, size_t bytes)
     return LAP_OK;
 }
 
-/* What an entry does not name, such as the scale of an operand, is read where it is. */
-static void restore_tensors(lap_probe_t *probe)
-{
-    if (probe->shadow.tensors)
-        memcpy(probe->shadow.tensors, probe->nn->tensors,
-               probe->nn->list.nregions * sizeof(*probe->nn->tensors));
-}
-
 void lap_probe_free(lap_probe_t *probe)
 {
     lap_device_t *device = probe->nn->engine->device;
     if (probe->memory && probe->memory != probe->nn->memory[LAP_NN_PRIVATE])
         device->ops->free(device, probe->memory);
     probe->memory = NULL;
-    restore_tensors(probe);
 }
 
 /* Numbers that look random: pages that nobody has written would be too fast. */
@@ -200,19 +191,15 @@ static lap_status_t fill(lap_probe_t *probe, lap_dtype_t dtype, void *data, size
 
 /* ---- kernels ---- */
 
-static uint32_t region_of(const lap_nn_entry_t *entry, int i)
-{
-    return i < LAP_NN_READS ? entry->reads[i] : entry->writes[i - LAP_NN_READS];
-}
-
-enum { REGIONS = LAP_NN_READS + LAP_NN_WRITES };
+enum { OPERANDS = LAP_NN_READS + LAP_NN_WRITES };
+_Static_assert(OPERANDS == LAP_PROBE_OPERANDS, "those of an entry");
 
 static size_t entry_bytes(const lap_nn_list_t *list, const lap_nn_entry_t *entry)
 {
     size_t bytes = 0;
-    for (int i = 0; i < REGIONS; i++)
-        if (region_of(entry, i) != LAP_NN_NONE)
-            bytes += padded(lap_nn_region_bytes(&list->regions[region_of(entry, i)]));
+    for (uint16_t i = 0; i < OPERANDS; i++)
+        if (lap_nn_operand_region(entry, i) != LAP_NN_NONE)
+            bytes += padded(lap_nn_region_bytes(&list->regions[lap_nn_operand_region(entry, i)]));
     return bytes;
 }
 
@@ -231,40 +218,56 @@ static size_t count_sets(const lap_probe_t *probe, const lap_nn_entry_t *entry)
 }
 
 /* Tokens are what they are in a pass; other numbers do not matter. */
-static lap_status_t fill_region(lap_probe_t *probe, uint32_t index)
+static lap_status_t fill_region(lap_probe_t *probe, uint32_t index, char *data)
 {
-    const lap_nn_list_t *list = &probe->nn->list;
-    const lap_tensor_t *tensor = &probe->shadow.tensors[index];
-    const size_t bytes = lap_nn_region_bytes(&list->regions[index]);
-    const lap_copy_t copy = {.dst = tensor->data,
+    const lap_nn_region_t *region = &probe->nn->list.regions[index];
+    const size_t bytes = lap_nn_region_bytes(region);
+    const lap_copy_t copy = {.dst = data,
                              .src = probe->ids,
                              .rows = 1,
                              .row_bytes = bytes,
                              .dst_stride = bytes,
                              .src_stride = bytes};
     const lap_device_ops_t *ops = probe->nn->engine->device->ops;
-    const char *name = list->regions[index].name; /* each slot of a pipeline has its own */
+    const char *name = region->name; /* each slot of a pipeline has its own */
     const bool ids = strcmp(name, "tokens") == 0 || strcmp(name, "ids") == 0;
     if (!probe->ids || !ids)
-        return fill(probe, tensor->dtype, tensor->data, tensor->rows * tensor->stride);
+        return fill(probe, region->dtype, data, region->rows * region->stride);
     LAP_TRY(ops->copy(probe->stream, &copy));
     return ops->stream_synchronize(probe->stream);
 }
 
-/* The regions of an entry, one after the other. */
+/* An operand in memory of its own, where the whole of its matrix is. */
+static lap_arg_t arg_of(const lap_probe_t *probe, const lap_nn_entry_t *entry, uint16_t role)
+{
+    const lap_nn_list_t *list = &probe->nn->list;
+    const lap_bound_place_t matrix = {.base = probe->at[role]};
+    lap_link_place_t place = {.region = LAP_NO_REGION};
+    size_t rows = 0, offset = 0;
+    (void)lap_nn_operand(list, entry, role, list->plan.desc.seq, &place, &rows);
+    (void)lap_nn_linked_region(list, lap_nn_operand_region(entry, role), &offset);
+    return (lap_arg_t){.data = lap_at(&matrix, place.offset - offset),
+                       .rows = rows,
+                       .cols = place.row_bytes / lap_dtype_size(place.dtype),
+                       .pitch = place.stride,
+                       .dtype = place.dtype,
+                       .role = role};
+}
+
+/* The matrices of an entry, one after the other. */
 static void use_memory(lap_probe_t *probe, const lap_nn_entry_t *entry, char *at)
 {
     const lap_nn_list_t *list = &probe->nn->list;
-    for (int i = 0; i < REGIONS; i++) {
-        const uint32_t index = region_of(entry, i);
+    uint32_t count = 0;
+    for (uint16_t i = 0; i < OPERANDS; i++) {
+        const uint32_t index = lap_nn_operand_region(entry, i);
         if (index == LAP_NN_NONE)
             continue;
-        const lap_nn_region_t *region = &list->regions[index];
-        probe->shadow.tensors[index] =
-            (lap_tensor_t){at, region->dtype, region->rows, region->cols, region->stride};
+        probe->at[i] = at;
+        probe->args[count++] = arg_of(probe, entry, i);
         at += padded(lap_nn_region_bytes(&list->regions[index]));
     }
-    lap_nn_bind_reduction(&probe->shadow, entry);
+    probe->operands = (lap_operands_t){probe->args, count};
 }
 
 /* ... in a set of the memory. */
@@ -275,9 +278,9 @@ static void use_set(lap_probe_t *probe, const lap_nn_entry_t *entry, size_t set)
 
 static lap_status_t fill_regions(lap_probe_t *probe, const lap_nn_entry_t *entry)
 {
-    for (int i = 0; i < REGIONS; i++)
-        if (region_of(entry, i) != LAP_NN_NONE)
-            LAP_TRY(fill_region(probe, region_of(entry, i)));
+    for (uint16_t i = 0; i < OPERANDS; i++)
+        if (lap_nn_operand_region(entry, i) != LAP_NN_NONE)
+            LAP_TRY(fill_region(probe, lap_nn_operand_region(entry, i), probe->at[i]));
     return LAP_OK;
 }
 
@@ -302,8 +305,8 @@ static lap_status_t issue_kernel(lap_probe_t *probe, const void *what, int turn)
     const size_t sets = count_sets(probe, entry);
     if (sets > 1)
         use_set(probe, entry, (size_t)turn % sets);
-    return lap_nn_issue_kernel(&probe->shadow, (uint32_t)(entry - probe->nn->list.entries),
-                               probe->stream);
+    return lap_nn_issue_entry(&probe->shadow, (uint32_t)(entry - probe->nn->list.entries),
+                              &probe->operands, probe->stream);
 }
 
 /* Whether an entry is a kernel that a pass issues by itself. */
@@ -316,8 +319,8 @@ static bool is_measured(lap_nn_work_t work)
 bool lap_probe_is_alike(const lap_nn_list_t *list, const lap_nn_entry_t *a, const lap_nn_entry_t *b)
 {
     bool alike = a->work == b->work && (a->beta != 0) == (b->beta != 0);
-    for (int i = 0; i < REGIONS && alike; i++) {
-        const uint32_t one = region_of(a, i), other = region_of(b, i);
+    for (uint16_t i = 0; i < OPERANDS && alike; i++) {
+        const uint32_t one = lap_nn_operand_region(a, i), other = lap_nn_operand_region(b, i);
         alike = (one == LAP_NN_NONE) == (other == LAP_NN_NONE);
         if (!alike || one == LAP_NN_NONE)
             continue;
@@ -406,8 +409,8 @@ static lap_status_t issue_chain(lap_probe_t *probe, const void *what, int turn)
     (void)turn;
     for (int i = 0; i < chain->count; i++) {
         use_memory(probe, chain->entries[i], probe->memory + chain->offsets[i]);
-        LAP_TRY(lap_nn_issue_kernel(&probe->shadow, (uint32_t)(chain->entries[i] - entries),
-                                    probe->stream));
+        LAP_TRY(lap_nn_issue_entry(&probe->shadow, (uint32_t)(chain->entries[i] - entries),
+                                   &probe->operands, probe->stream));
     }
     return LAP_OK;
 }
@@ -525,21 +528,33 @@ static lap_status_t measure_operators(lap_probe_t *probe)
 
 static lap_status_t issue_cast(lap_probe_t *probe, const void *what, int turn)
 {
-    const lap_nn_background_t *replicas = lap_probe_replicas(probe);
-    (void)what;
     (void)turn;
-    return replicas->cast(replicas->context, 0, LAP_NN_BUCKET_CAST, probe->stream);
+    return lap_nn_issue_cast(probe->nn, 0, LAP_NN_BUCKET_CAST, what, probe->stream);
 }
 
 /* Gradients to the type in which they travel: what is there stays. */
 static lap_status_t measure_cast(lap_probe_t *probe)
 {
     const lap_nn_background_t *replicas = lap_probe_replicas(probe);
+    const lap_nn_buckets_t *buckets = replicas ? replicas->replicas.buckets : NULL;
+    lap_linked_t linked = {.rank = 0};
+    lap_arg_t args[LAP_OPERANDS_MOST];
+    lap_operands_t operands = {args, 0};
     double seconds;
-    if (!replicas || replicas->replicas.buckets->wire == LAP_FLOAT32)
+    if (!replicas || buckets->wire == LAP_FLOAT32)
         return LAP_OK;
-    LAP_TRY(lap_probe_work(probe, issue_cast, NULL, LAP_OK, &seconds));
-    probe->cast = seconds / (double)replicas->replicas.buckets->list[0].count;
+    lap_nn_link_regions(&probe->nn->list, false, &linked);
+    lap_nn_link_wire(&probe->nn->list, &replicas->replicas, &linked);
+    lap_status_t status =
+        lap_nn_link_bucket(&probe->nn->list, &replicas->replicas, 0, false, &linked);
+    if (status == LAP_OK) { /* the cast comes first */
+        operands.n = lap_list_operands(&linked, &linked.fragments[0], args);
+        lap_bind_operands(args, operands.n, lap_nn_base, probe->nn);
+    }
+    status = lap_probe_work(probe, issue_cast, &operands, status, &seconds);
+    lap_linked_clear(&linked);
+    LAP_TRY(status);
+    probe->cast = seconds / (double)buckets->list[0].count;
     return LAP_OK;
 }
 
@@ -577,18 +592,14 @@ lap_status_t lap_probe_init(lap_probe_t *probe, lap_nn_t *nn)
     const size_t buckets = 2 * (replicas ? replicas->replicas.buckets->count : 0) + 1;
     probe->ranks = nn->group->size * (replicas ? replicas->group->size : 1);
     probe->shadow.tracing = false;
-    probe->shadow.tensors = lap_alloc(list->nregions, sizeof(*nn->tensors));
-    probe->shadow.reductions = lap_alloc((size_t)list->nreductions + 1, sizeof(*nn->reductions));
     probe->kernels = lap_alloc(list->nentries, sizeof(*probe->kernels));
     probe->costs = lap_alloc(calls, sizeof(*probe->costs));
     probe->finishes = lap_alloc(calls, sizeof(*probe->finishes));
     probe->calls = lap_alloc(calls, sizeof(*probe->calls));
     probe->buckets = lap_alloc(buckets, sizeof(*probe->buckets));
-    if (!probe->shadow.tensors || !probe->shadow.reductions || !probe->kernels || !probe->costs ||
-        !probe->finishes || !probe->calls || !probe->buckets)
+    if (!probe->kernels || !probe->costs || !probe->finishes || !probe->calls || !probe->buckets)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to predict a pass of %u entries",
                          (unsigned)list->nentries);
-    restore_tensors(probe);
     LAP_TRY(device->ops->alloc_shared(device, sizeof(*probe->loss), &loss));
     probe->loss = probe->shadow.loss = loss;
     probe->shadow.loss_count = 1;
@@ -613,8 +624,6 @@ void lap_probe_clear(lap_probe_t *probe)
         lap_free(probe->calls[i].shared ? NULL : probe->calls[i].steps);
     for (size_t i = 0; replicas && probe->buckets && i < 2 * replicas->replicas.buckets->count; i++)
         lap_free(probe->buckets[i].shared ? NULL : probe->buckets[i].steps);
-    lap_free(probe->shadow.tensors);
-    lap_free(probe->shadow.reductions);
     lap_free(probe->kernels);
     lap_free(probe->costs);
     lap_free(probe->finishes);

@@ -17,12 +17,17 @@ typedef struct lap_probed {
     bool shared; /* the steps are those of another one */
 } lap_probed_t;
 
+#define LAP_PROBE_OPERANDS 12 /* of an entry, at most */
+
 typedef struct lap_probe {
     lap_nn_t *nn;
-    lap_nn_t shadow; /* the layers with other memory */
+    lap_nn_t shadow; /* the layers with other tokens and losses */
     int ranks; /* that are at it: those that share weights, and their replicas; may be set to more */
     lap_stream_t *stream;
     char *memory;
+    char *at[LAP_PROBE_OPERANDS];       /* in it: the matrices of the entry that is measured, */
+    lap_arg_t args[LAP_PROBE_OPERANDS]; /* ... and its operands */
+    lap_operands_t operands;
     double *loss;             /* shared with the device */
     int32_t *ids;             /* the same: of a model, tokens as a pass has them; else NULL */
     lap_step_cost_t *kernels; /* of the kernel of each entry; negative: not known */

@@ -284,15 +284,69 @@ static bool is_alike_call(const lap_probe_t *probe, const lap_nn_entry_t *a,
     return alike && lap_probe_is_alike(&probe->nn->list, a, b);
 }
 
+/* The number of the operand of an entry that an operand of its call is; LAP_PROBE_OPERANDS: the entry does not name it. */
+static uint16_t number_of(const lap_nn_entry_t *entry, uint16_t role)
+{
+    switch ((int)role) {
+    case LAP_INPUT:
+        return LAP_NN_A;
+    case LAP_WEIGHT:
+        return LAP_NN_B;
+    case LAP_MOVED:
+        return LAP_NN_X;
+    case LAP_BIAS:
+        return LAP_NN_BIAS;
+    case LAP_AUX:
+        return entry->writes[LAP_NN_AUX_OUT] != LAP_NN_NONE ? LAP_NN_READS + LAP_NN_AUX_OUT
+                                                            : LAP_NN_AUX_IN;
+    case LAP_OUTPUT:
+        return LAP_NN_READS + LAP_NN_D;
+    case LAP_GATHERED:
+        return LAP_NN_READS + LAP_NN_SECOND;
+    case LAP_SCALES:
+        return LAP_NN_READS + LAP_NN_SCALES;
+    case LAP_BIAS_GRAD:
+        return LAP_NN_READS + LAP_NN_BIAS_GRAD;
+    default:
+        return LAP_PROBE_OPERANDS;
+    }
+}
+
+/* The call of an entry; scales of operands are read where they are. */
+static lap_binding_t bind_entry(const lap_probe_t *probe, const lap_nn_entry_t *entry,
+                                const lap_op_t *op, size_t m)
+{
+    const lap_schedule_t schedule = {.kind = op->problem.kind};
+    lap_link_place_t places[LAP_CALL_OPERANDS] = {[LAP_SYMMETRIC].region = LAP_NO_REGION};
+    lap_arg_t args[LAP_CALL_OPERANDS];
+    uint32_t count = 0;
+    lap_nn_call_places(&probe->nn->list, entry, op->problem.kind, places);
+    places[LAP_SCRATCH].region = LAP_NO_REGION; /* the operator's own */
+    for (uint16_t role = 0; role < LAP_CALL_OPERANDS; role++) {
+        const lap_link_place_t *place = &places[role];
+        const uint16_t number = number_of(entry, role);
+        if (place->region == LAP_NO_REGION)
+            continue;
+        const lap_bound_place_t there = {.base = probe->nn->tensors[place->region].data};
+        args[count++] = (lap_arg_t){
+            .data = number < LAP_PROBE_OPERANDS ? probe->at[number] : lap_at(&there, place->offset),
+            .cols = place->row_bytes / lap_dtype_size(place->dtype),
+            .pitch = place->stride,
+            .dtype = place->dtype,
+            .role = role};
+    }
+    lap_binding_t binding = lap_nn_numbers(&probe->shadow, entry, m);
+    lap_bind_call(&(lap_operands_t){args, count}, &schedule, &binding);
+    return binding;
+}
+
 static lap_status_t measure_entry(lap_probe_t *probe, const lap_nn_entry_t *entry)
 {
     call_t call = {.op = probe->nn->calls[entry->index].op};
     lap_status_t status = lap_probe_place(probe, entry);
-    if (status == LAP_OK) {
-        const lap_op_args_t args = lap_nn_args_of(&probe->shadow, entry);
-        call.m = args.m;
-        call.binding = lap_op_bind(call.op, &args);
-    }
+    call.m = lap_nn_step_rows(&probe->nn->list, entry->index, probe->shadow.seq);
+    if (status == LAP_OK)
+        call.binding = bind_entry(probe, entry, call.op, call.m);
     status = measure_call(probe, &call, status, &probe->calls[entry->index]);
     lap_probe_free(probe);
     return status;
@@ -318,23 +372,27 @@ static lap_status_t probe_layers(lap_probe_t *probe)
 
 /* ---- operators of buckets ---- */
 
-/* Padded, so that what follows is aligned well. */
-static size_t bytes_of(const lap_tensor_t *tensor)
-{
-    return (tensor->rows * tensor->stride * lap_dtype_size(tensor->dtype) + ALIGN) / ALIGN * ALIGN;
-}
-
 static lap_status_t measure_bucket(lap_probe_t *probe, size_t index, int which,
                                    lap_probed_t *probed)
 {
     const lap_nn_background_t *replicas = lap_probe_replicas(probe);
-    lap_op_args_t args;
-    call_t call = {.op = replicas->call(replicas->context, index, which, &args)};
-    const lap_status_t status = lap_probe_alloc(probe, bytes_of(&args.x) + bytes_of(&args.y));
-    args.x.data = probe->memory;
-    args.y.data = probe->memory ? probe->memory + bytes_of(&args.x) : NULL;
-    args.trace = NULL;
-    call.m = args.m;
+    lap_trace_t *trace;
+    call_t call = {.op = replicas->call(replicas->context, index, which, &trace)};
+    lap_op_args_t args = LAP_OP_ARGS_INIT;
+    lap_tensor_t *tensors[LAP_ARGS_TENSORS]; /* x and y */
+    call.m = args.m = call.op->problem.capacity;
+    const size_t count = lap_args_shape(&call.op->problem, &args, tensors);
+    size_t bytes[LAP_ARGS_TENSORS], all = 0;
+    for (size_t i = 0; i < count; i++) { /* padded, so that what follows is aligned well */
+        bytes[i] =
+            (tensors[i]->rows * tensors[i]->stride * lap_dtype_size(tensors[i]->dtype) + ALIGN) /
+            ALIGN * ALIGN;
+        all += bytes[i];
+    }
+    const lap_status_t status = lap_probe_alloc(probe, all);
+    char *at = probe->memory;
+    for (size_t i = 0; at && i < count; at += bytes[i++])
+        tensors[i]->data = at;
     call.binding = lap_op_bind(call.op, &args);
     const lap_status_t measured = measure_call(probe, &call, status, probed);
     lap_probe_free(probe);

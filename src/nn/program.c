@@ -17,7 +17,7 @@
 static uint32_t memory_of(const lap_nn_list_t *list, uint32_t region)
 {
     const lap_nn_memory_t memory = list->regions[region].memory;
-    return memory == LAP_NN_EXTERNAL ? LAP_NN_MEMORIES + region : (uint32_t)memory;
+    return memory == LAP_NN_EXTERNAL ? LAP_NN_GIVEN_MEMORY + region : (uint32_t)memory;
 }
 
 /* All regions of a parameter have its name in the list: those that are not its master say what they are. */
@@ -79,9 +79,10 @@ void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *li
             snprintf(name, sizeof(name), "%s%s", slot, named->name);
         else
             snprintf(name, sizeof(name), "%sblock%u.%s", slot, (unsigned)named->block, named->name);
-        const uint32_t added = lap_link_add_region(linked, name, memory_of(list, root),
-                                                   list->regions[root].offset + offset,
-                                                   lap_nn_region_bytes(region), filled || given);
+        const size_t copies = region->memory == LAP_NN_EXTERNAL ? lap_nn_micros(list) : 1;
+        const uint32_t added = lap_link_add_region(
+            linked, name, memory_of(list, root), list->regions[root].offset + offset,
+            copies * lap_nn_region_bytes(region), filled || given);
         const bool scales = lap_nn_list_fp8(list) && i == list->scales; /* of what a call gathers */
         set_scope(linked, added, root,
                   scales    ? LAP_SCOPE_CALL
@@ -93,9 +94,9 @@ void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *li
     }
     name_weights(list, linked);
     for (uint32_t i = 0; i < list->nsteps; i++) {
-        const uint32_t added = lap_link_add_region(
-            linked, "scratch of an operator",
-            LAP_NN_MEMORIES + list->nregions + i % LAP_NN_SCRATCHES, 0, SIZE_MAX, false);
+        const uint32_t added =
+            lap_link_add_region(linked, "scratch of an operator",
+                                LAP_NN_SCRATCH_MEMORY + i % LAP_NN_SCRATCHES, 0, SIZE_MAX, false);
         set_scope(linked, added, added, LAP_SCOPE_CALL);
     }
 }
@@ -108,7 +109,7 @@ uint32_t lap_nn_linked_region(const lap_nn_list_t *list, uint32_t region, size_t
     return matrix->made ? lap_nn_region_root(list, region, offset_p) : region;
 }
 
-static lap_link_place_t place_of(const lap_nn_list_t *list, uint32_t region)
+lap_link_place_t lap_nn_place(const lap_nn_list_t *list, uint32_t region)
 {
     lap_link_place_t place = {.region = LAP_NO_REGION};
     if (region == LAP_NN_NONE)
@@ -116,6 +117,7 @@ static lap_link_place_t place_of(const lap_nn_list_t *list, uint32_t region)
     const lap_nn_region_t *matrix = &list->regions[region];
     const size_t element = lap_dtype_size(matrix->dtype);
     place.region = lap_nn_linked_region(list, region, &place.offset);
+    place.dtype = matrix->dtype;
     place.row_bytes = matrix->cols * element;
     place.stride = matrix->stride * element;
     return place;
@@ -124,7 +126,7 @@ static lap_link_place_t place_of(const lap_nn_list_t *list, uint32_t region)
 /* A vector as one row, whatever its shape. */
 static lap_link_place_t vector_of(const lap_nn_list_t *list, uint32_t region)
 {
-    lap_link_place_t place = place_of(list, region);
+    lap_link_place_t place = lap_nn_place(list, region);
     if (region != LAP_NN_NONE)
         place.row_bytes = place.stride = lap_nn_region_bytes(&list->regions[region]);
     return place;
@@ -133,61 +135,70 @@ static lap_link_place_t vector_of(const lap_nn_list_t *list, uint32_t region)
 /* The slot of the scale of an FP8 matrix. */
 static lap_link_place_t scale_of(const lap_nn_list_t *list, uint32_t region)
 {
-    return place_of(list, region == LAP_NN_NONE ? region : list->regions[region].scale);
+    return lap_nn_place(list, region == LAP_NN_NONE ? region : list->regions[region].scale);
 }
 
 /* ---- entries ---- */
 
-static void bind(const lap_nn_list_t *list, const lap_nn_entry_t *entry, lap_linked_t *linked)
+uint32_t lap_nn_operand_region(const lap_nn_entry_t *entry, uint16_t role)
 {
-    lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
-    lap_link_place_t *places = fragment->places;
-    const uint32_t *reads = entry->reads, *writes = entry->writes;
-    const bool gelu = writes[LAP_NN_AUX_OUT] != LAP_NN_NONE;
-    const bool gathers = fragment->schedule.kind == LAP_AG_GEMM; /* the scale of a comes with it */
-    const uint32_t aux = gelu ? writes[LAP_NN_AUX_OUT] : reads[LAP_NN_AUX_IN];
-    places[LAP_INPUT] = place_of(list, reads[LAP_NN_A]);
-    places[LAP_WEIGHT] = place_of(list, reads[LAP_NN_B]);
-    places[LAP_MOVED] = place_of(list, reads[LAP_NN_X]);
-    places[LAP_SCALE] = scale_of(list, reads[gathers ? LAP_NN_A : LAP_NN_X]);
-    places[LAP_OUTPUT] = place_of(list, writes[LAP_NN_D]);
-    places[LAP_GATHERED] = place_of(list, writes[LAP_NN_SECOND]);
-    places[LAP_SCALES] = place_of(list, writes[LAP_NN_SCALES]);
-    places[LAP_SCRATCH] = (lap_link_place_t){.region = list->nregions + entry->index};
-    const lap_link_epilogue_t epilogue = {
-        .aux = place_of(list, aux),
-        .bias = vector_of(list, reads[LAP_NN_BIAS]),
-        .bias_grad = vector_of(list, writes[LAP_NN_BIAS_GRAD]),
-        .a_scale = scale_of(list, gathers ? LAP_NN_NONE : reads[LAP_NN_A]),
-        .b_scale = scale_of(list, reads[LAP_NN_B]),
-        .aux_element = aux == LAP_NN_NONE ? 0 : lap_dtype_size(list->regions[aux].dtype),
-        .bias_element = reads[LAP_NN_BIAS] == LAP_NN_NONE
-                            ? 0
-                            : lap_dtype_size(list->regions[reads[LAP_NN_BIAS]].dtype),
-        .writes_aux = gelu,
-        .reads_d = entry->beta != 0,
-    };
-    lap_link_epilogue(linked, &epilogue);
+    return role < LAP_NN_READS ? entry->reads[role] : entry->writes[role - LAP_NN_READS];
 }
 
-/* All of a region that an entry of a pass with `seq` active tokens uses. */
-static void use(const lap_nn_list_t *list, size_t seq, const lap_nn_entry_t *entry,
-                lap_linked_t *linked, uint32_t region, bool write)
+void lap_nn_call_places(const lap_nn_list_t *list, const lap_nn_entry_t *entry, lap_op_kind_t kind,
+                        lap_link_place_t places[LAP_CALL_OPERANDS])
 {
-    if (region == LAP_NN_NONE)
-        return;
+    const uint32_t *reads = entry->reads, *writes = entry->writes;
+    const bool gathers = kind == LAP_AG_GEMM; /* the scale of a comes with it */
+    const bool keeps_input = writes[LAP_NN_AUX_OUT] != LAP_NN_NONE;
+    places[LAP_INPUT] = lap_nn_place(list, reads[LAP_NN_A]);
+    places[LAP_WEIGHT] = lap_nn_place(list, reads[LAP_NN_B]);
+    places[LAP_MOVED] = lap_nn_place(list, reads[LAP_NN_X]);
+    places[LAP_SCALE] = scale_of(list, reads[gathers ? LAP_NN_A : LAP_NN_X]);
+    places[LAP_OUTPUT] = lap_nn_place(list, writes[LAP_NN_D]);
+    places[LAP_GATHERED] = lap_nn_place(list, writes[LAP_NN_SECOND]);
+    places[LAP_SCALES] = lap_nn_place(list, writes[LAP_NN_SCALES]);
+    places[LAP_SCRATCH] = (lap_link_place_t){.region = list->nregions + entry->index};
+    places[LAP_AUX] =
+        lap_nn_place(list, keeps_input ? writes[LAP_NN_AUX_OUT] : reads[LAP_NN_AUX_IN]);
+    places[LAP_BIAS] = vector_of(list, reads[LAP_NN_BIAS]);
+    places[LAP_BIAS_GRAD] = vector_of(list, writes[LAP_NN_BIAS_GRAD]);
+    places[LAP_A_SCALE] = scale_of(list, gathers ? LAP_NN_NONE : reads[LAP_NN_A]);
+    places[LAP_B_SCALE] = scale_of(list, reads[LAP_NN_B]);
+}
+
+bool lap_nn_operand(const lap_nn_list_t *list, const lap_nn_entry_t *entry, uint16_t role,
+                    size_t seq, lap_link_place_t *place_p, size_t *rows_p)
+{
+    const uint32_t region = lap_nn_operand_region(entry, role);
     size_t first;
-    const lap_link_place_t place = place_of(list, region);
-    lap_range_t range = {
-        .place = (lap_place_t)(LAP_PLACES + place.region),
-        .rank = linked->rank,
-        .offset = place.offset,
-        .rows = lap_nn_entry_rows(list, entry, region, seq, &first),
-        .row_bytes = place.row_bytes,
-        .stride = place.stride,
-    };
-    range.offset += first * place.stride;
-    lap_link_access(linked, 0, LAP_NO_STEP, write, range);
+    if (region == LAP_NN_NONE)
+        return false;
+    *place_p = lap_nn_place(list, region);
+    *rows_p = lap_nn_entry_rows(list, entry, region, seq, &first);
+    place_p->offset += first * place_p->stride;
+    return true;
+}
+
+static void use(const lap_nn_list_t *list, size_t seq, const lap_nn_entry_t *entry,
+                lap_linked_t *linked, uint16_t role, bool write)
+{
+    lap_link_place_t place;
+    size_t rows;
+    if (lap_nn_operand(list, entry, role, seq, &place, &rows))
+        lap_link_operand(linked, role, write, &place, rows);
+}
+
+/* All operands of an entry; what it adds to it reads, too. */
+static void use_all(const lap_nn_list_t *list, size_t seq, const lap_nn_entry_t *entry,
+                    lap_linked_t *linked)
+{
+    for (uint16_t role = 0; role < LAP_NN_READS; role++)
+        use(list, seq, entry, linked, role, false);
+    if (entry->beta != 0)
+        use(list, seq, entry, linked, LAP_NN_READS, false);
+    for (uint16_t role = LAP_NN_READS; role < LAP_NN_READS + LAP_NN_WRITES; role++)
+        use(list, seq, entry, linked, role, true);
 }
 
 static const char *kernel_name(lap_nn_work_t work)
@@ -203,20 +214,10 @@ static const char *kernel_name(lap_nn_work_t work)
 static void add_kernel(const lap_nn_list_t *list, size_t seq, const lap_nn_entry_t *entry,
                        lap_linked_t *linked)
 {
-    lap_fragment_t *fragment = lap_link_fragment(linked);
     const lap_problem_t problem = {.rank = list->rank, .size = list->plan.nranks};
-    if (!fragment)
-        return;
-    lap_schedule_init(&fragment->schedule, &problem, entry->name);
-    (void)lap_add_kernel(&fragment->schedule, LAP_STREAM_COMPUTE, kernel_name(entry->work));
-    if (linked->status == LAP_OK)
-        linked->status = fragment->schedule.status;
-    for (int i = 0; i < LAP_NN_READS; i++)
-        use(list, seq, entry, linked, entry->reads[i], false);
-    if (entry->beta != 0)
-        use(list, seq, entry, linked, entry->writes[0], false);
-    for (int i = 0; i < LAP_NN_WRITES; i++)
-        use(list, seq, entry, linked, entry->writes[i], true);
+    if (lap_link_kernel(linked, &problem, entry->name, LAP_STREAM_COMPUTE,
+                        kernel_name(entry->work)))
+        use_all(list, seq, entry, linked);
 }
 
 static lap_status_t add_call(const lap_nn_list_t *list, size_t seq, const lap_nn_entry_t *entry,
@@ -231,7 +232,11 @@ static lap_status_t add_call(const lap_nn_list_t *list, size_t seq, const lap_nn
         return status == LAP_OK ? linked->status : status;
     }
     fragment->schedule = schedule;
-    bind(list, entry, linked);
+    lap_nn_call_places(list, entry, schedule.kind, fragment->places);
+    if (lap_schedule_is_kernel(&schedule)) /* another library's: nobody sees its steps */
+        use_all(list, seq, entry, linked);
+    else
+        lap_link_epilogue(linked, entry->writes[LAP_NN_AUX_OUT] != LAP_NN_NONE, entry->beta != 0);
     return LAP_OK;
 }
 

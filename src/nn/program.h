@@ -57,6 +57,17 @@ uint64_t lap_nn_live_bytes(const lap_nn_list_t *list, uint32_t origin);
 /* Whether an entry is a fragment of a program. */
 bool lap_nn_entry_runs(const lap_nn_entry_t *entry, lap_nn_mode_t mode);
 
+/*
+ * The memories of a program, after those of lists: scratch, the buckets that travel, the sum of tied gradients of a
+ * pipeline; and one for each matrix of the caller's, by its region. Programs outlive what is added to their lists.
+ */
+enum {
+    LAP_NN_SCRATCH_MEMORY = LAP_NN_MEMORIES,
+    LAP_NN_WIRE_MEMORY = LAP_NN_SCRATCH_MEMORY + LAP_NN_SCRATCHES,
+    LAP_NN_TIED_MEMORY = LAP_NN_WIRE_MEMORY + LAP_NN_WIRE_REGIONS,
+    LAP_NN_GIVEN_MEMORY
+};
+
 /* What regions that last go through in a program: no fragment uses one after a fragment of a later phase. */
 typedef enum lap_nn_phase {
     LAP_NN_PHASE_SCALES = 1, /* of FP8 weights are found, */
@@ -77,6 +88,28 @@ static inline void lap_nn_set_after_step(lap_linked_t *linked, uint32_t first)
 
 /* The region of a program that a region of its list is, and where in it. */
 uint32_t lap_nn_linked_region(const lap_nn_list_t *list, uint32_t region, size_t *offset_p);
+
+/* The matrix of a region, or of nothing for LAP_NN_NONE, in the program of the list. */
+lap_link_place_t lap_nn_place(const lap_nn_list_t *list, uint32_t region);
+
+/* The region that is an operand of an entry: those that it reads have the first numbers, those that it writes the rest. */
+uint32_t lap_nn_operand_region(const lap_nn_entry_t *entry, uint16_t role);
+
+/* The rows of a matrix that are an operand of an entry, of a pass with `seq` active tokens; false: there is none. */
+bool lap_nn_operand(const lap_nn_list_t *list, const lap_nn_entry_t *entry, uint16_t role,
+                    size_t seq, lap_link_place_t *place_p, size_t *rows_p);
+
+/* Of a pipeline: the caller's matrices of all micro-batches follow one another; where those of one begin, in bytes. */
+static inline size_t lap_nn_micro_offset(const lap_nn_list_t *list, uint32_t region, uint32_t micro)
+{
+    return list->regions[region].memory == LAP_NN_EXTERNAL
+               ? micro * lap_nn_region_bytes(&list->regions[region])
+               : 0;
+}
+
+/* What the places are of an entry that is the call of an operator. */
+void lap_nn_call_places(const lap_nn_list_t *list, const lap_nn_entry_t *entry, lap_op_kind_t kind,
+                        lap_link_place_t places[LAP_CALL_OPERANDS]);
 
 /* Whether a region is the caller's and has contents before a pass. */
 bool lap_nn_is_given(const lap_nn_list_t *list, uint32_t region);

@@ -288,7 +288,7 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
             graphs = graphs && (kernel || schedule->graph);
             own.steps += schedule->nsteps;
             own.links += linked->fragments[f].nlinks;
-            own.program_bytes += lap_exec_fragment_bytes(&linked->fragments[f]);
+            own.program_bytes += lap_exec_fragment_bytes(linked, &linked->fragments[f]);
             own.records += lap_schedule_records(schedule);
             own.shared_records +=
                 kernel || schedule->size == 1 ? 0 : lap_schedule_records(schedule);
@@ -401,7 +401,7 @@ static size_t kept_bytes(const lap_nn_programs_t *programs, const lap_nn_linking
         size_t bytes = 0;
         for (uint32_t f = 0; f < linked->nfragments; f++)
             if (is_kept(&programs->lists[rank], linking, &linked->fragments[f]))
-                bytes += lap_exec_fragment_bytes(&linked->fragments[f]);
+                bytes += lap_exec_fragment_bytes(linked, &linked->fragments[f]);
         most = larger(most, bytes);
     }
     return most;

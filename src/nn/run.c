@@ -65,16 +65,6 @@ static lap_status_t check_memory(const lap_nn_t *nn, const lap_tensor_t *given)
     return LAP_OK;
 }
 
-static void bind_operators(lap_nn_t *nn, lap_exec_t *exec)
-{
-    for (uint32_t f = 0; f < lap_exec_nfragments(exec); f++)
-        if (lap_exec_runnable(exec, f)) {
-            lap_op_args_t args;
-            lap_op_t *op = lap_nn_call_of(nn, lap_exec_fragment(exec, f)->origin, &args);
-            *lap_exec_binding(exec, f) = lap_op_bind(op, &args);
-        }
-}
-
 /* Nothing is bound anew while the same is given. */
 static lap_status_t bind(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
@@ -90,9 +80,8 @@ static lap_status_t bind(lap_nn_t *nn, lap_nn_pass_t *pass)
         return LAP_OK;
     pass->bound = false;
     LAP_TRY(check_memory(nn, given));
-    bind_operators(nn, pass->exec);
     lap_exec_time_kernels(pass->exec, timed);
-    LAP_TRY(lap_exec_rebound(pass->exec));
+    LAP_TRY(lap_exec_bind(pass->exec));
     for (int i = 0; i < LAP_NN_GIVEN; i++)
         pass->given[i] = given[i];
     pass->traced = nn->tracing;
@@ -108,12 +97,12 @@ static lap_status_t bind(lap_nn_t *nn, lap_nn_pass_t *pass)
 static lap_status_t begin_traces(const lap_nn_t *nn, lap_exec_t *exec)
 {
     for (uint32_t f = 0; f < lap_exec_nfragments(exec); f++) {
-        lap_op_args_t args;
-        const lap_op_t *op = lap_nn_call_of(nn, lap_exec_fragment(exec, f)->origin, &args);
-        if (!op || !args.trace)
+        lap_trace_t *trace;
+        const lap_op_t *op = lap_nn_call_of(nn, lap_exec_fragment(exec, f)->origin, &trace);
+        if (!op || !trace)
             continue;
-        LAP_TRY(lap_op_begin_trace(op, lap_exec_runnable(exec, f), args.trace));
-        lap_trace_start(args.trace);
+        LAP_TRY(lap_op_begin_trace(op, lap_exec_runnable(exec, f), trace));
+        lap_trace_start(trace);
     }
     return LAP_OK;
 }
@@ -122,13 +111,13 @@ static void end_traces(const lap_nn_t *nn, lap_exec_t *exec, lap_stream_set_t se
 {
     for (uint32_t f = 0; f < lap_exec_nfragments(exec); f++) {
         const lap_exec_fragment_t *fragment = lap_exec_fragment(exec, f);
-        lap_op_args_t args = {.trace = NULL};
+        lap_trace_t *trace = NULL;
         if (fragment->set != set)
             continue;
-        const lap_op_t *op = lap_nn_call_of(nn, fragment->origin, &args);
-        if (op && args.trace)
-            lap_op_end_trace(lap_exec_runnable(exec, f), args.trace);
-        if (nn->tracing && nn->timeline && (!op || args.trace))
+        const lap_op_t *op = lap_nn_call_of(nn, fragment->origin, &trace);
+        if (op && trace)
+            lap_op_end_trace(lap_exec_runnable(exec, f), trace);
+        if (nn->tracing && nn->timeline && (!op || trace))
             lap_nn_add_to_timeline(nn, exec, f, op);
     }
 }

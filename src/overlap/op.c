@@ -83,22 +83,17 @@ lap_status_t lap_op_schedule(const lap_op_t *op, size_t m, int rank, lap_schedul
     return lap_lower(schedule_p, 1, &op->target, NULL);
 }
 
-/* The one that lap_op_create has made, if nobody has had a use for it. */
-static lap_runnable_t *take_first(lap_op_t *op, size_t m)
+void lap_op_drop_runnables(lap_op_t *op)
 {
-    lap_op_cached_t *first = &op->cache[0];
-    lap_runnable_t *runnable = op->calls == 1 && first->m == m ? first->runnable : NULL;
-    if (runnable)
-        *first = (lap_op_cached_t){.runnable = NULL};
-    return runnable;
+    for (int i = 0; i < LAP_OP_PROGRAMS; i++) {
+        lap_runnable_destroy(op->cache[i].runnable);
+        op->cache[i] = (lap_op_cached_t){.runnable = NULL};
+    }
 }
 
-lap_status_t lap_op_runnable(lap_op_t *op, size_t m, lap_runnable_t **runnable_p)
+static lap_status_t make_runnable(const lap_op_t *op, size_t m, lap_runnable_t **runnable_p)
 {
     lap_schedule_t schedule;
-    *runnable_p = take_first(op, m);
-    if (*runnable_p)
-        return LAP_OK;
     const lap_status_t status = lap_op_schedule(op, m, op->group->rank, &schedule);
     if (status != LAP_OK) {
         lap_schedule_clear(&schedule);
@@ -128,7 +123,7 @@ static lap_status_t make_cached(lap_op_t *op, size_t m, lap_op_cached_t **cached
                          LAP_OP_PROGRAMS);
     if (cached->runnable && op->stays_in_flight) /* it may still run */
         LAP_TRY(lap_engine_await_enqueued(op->engine));
-    LAP_TRY(lap_op_runnable(op, m, &runnable));
+    LAP_TRY(make_runnable(op, m, &runnable));
     lap_runnable_destroy(cached->runnable);
     *cached = (lap_op_cached_t){.runnable = runnable, .m = m};
     *cached_p = cached;

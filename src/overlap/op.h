@@ -93,8 +93,10 @@ lap_status_t lap_op_cached(lap_op_t *op, size_t m, lap_op_cached_t **cached_p);
 /* The description of calls with m active rows, with the method and knobs that were chosen. */
 lap_op_desc_t lap_op_chosen(const lap_op_t *op, size_t m);
 
-/* A runnable of this rank's schedule, for the caller to destroy; and the memory and numbers of a call. */
-lap_status_t lap_op_runnable(lap_op_t *op, size_t m, lap_runnable_t **runnable_p);
+/* Of an operator whose calls are those of programs: these have runnables of their own. */
+void lap_op_drop_runnables(lap_op_t *op);
+
+/* The memory and numbers of a call. */
 lap_binding_t lap_op_bind(lap_op_t *op, const lap_op_args_t *args);
 
 /* A builder whose schedules for fewer rows need more memory than for the capacity would be wrong. */

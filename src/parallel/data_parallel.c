@@ -21,10 +21,6 @@
 typedef struct bucket {
     lap_op_t *scatter, *gather;
     lap_trace_t *traces[2];
-    /* Gradients to the wire's type and back, and masters to the type of weights. */
-    lap_reduce_t cast, uncast, pack;
-    const void *sources[3]; /* of the three */
-    size_t source_strides[3];
 } bucket_t;
 
 struct lap_dp {
@@ -38,8 +34,7 @@ struct lap_dp {
     bucket_t *buckets;
     size_t nbuckets;
     lap_nn_background_t background; /* what they add to backward */
-    void *sum;                      /* the own rows of the bucket that travels */
-    void *wire;  /* all of it, in the wire's type; NULL: that is fp32, and the gradients serve */
+    void *memory[LAP_NN_WIRE_REGIONS];
     bool joined; /* the layers know of it */
     bool measures;
     double total_s, waited_s;
@@ -86,78 +81,22 @@ static lap_status_t make_operators(lap_dp_t *dp)
         const lap_op_desc_t gather = describe(dp, i, LAP_NN_BUCKET_GATHER);
         LAP_TRY(lap_op_create(dp->group, &scatter, &bucket->scatter));
         LAP_TRY(lap_op_create(dp->group, &gather, &bucket->gather));
+        lap_op_drop_runnables(bucket->scatter);
+        lap_op_drop_runnables(bucket->gather);
     }
     return LAP_OK;
 }
 
-/* Memory for the largest bucket. */
+/* Memory for the largest bucket; where gradients travel as they are, they serve for all of it. */
 static lap_status_t alloc_memory(lap_dp_t *dp)
 {
     lap_device_t *device = dp->engine->device;
     const size_t width = lap_dtype_size(dp->options.wire_dtype);
     const size_t own = dp->cut.sharded ? sizeof(float) : width;
-    LAP_TRY(device->ops->alloc(device, dp->cut.most_own * own, &dp->sum));
+    LAP_TRY(device->ops->alloc(device, dp->cut.most_own * own, &dp->memory[LAP_NN_SUM]));
     return dp->options.wire_dtype == LAP_FLOAT32
                ? LAP_OK
-               : device->ops->alloc(device, dp->cut.most * width, &dp->wire);
-}
-
-static float *gradients_of(const lap_dp_t *dp, size_t index)
-{
-    size_t count;
-    return lap_nn_gradients(dp->nn, &count) + dp->cut.list[index].begin;
-}
-
-/* Of the own rows of a bucket: the sum goes to the gradients, and the masters become weights. */
-static void set_shard(lap_dp_t *dp, size_t index)
-{
-    bucket_t *bucket = &dp->buckets[index];
-    const lap_nn_bucket_t *cut = &dp->cut.list[index];
-    size_t begin, count;
-    const float *masters = lap_nn_masters(dp->nn, &count);
-    (void)lap_nn_bucket_shard(&dp->cut, index, dp->cut.replica, &begin);
-    bucket->uncast.rows = lap_nn_bucket_rows(&dp->cut, index);
-    bucket->uncast.dst = lap_nn_gradients(dp->nn, &count) + begin;
-    bucket->sources[1] = dp->sum;
-    bucket->sources[2] = masters + lap_nn_shard_begin(&dp->cut, index, dp->cut.replica);
-    bucket->source_strides[2] = cut->cols * sizeof(float);
-    bucket->pack = (lap_reduce_t){.from = LAP_FLOAT32,
-                                  .to = cut->weights,
-                                  .nsrc = 1,
-                                  .rows = bucket->uncast.rows,
-                                  .cols = cut->cols,
-                                  .dst = dp->sum,
-                                  .dst_stride = cut->cols * lap_dtype_size(cut->weights),
-                                  .srcs = &bucket->sources[2],
-                                  .src_strides = &bucket->source_strides[2]};
-}
-
-/* The conversions of a bucket; what they are given must live as long as they run. */
-static void set_casts(lap_dp_t *dp, size_t index)
-{
-    bucket_t *bucket = &dp->buckets[index];
-    const lap_nn_bucket_t *cut = &dp->cut.list[index];
-    float *grads = gradients_of(dp, index);
-    const lap_dtype_t wire = dp->options.wire_dtype;
-    const size_t narrow = cut->cols * lap_dtype_size(wire), wide = cut->cols * sizeof(float);
-    bucket->sources[0] = grads;
-    bucket->sources[1] = dp->wire;
-    bucket->source_strides[0] = wide;
-    bucket->source_strides[1] = narrow;
-    const lap_reduce_t both = {.nsrc = 1, .rows = cut->rows, .cols = cut->cols};
-    bucket->cast = bucket->uncast = both;
-    bucket->cast.from = bucket->uncast.to = LAP_FLOAT32;
-    bucket->cast.to = bucket->uncast.from = wire;
-    bucket->cast.dst = dp->wire;
-    bucket->cast.dst_stride = narrow;
-    bucket->cast.srcs = &bucket->sources[0];
-    bucket->cast.src_strides = &bucket->source_strides[0];
-    bucket->uncast.dst = grads;
-    bucket->uncast.dst_stride = wide;
-    bucket->uncast.srcs = &bucket->sources[1];
-    bucket->uncast.src_strides = &bucket->source_strides[1];
-    if (dp->cut.sharded)
-        set_shard(dp, index);
+               : device->ops->alloc(device, dp->cut.most * width, &dp->memory[LAP_NN_WIRE]);
 }
 
 static lap_status_t read_options(const lap_dp_options_t *given, lap_dp_options_t *options_p)
@@ -220,10 +159,7 @@ static lap_status_t plan(lap_dp_t *dp, const lap_dp_options_t *given)
     LAP_TRY(size_buffer(dp));
     LAP_TRY(lap_engine_get(dp->group->world, &dp->engine));
     LAP_TRY(lap_engine_need_set(dp->engine, LAP_BACKGROUND));
-    LAP_TRY(alloc_memory(dp));
-    for (size_t i = 0; i < dp->nbuckets; i++)
-        set_casts(dp, i);
-    return LAP_OK;
+    return alloc_memory(dp);
 }
 
 /* Collective. */
@@ -246,79 +182,22 @@ static lap_status_t compare(const lap_dp_t *dp, lap_nn_t *nn, lap_group_t *group
 
 /* ---- as a part of passes ---- */
 
-/* The weights of a bucket, gathered. */
-static void *weights_of(const lap_dp_t *dp, const lap_nn_bucket_t *cut)
-{
-    size_t offset;
-    const uint32_t region = lap_nn_bucket_weights(&dp->nn->list, cut, &offset);
-    return (char *)lap_nn_tensor(dp->nn, region).data + offset;
-}
-
 /* The call of a bucket: see lap_nn_background_t. */
-static lap_op_t *call_of(void *context, size_t index, int which, lap_op_args_t *args_p)
-{
-    lap_dp_t *dp = context;
-    bucket_t *bucket = &dp->buckets[index];
-    const lap_nn_bucket_t *cut = &dp->cut.list[index];
-    const bool scatter = which == LAP_NN_BUCKET_SCATTER;
-    const bool weights = dp->cut.sharded && !scatter;
-    void *place = weights ? weights_of(dp, cut) : dp->wire ? dp->wire : gradients_of(dp, index);
-    const lap_op_desc_t desc = lap_nn_bucket_desc(&dp->cut, index, which);
-    const lap_tensor_t all = lap_tensor(place, desc.dtype, cut->rows, desc.cols);
-    const lap_tensor_t own =
-        lap_tensor(dp->sum, desc.dtype, lap_nn_bucket_rows(&dp->cut, index), desc.cols);
-    *args_p = (lap_op_args_t)LAP_OP_ARGS_INIT;
-    args_p->m = cut->rows;
-    args_p->x = scatter ? all : own;
-    args_p->y = scatter ? own : all;
-    args_p->trace = dp->measures ? bucket->traces[!scatter] : NULL;
-    return scatter ? bucket->scatter : bucket->gather;
-}
-
-/* What this rank has of each weight of a bucket becomes FP8, by its scale. */
-static lap_status_t pack_fp8(const lap_dp_t *dp, size_t index, lap_stream_t *stream)
-{
-    const lap_nn_list_t *list = &dp->nn->list;
-    const lap_nn_bucket_t *cut = &dp->cut.list[index];
-    size_t begin, count;
-    const float *masters = lap_nn_masters(dp->nn, &count);
-    (void)lap_nn_bucket_shard(&dp->cut, index, dp->cut.replica, &begin);
-    for (uint32_t place = cut->first; place <= cut->last; place++) {
-        const lap_nn_weight_t *weight = &list->weights[list->order[place]];
-        const lap_nn_share_t own = lap_nn_own_share(list, weight);
-        const lap_cast_t cast = {.from = LAP_FLOAT32,
-                                 .to = LAP_FLOAT8_E4M3,
-                                 .src = masters + own.at,
-                                 .dst = (uint8_t *)dp->sum + (own.begin - begin),
-                                 .src_stride = own.count * sizeof(float),
-                                 .dst_stride = own.count,
-                                 .rows = 1,
-                                 .cols = own.count,
-                                 .scale = dp->nn->tensors[list->regions[weight->copy].scale].data};
-        if (own.count > 0)
-            LAP_TRY(dp->engine->device->ops->cast(stream, &cast));
-    }
-    return LAP_OK;
-}
-
-static lap_status_t cast(void *context, size_t index, int which, lap_stream_t *stream)
+static lap_op_t *call_of(void *context, size_t index, int which, lap_trace_t **trace_p)
 {
     const lap_dp_t *dp = context;
     const bucket_t *bucket = &dp->buckets[index];
-    if (which == LAP_NN_BUCKET_PACK && lap_dtype_is_fp8(dp->cut.list[index].weights))
-        return pack_fp8(dp, index, stream);
-    const lap_reduce_t *reduce = which == LAP_NN_BUCKET_UNCAST ? &bucket->uncast
-                                 : which == LAP_NN_BUCKET_PACK ? &bucket->pack
-                                                               : &bucket->cast;
-    return reduce->rows > 0 ? dp->engine->device->ops->reduce(stream, reduce) : LAP_OK;
+    const bool scatter = which == LAP_NN_BUCKET_SCATTER;
+    *trace_p = dp->measures ? bucket->traces[!scatter] : NULL;
+    return scatter ? bucket->scatter : bucket->gather;
 }
 
 static lap_status_t build(void *context, size_t index, int which, lap_schedule_t *schedule_p)
 {
     const lap_dp_t *dp = context;
-    lap_op_args_t args;
-    const lap_op_t *op = call_of(context, index, which, &args);
-    return lap_op_schedule(op, args.m, dp->group->rank, schedule_p);
+    lap_trace_t *trace;
+    const lap_op_t *op = call_of(context, index, which, &trace);
+    return lap_op_schedule(op, dp->cut.list[index].rows, dp->group->rank, schedule_p);
 }
 
 /* The replicas of a rank of the layers are ranks of a world of its own. */
@@ -336,8 +215,8 @@ static void join(lap_dp_t *dp)
         .ahead = dp->cut.sharded && dp->options.overlap_weights != 0,
         .starts =
             dp->cut.sharded && dp->options.overlap_weights != 0 && dp->options.overlap_step != 0,
+        .memory = dp->memory,
         .call = call_of,
-        .cast = cast,
         .context = dp,
     };
     dp->joined = dp->nn->joined = true;
@@ -434,10 +313,9 @@ void lap_dp_destroy(lap_dp_t *dp)
         lap_device_t *device = dp->engine->device;
         if (stream_of(dp))
             (void)device->ops->stream_synchronize(stream_of(dp));
-        if (dp->sum)
-            device->ops->free(device, dp->sum);
-        if (dp->wire)
-            device->ops->free(device, dp->wire);
+        for (unsigned i = 0; i < LAP_NN_WIRE_REGIONS; i++)
+            if (dp->memory[i])
+                device->ops->free(device, dp->memory[i]);
     }
     lap_buffer_destroy(dp->buffer);
     lap_nn_let_go(dp->nn);

@@ -100,6 +100,7 @@ static lap_status_t make_tied(lap_pp_t *pp, lap_stage_peer_t *peer)
         lap_op_desc_t desc = lap_stage_tied_desc(&pp->nn->list, tied_calls[k]);
         desc.buffer = peer->buffers[0];
         LAP_TRY(lap_op_create(peer->group, &desc, &pp->tied[k]));
+        lap_op_drop_runnables(pp->tied[k]);
     }
     return device->ops->alloc(device, weight->rows * weight->param.cols * sizeof(float), &pp->sum);
 }

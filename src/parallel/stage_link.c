@@ -62,7 +62,14 @@ lap_status_t lap_stage_add_entry(const lap_stage_linking_t *linking, uint32_t en
     LAP_TRY(add_item(program, &item));
     LAP_TRY(
         lap_nn_link_entry(linking->list, entry, linking->seq, linking->source, &program->linked));
-    own_fragment(program)->section = action->stage;
+    lap_fragment_t *fragment = own_fragment(program);
+    fragment->section = action->stage;
+    for (uint32_t i = 0; i < fragment->naccesses; i++) {
+        lap_range_t *range = &fragment->accesses[i].range;
+        const uint32_t region = (uint32_t)range->place - LAP_PLACES;
+        if (region < linking->list->nregions)
+            range->offset += lap_nn_micro_offset(linking->list, region, action->micro);
+    }
     return LAP_OK;
 }
 
@@ -207,14 +214,6 @@ static const lap_nn_slot_t *slot_of(const lap_stage_linking_t *linking, uint32_t
     return &linking->list->slots[lap_stages_slot(linking->stages, stage, micro)];
 }
 
-static lap_link_place_t place_of(const lap_nn_list_t *list, uint32_t region)
-{
-    const lap_nn_region_t *matrix = &list->regions[region];
-    const size_t element = lap_dtype_size(matrix->dtype);
-    return (lap_link_place_t){
-        .region = region, .row_bytes = matrix->cols * element, .stride = matrix->stride * element};
-}
-
 /*
  * The sender has the lower rank of the two, or the higher one. In line it goes on when the message has come,
  * which the receiver says at once, whatever it computes.
@@ -297,9 +296,9 @@ static lap_status_t add_message(const lap_stage_linking_t *linking, const lap_st
     }
     fragment->schedule = schedule;
     if (item->kind == LAP_STAGE_SEND)
-        fragment->places[LAP_MOVED] = place_of(linking->list, item->from);
+        fragment->places[LAP_MOVED] = lap_nn_place(linking->list, item->from);
     else
-        fragment->places[LAP_GATHERED] = place_of(linking->list, item->to);
+        fragment->places[LAP_GATHERED] = lap_nn_place(linking->list, item->to);
     join_pair(linking, item, own_fragment(program));
     return LAP_OK;
 }
@@ -310,23 +309,13 @@ static lap_status_t add_copy(const lap_stage_linking_t *linking, const lap_stage
     lap_linked_t *linked = &program->linked;
     const lap_problem_t problem = {.rank = linking->list->rank, .size = linking->list->plan.nranks};
     LAP_TRY(add_item(program, item));
-    lap_fragment_t *fragment = lap_link_fragment(linked);
-    if (!fragment)
+    if (!lap_link_kernel(linked, &problem, "stage", LAP_STREAM_COMPUTE, "copy"))
         return linked->status;
-    lap_schedule_init(&fragment->schedule, &problem, "stage");
-    (void)lap_add_kernel(&fragment->schedule, LAP_STREAM_COMPUTE, "copy");
-    LAP_TRY(fragment->schedule.status);
     const uint32_t regions[] = {item->from, item->to};
-    for (int i = 0; i < 2; i++) {
-        const lap_link_place_t place = place_of(linking->list, regions[i]);
-        const lap_range_t range = {
-            .place = (lap_place_t)(LAP_PLACES + place.region),
-            .rank = linked->rank,
-            .rows = lap_nn_region_rows(linking->list, regions[i], linking->seq),
-            .row_bytes = place.row_bytes,
-            .stride = place.stride,
-        };
-        lap_link_access(linked, 0, LAP_NO_STEP, i == 1, range);
+    for (uint16_t i = LAP_STAGE_FROM; i <= LAP_STAGE_TO; i++) {
+        const lap_link_place_t place = lap_nn_place(linking->list, regions[i]);
+        lap_link_operand(linked, i, i == LAP_STAGE_TO, &place,
+                         lap_nn_region_rows(linking->list, regions[i], linking->seq));
     }
     own_fragment(program)->base = linked->rank - linking->list->rank;
     return linked->status;
@@ -394,7 +383,7 @@ static lap_status_t add_tied_call(const lap_stage_linking_t *linking, lap_stage_
     const lap_nn_list_t *list = linking->list;
     const lap_stage_item_t item = {.kind = which, .pair = pair};
     const bool scatter = which == LAP_STAGE_SCATTER;
-    const lap_link_place_t all = place_of(list, lap_stage_tied(list)->grad);
+    const lap_link_place_t all = lap_nn_place(list, lap_stage_tied(list)->grad);
     lap_link_place_t own = all;
     lap_schedule_t schedule = {.nsteps = 0};
     LAP_TRY(add_item(program, &item));
@@ -425,10 +414,8 @@ static lap_status_t add_tied(const lap_stage_linking_t *linking, lap_stage_progr
     if (linking->rank != first && linking->rank != last)
         return LAP_OK;
     const lap_nn_weight_t *weight = lap_stage_tied(linking->list);
-    const uint32_t memory =
-        LAP_NN_MEMORIES + linking->list->nregions + linking->list->nsteps + LAP_NN_WIRE_REGIONS;
     const uint32_t sum =
-        lap_link_add_region(&program->linked, "sum of tied gradients", memory, 0,
+        lap_link_add_region(&program->linked, "sum of tied gradients", LAP_NN_TIED_MEMORY, 0,
                             weight->rows * weight->param.cols * sizeof(float), false);
     LAP_TRY(add_tied_call(linking, LAP_STAGE_SCATTER, pair, sum, program));
     return add_tied_call(linking, LAP_STAGE_GATHER, pair, sum, program);

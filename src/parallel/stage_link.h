@@ -38,6 +38,9 @@ typedef struct lap_stage_item {
     int which; /* of the fragments of a bucket */
 } lap_stage_item_t;
 
+/* The operands of a copy from one stage to the next on the same rank. */
+enum { LAP_STAGE_FROM = 0, LAP_STAGE_TO };
+
 typedef struct lap_stage_program {
     lap_linked_t linked;
     lap_stage_item_t *items;

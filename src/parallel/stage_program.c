@@ -49,107 +49,72 @@ static lap_stage_linking_t linking_of(lap_pp_t *pp, const lap_nn_source_t *sourc
     };
 }
 
-static lap_op_args_t tied_args(const lap_pp_t *pp, bool scatter)
+lap_op_t *lap_stage_op(const lap_pp_t *pp, const lap_stage_item_t *item, lap_trace_t **trace_p)
 {
-    const lap_nn_weight_t *weight = lap_stage_tied(&pp->nn->list);
-    const lap_op_t *op = pp->tied[!scatter];
-    const size_t rows = weight->rows, cols = weight->param.cols;
-    const lap_tensor_t all =
-        lap_tensor(pp->nn->tensors[weight->grad].data, LAP_FLOAT32, rows, cols);
-    const lap_tensor_t own =
-        lap_tensor(pp->sum, LAP_FLOAT32, lap_shard(rows, 2, op->group->rank, NULL), cols);
-    lap_op_args_t args = LAP_OP_ARGS_INIT;
-    args.m = rows;
-    args.x = scatter ? all : own;
-    args.y = scatter ? own : all;
-    return args;
-}
-
-lap_op_t *lap_stage_op(const lap_pp_t *pp, const lap_stage_item_t *item, lap_op_args_t *args_p)
-{
-    const lap_nn_entry_t *entry = &pp->nn->list.entries[item->entry];
-    const lap_nn_background_t *background = pp->background;
     switch (item->kind) {
     case LAP_STAGE_ENTRY:
-        if (entry->work != LAP_NN_OPERATOR)
-            return NULL;
-        *args_p = lap_nn_args_of(pp->nn, entry);
-        return pp->nn->calls[entry->index].op;
+        return lap_nn_call_of(pp->nn, item->entry, trace_p);
     case LAP_STAGE_SCATTER:
     case LAP_STAGE_GATHER:
-        *args_p = tied_args(pp, item->kind == LAP_STAGE_SCATTER);
+        *trace_p = NULL;
         return pp->tied[item->kind == LAP_STAGE_GATHER];
     case LAP_STAGE_BUCKET:
-        if (item->which != LAP_NN_BUCKET_SCATTER && item->which != LAP_NN_BUCKET_GATHER)
-            return NULL;
-        return background->call(background->context, item->bucket, item->which, args_p);
+        return lap_nn_call_of(pp->nn, lap_nn_bucket_origin(item->bucket, item->which), trace_p);
     default:
         return NULL;
     }
 }
 
-static bool is_message(const lap_stage_item_t *item)
+/* ---- as the owner of its program: see lap_exec_owner_t ---- */
+
+static lap_bound_place_t base_of(void *context, uint32_t memory)
 {
-    return item->kind == LAP_STAGE_SEND || item->kind == LAP_STAGE_RECEIVE;
+    const lap_pp_t *pp = context;
+    return memory == LAP_NN_TIED_MEMORY ? (lap_bound_place_t){.base = pp->sum}
+                                        : lap_nn_base(pp->nn, memory);
 }
 
-static lap_status_t make_runnable(lap_pp_t *pp, const lap_stage_linking_t *linking,
-                                  const lap_stage_item_t *item, lap_runnable_t **runnable_p)
+static lap_binding_t numbers_of(void *context, uint32_t origin, size_t m)
 {
-    lap_op_args_t args;
-    lap_op_t *op = lap_stage_op(pp, item, &args);
-    if (op)
-        return lap_op_runnable(op, args.m, runnable_p);
-    if (!is_message(item))
-        return LAP_OK; /* a kernel */
-    lap_schedule_t schedule;
-    const lap_status_t status = lap_stage_message(linking, item, &schedule);
-    if (status == LAP_OK)
-        return lap_runnable_create(pp->nn->engine, &schedule, runnable_p);
-    lap_schedule_clear(&schedule);
-    return status;
+    const lap_pp_t *pp = context;
+    const lap_stage_item_t *item = &pp->program.items[origin];
+    lap_op_args_t args = LAP_OP_ARGS_INIT;
+    lap_binding_t numbers = {.scale = 1, .a_scale = 1, .d_scale = 1, .wire_scale = 1};
+    args.m = m;
+    if (item->kind == LAP_STAGE_ENTRY)
+        numbers = lap_nn_numbers(pp->nn, &pp->nn->list.entries[item->entry], m);
+    else if (item->kind == LAP_STAGE_SEND || item->kind == LAP_STAGE_RECEIVE)
+        numbers.buffer = pp->peers[item->pair].buffers[item->upstream];
+    else
+        numbers = lap_op_bind(lap_stage_op(pp, item, &args.trace), &args);
+    numbers.traced = item->kind == LAP_STAGE_BUCKET ? pp->buckets_traced : pp->traced;
+    return numbers;
 }
 
-static lap_binding_t bind_message(const lap_pp_t *pp, const lap_stage_item_t *item)
+static lap_status_t copy(const lap_pp_t *pp, const lap_operands_t *operands, lap_stream_t *stream)
 {
-    const bool sends = item->kind == LAP_STAGE_SEND;
-    const lap_tensor_t *matrix = &pp->nn->tensors[sends ? item->from : item->to];
-    const size_t element = lap_dtype_size(matrix->dtype);
-    lap_binding_t binding = {.scale = 1,
-                             .a_scale = 1,
-                             .d_scale = 1,
-                             .wire_scale = 1,
-                             .buffer = pp->peers[item->pair].buffers[item->upstream]};
-    binding.places[sends ? LAP_MOVED : LAP_GATHERED] =
-        (lap_bound_place_t){matrix->data, matrix->cols * element, matrix->stride * element};
-    return binding;
-}
-
-static lap_status_t copy(const lap_pp_t *pp, const lap_stage_item_t *item, lap_stream_t *stream)
-{
-    const lap_tensor_t from = lap_nn_tensor(pp->nn, item->from);
-    const lap_tensor_t to = lap_nn_tensor(pp->nn, item->to);
-    const size_t element = lap_dtype_size(from.dtype);
-    const lap_copy_t all = {.dst = to.data,
-                            .src = from.data,
-                            .rows = from.rows,
-                            .row_bytes = from.cols * element,
-                            .dst_stride = to.stride * element,
-                            .src_stride = from.stride * element};
+    const lap_arg_t *from = lap_operand(operands, LAP_STAGE_FROM);
+    const lap_arg_t *to = lap_operand(operands, LAP_STAGE_TO);
+    const lap_copy_t all = {.dst = to->data,
+                            .src = from->data,
+                            .rows = from->rows,
+                            .row_bytes = from->cols * lap_dtype_size(from->dtype),
+                            .dst_stride = to->pitch,
+                            .src_stride = from->pitch};
     return pp->nn->engine->device->ops->copy(stream, &all);
 }
 
-static lap_status_t issue_kernel(void *context, uint32_t origin, lap_stream_t *stream)
+static lap_status_t issue_kernel(void *context, uint32_t origin, const lap_operands_t *operands,
+                                 lap_stream_t *stream)
 {
     lap_pp_t *pp = context;
     const lap_stage_item_t *item = &pp->program.items[origin];
-    const lap_nn_background_t *background = pp->background;
     if (item->kind == LAP_STAGE_COPY)
-        return copy(pp, item, stream);
+        return copy(pp, operands, stream);
     if (item->kind == LAP_STAGE_BUCKET)
-        return background->cast(background->context, item->bucket, item->which, stream);
+        return lap_nn_issue_cast(pp->nn, item->bucket, item->which, operands, stream);
     pp->nn->micro = item->micro;
-    const lap_status_t status = lap_nn_issue_kernel(pp->nn, item->entry, stream);
+    const lap_status_t status = lap_nn_issue_entry(pp->nn, item->entry, operands, stream);
     pp->nn->micro = 0;
     return status;
 }
@@ -157,42 +122,10 @@ static lap_status_t issue_kernel(void *context, uint32_t origin, lap_stream_t *s
 static lap_status_t bind_all(lap_pp_t *pp)
 {
     pp->bound = false; /* half of it may be, after a failure */
-    for (uint32_t f = 0; f < lap_exec_nfragments(pp->exec); f++) {
-        const lap_stage_item_t *item = &pp->program.items[f];
-        lap_op_args_t args;
-        lap_op_t *op = lap_stage_op(pp, item, &args);
-        if (op)
-            *lap_exec_binding(pp->exec, f) = lap_op_bind(op, &args);
-        else if (is_message(item))
-            *lap_exec_binding(pp->exec, f) = bind_message(pp, item);
-        if (lap_exec_runnable(pp->exec, f))
-            lap_exec_binding(pp->exec, f)->traced =
-                item->kind == LAP_STAGE_BUCKET ? pp->buckets_traced : pp->traced;
-    }
     lap_exec_time_kernels(pp->exec, pp->traced);
-    LAP_TRY(lap_exec_rebound(pp->exec));
+    LAP_TRY(lap_exec_bind(pp->exec));
     pp->bound = true;
     return LAP_OK;
-}
-
-static lap_status_t make_exec(lap_pp_t *pp, const lap_stage_linking_t *linking)
-{
-    const uint32_t count = pp->program.linked.nfragments;
-    lap_runnable_t **runnables = lap_alloc((size_t)count + 1, sizeof(*runnables));
-    lap_status_t status = LAP_OK;
-    if (!runnables)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a step of %u fragments",
-                         (unsigned)count);
-    for (uint32_t f = 0; f < count && status == LAP_OK; f++)
-        status = make_runnable(pp, linking, &pp->program.items[f], &runnables[f]);
-    if (status == LAP_OK)
-        status = lap_exec_create(pp->nn->engine, &pp->program.linked, runnables, issue_kernel, pp,
-                                 &pp->exec);
-    else
-        for (uint32_t f = 0; f < count; f++)
-            lap_runnable_destroy(runnables[f]);
-    lap_free(runnables);
-    return status;
 }
 
 lap_stage_proving_t lap_stage_own_proving(const lap_pp_t *pp, lap_nn_desc_t *desc)
@@ -258,6 +191,7 @@ lap_status_t lap_stage_get_program(lap_pp_t *pp, size_t seq)
         replicas.base = linking.base + pp->pipeline->rank * linking.stride -
                         background->group->rank * replicas.stride;
     LAP_TRY(lap_stage_link(&linking, &pp->program));
-    LAP_TRY(make_exec(pp, &linking));
+    const lap_exec_owner_t owner = {base_of, numbers_of, issue_kernel, pp};
+    LAP_TRY(lap_exec_create(pp->nn->engine, &pp->program.linked, &owner, &pp->exec));
     return bind_all(pp);
 }

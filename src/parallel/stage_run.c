@@ -101,16 +101,16 @@ static lap_status_t each_bucket_trace(lap_pp_t *pp, bool ends)
 {
     for (uint32_t f = 0; f < pp->program.nitems && pp->buckets_traced; f++) {
         const lap_stage_item_t *item = &pp->program.items[f];
-        lap_op_args_t args;
-        const lap_op_t *op = item->kind == LAP_STAGE_BUCKET ? lap_stage_op(pp, item, &args) : NULL;
-        if (!op || !args.trace)
+        lap_trace_t *trace;
+        const lap_op_t *op = item->kind == LAP_STAGE_BUCKET ? lap_stage_op(pp, item, &trace) : NULL;
+        if (!op || !trace)
             continue;
         if (ends) {
-            lap_op_end_trace(lap_exec_runnable(pp->exec, f), args.trace);
+            lap_op_end_trace(lap_exec_runnable(pp->exec, f), trace);
             continue;
         }
-        LAP_TRY(lap_op_begin_trace(op, lap_exec_runnable(pp->exec, f), args.trace));
-        lap_trace_start(args.trace);
+        LAP_TRY(lap_op_begin_trace(op, lap_exec_runnable(pp->exec, f), trace));
+        lap_trace_start(trace);
     }
     return LAP_OK;
 }

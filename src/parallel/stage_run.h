@@ -69,8 +69,8 @@ lap_status_t lap_stage_prove_own(void *pp);
 /* To whom the next step sends gradients, or from whom it gathers weights; NULL: nobody. Of the latest, pp->background is. */
 const lap_nn_background_t *lap_stage_background(const lap_pp_t *pp);
 
-/* The operator that an item is a call of, and its arguments; NULL: none. */
-lap_op_t *lap_stage_op(const lap_pp_t *pp, const lap_stage_item_t *item, lap_op_args_t *args_p);
+/* The operator that an item is a call of, and the trace of the call if there is one; NULL: none. */
+lap_op_t *lap_stage_op(const lap_pp_t *pp, const lap_stage_item_t *item, lap_trace_t **trace_p);
 
 /* ---- stage_predict.c ---- */
 

@@ -27,10 +27,10 @@ static bool is_tied(const lap_stage_item_t *item)
 
 static const lap_group_t *group_of(const lap_pp_t *pp, const lap_stage_item_t *item)
 {
-    lap_op_args_t args;
+    lap_trace_t *trace;
     if (is_message(item))
         return pp->peers[item->pair].group;
-    const lap_op_t *op = lap_stage_op(pp, item, &args);
+    const lap_op_t *op = lap_stage_op(pp, item, &trace);
     return op ? op->group : pp->nn->group;
 }
 
@@ -68,8 +68,8 @@ lap_status_t lap_stage_each_call(const lap_pp_t *pp, lap_stage_each_t each, void
         const lap_stage_item_t *item = &pp->program.items[f];
         const lap_runnable_t *runnable = lap_exec_runnable(pp->exec, f);
         const bool entry = item->kind == LAP_STAGE_ENTRY;
-        lap_op_args_t args;
-        const lap_op_t *op = entry || is_tied(item) ? lap_stage_op(pp, item, &args) : NULL;
+        lap_trace_t *own;
+        const lap_op_t *op = entry || is_tied(item) ? lap_stage_op(pp, item, &own) : NULL;
         if (!op || !pp->traced || op->problem.kind == LAP_GEMM || op->group->size == 1)
             continue;
         status = lap_op_begin_trace(op, runnable, trace);

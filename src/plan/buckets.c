@@ -63,17 +63,10 @@ static lap_fragment_cost_t *add_cost(lap_plan_buckets_t *buckets)
 
 /* ---- kernels ---- */
 
-static void use(lap_plan_buckets_t *buckets, lap_linked_t *linked, lap_plan_rows_t rows, bool write)
+static lap_link_place_t place_of(const lap_plan_buckets_t *buckets, lap_plan_rows_t rows)
 {
     const size_t row = buckets->cols * sizeof(float);
-    const lap_range_t range = {.place = (lap_place_t)(LAP_PLACES + (int)rows.place),
-                               .rank = linked->rank,
-                               .offset = rows.begin * row,
-                               .rows = rows.end - rows.begin,
-                               .row_bytes = row,
-                               .stride = row};
-    if (rows.end > rows.begin)
-        lap_link_access(linked, 0, LAP_NO_STEP, write, range);
+    return (lap_link_place_t){(uint32_t)rows.place, LAP_FLOAT32, rows.begin * row, row, row};
 }
 
 lap_status_t lap_plan_add_kernel(lap_plan_buckets_t *buckets, const char *name, double seconds,
@@ -87,16 +80,16 @@ lap_status_t lap_plan_add_kernel(lap_plan_buckets_t *buckets, const char *name, 
     for (int r = 0; r < LAP_PLAN_TWO; r++) {
         const lap_problem_t problem = {.rank = 0, .size = 1};
         lap_linked_t *linked = &buckets->programs[r];
-        lap_fragment_t *fragment = lap_link_fragment(linked);
+        const lap_link_place_t from = place_of(buckets, reads), to = place_of(buckets, writes);
+        lap_fragment_t *fragment =
+            lap_link_kernel(linked, &problem, name, LAP_STREAM_COMPUTE, name);
         if (!fragment)
             return linked->status;
-        lap_schedule_init(&fragment->schedule, &problem, name);
-        (void)lap_add_kernel(&fragment->schedule, LAP_STREAM_COMPUTE, name);
-        LAP_TRY(fragment->schedule.status);
         fragment->base = r;
         fragment->stride = 1;
-        use(buckets, linked, reads, false);
-        use(buckets, linked, writes, true);
+        lap_link_operand(linked, 0, false, &from, reads.end - reads.begin);
+        lap_link_operand(linked, 1, true, &to, writes.end - writes.begin);
+        LAP_TRY(linked->status);
     }
     return LAP_OK;
 }
@@ -140,12 +133,6 @@ static lap_status_t set_steps(lap_plan_buckets_t *buckets, const lap_schedule_t 
     cost->nsteps = schedule->nsteps;
     buckets->wire_s += seconds;
     return LAP_OK;
-}
-
-static lap_link_place_t place_of(const lap_plan_buckets_t *buckets, lap_plan_rows_t rows)
-{
-    const size_t row = buckets->cols * sizeof(float);
-    return (lap_link_place_t){(uint32_t)rows.place, rows.begin * row, row, row};
 }
 
 static lap_status_t add_call(lap_plan_buckets_t *buckets, lap_op_kind_t kind, double seconds,

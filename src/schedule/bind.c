@@ -1,25 +1,111 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Binding the ranges of a schedule to the memory and the numbers of one call. */
+/* Binding the ranges of a schedule, and the operands of a program, to the memory and the numbers of one call. */
 #include "schedule/bind.h"
+
+#include "core/status.h"
+
+/* The schedule thinks of packed matrices; the caller's rows may be further apart. */
+char *lap_at(const lap_bound_place_t *place, size_t offset)
+{
+    if (place->packed_stride == 0 || place->packed_stride == place->stride)
+        return place->base + offset;
+    return place->base + offset / place->packed_stride * place->stride +
+           offset % place->packed_stride;
+}
 
 char *lap_bind_range(const lap_binding_t *binding, const lap_range_t *range, size_t *stride_p)
 {
     if (range->place == LAP_SYMMETRIC) {
+        const lap_bound_place_t memory = {.base = binding->buffer->data[range->rank]};
         *stride_p = range->stride;
-        return binding->buffer->data[range->rank] + range->offset;
+        return lap_at(&memory, range->offset);
     }
     const lap_bound_place_t *place = &binding->places[range->place];
-    if (range->place == LAP_SCRATCH) {
-        *stride_p = range->stride;
-        return place->base + range->offset;
-    }
-    /* The schedule thinks of packed matrices; the caller's rows may be further apart. */
-    *stride_p = place->stride;
-    if (place->packed_stride == 0 || place->packed_stride == place->stride)
-        return place->base + range->offset;
-    return place->base + range->offset / place->packed_stride * place->stride +
-           range->offset % place->packed_stride;
+    *stride_p = range->place == LAP_SCRATCH ? range->stride : place->stride;
+    return lap_at(place, range->offset);
 }
+
+/* ---- operands of a program ---- */
+
+const lap_arg_t *lap_operand(const lap_operands_t *operands, uint16_t role)
+{
+    static const lap_arg_t none = {.data = NULL};
+    for (uint32_t i = 0; i < operands->n; i++)
+        if (operands->at[i].role == role)
+            return &operands->at[i];
+    return &none;
+}
+
+static lap_arg_t arg_of(const lap_linked_t *linked, uint16_t role, lap_dtype_t dtype,
+                        const lap_range_t *range)
+{
+    const lap_link_region_t *region = &linked->regions[(uint32_t)range->place - LAP_PLACES];
+    return (lap_arg_t){.rows = range->rows,
+                       .cols = range->row_bytes / lap_dtype_size(dtype),
+                       .pitch = range->stride,
+                       .dtype = dtype,
+                       .role = role,
+                       .memory = region->memory,
+                       .offset = region->base + range->offset};
+}
+
+uint32_t lap_list_operands(const lap_linked_t *linked, const lap_fragment_t *fragment,
+                           lap_arg_t *args)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; fragment->kernel && i < fragment->naccesses; i++) {
+        const lap_access_t *access = &fragment->accesses[i];
+        const lap_operands_t before = {args, count};
+        if (!lap_operand(&before, access->role)->pitch) /* else it is read and written */
+            args[count++] = arg_of(linked, access->role, access->dtype, &access->range);
+    }
+    for (uint16_t role = 0; !fragment->kernel && role < LAP_CALL_OPERANDS; role++) {
+        const lap_link_place_t *place = &fragment->places[role];
+        const lap_range_t range = {.place = (lap_place_t)(LAP_PLACES + place->region),
+                                   .offset = place->offset,
+                                   .row_bytes = place->row_bytes,
+                                   .stride = place->stride};
+        if (place->region != LAP_NO_REGION)
+            args[count++] = arg_of(linked, role, place->dtype, &range);
+    }
+    return count;
+}
+
+void lap_bind_operands(lap_arg_t *args, uint32_t count, lap_base_of_t base_of, void *context)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const lap_bound_place_t base = base_of(context, args[i].memory);
+        args[i].data = lap_at(&base, args[i].offset);
+        if (base.packed_stride)
+            args[i].pitch = base.stride;
+    }
+}
+
+static lap_tensor_t tensor_of(const lap_arg_t *arg)
+{
+    return (lap_tensor_t){arg->data, arg->dtype, arg->rows, arg->cols, lap_arg_stride(arg)};
+}
+
+void lap_bind_call(const lap_operands_t *operands, const lap_schedule_t *schedule,
+                   lap_binding_t *binding)
+{
+    for (uint32_t i = 0; i < operands->n; i++) {
+        const lap_arg_t *arg = &operands->at[i];
+        if (arg->role < LAP_PLACES)
+            binding->places[arg->role] =
+                (lap_bound_place_t){arg->data, arg->cols * lap_dtype_size(arg->dtype), arg->pitch};
+    }
+    const float *sent = lap_operand(operands, LAP_SCALE)->data;
+    const bool gathers = schedule->kind == LAP_AG_GEMM; /* the scale of a comes with it */
+    binding->a_scale_ptr = gathers ? sent : lap_operand(operands, LAP_A_SCALE)->data;
+    binding->b_scale_ptr = lap_operand(operands, LAP_B_SCALE)->data;
+    binding->sets_scale = !sent;
+    binding->aux = tensor_of(lap_operand(operands, LAP_AUX));
+    binding->bias = tensor_of(lap_operand(operands, LAP_BIAS));
+    binding->bias_grad = tensor_of(lap_operand(operands, LAP_BIAS_GRAD));
+}
+
+/* ---- steps of a call ---- */
 
 lap_copy_t lap_bind_copy(const lap_binding_t *binding, const lap_step_t *step)
 {

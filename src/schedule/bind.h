@@ -1,9 +1,62 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranges of a schedule stand for in one call. */
+/*
+ * What steps are given: where the ranges of a schedule are in one call, and the operands of a program's
+ * fragments. lap_at makes all addresses.
+ */
 #ifndef LAP_SCHEDULE_BIND_H
 #define LAP_SCHEDULE_BIND_H
 
+#include "schedule/link.h"
 #include "schedule/run.h"
+
+/* The byte of a place that has this offset in the packed matrix of the schedule. */
+char *lap_at(const lap_bound_place_t *place, size_t offset);
+
+/*
+ * An operand of a fragment as it was linked and proved, and where it is: of a kernel, rows of a matrix; of a call, the matrix
+ * that a place is.
+ */
+typedef struct lap_arg {
+    void *data;               /* once it is bound */
+    size_t rows, cols, pitch; /* pitch: bytes from row to row */
+    lap_dtype_t dtype;
+    uint16_t role;   /* of a kernel as in lap_access_t; of a call LAP_INPUT, ..., LAP_B_SCALE */
+    uint32_t memory; /* of the program's regions: where it lies, */
+    size_t offset;   /* ... in bytes from its begin */
+} lap_arg_t;
+
+/* The operands of a fragment. */
+typedef struct lap_operands {
+    const lap_arg_t *at;
+    uint32_t n;
+} lap_operands_t;
+
+/* The operand of a role; one without memory where there is none. */
+const lap_arg_t *lap_operand(const lap_operands_t *operands, uint16_t role);
+
+/* From row to row, in elements. */
+static inline size_t lap_arg_stride(const lap_arg_t *arg)
+{
+    return arg->pitch / lap_dtype_size(arg->dtype);
+}
+
+/*
+ * Where a memory of the program is. packed_stride 0: its matrices are as they were linked; else the caller's rows are
+ * `stride` bytes apart.
+ */
+typedef lap_bound_place_t (*lap_base_of_t)(void *context, uint32_t memory);
+
+/* Lists the operands of a fragment, LAP_OPERANDS_MOST at most, of which each role is there once; returns how many. */
+#define LAP_OPERANDS_MOST 16
+uint32_t lap_list_operands(const lap_linked_t *linked, const lap_fragment_t *fragment,
+                           lap_arg_t *args);
+
+/* Gives each its memory. */
+void lap_bind_operands(lap_arg_t *args, uint32_t count, lap_base_of_t base, void *context);
+
+/* Gives a call of a schedule the memory of its operands; numbers, and places that are none of them, stay. */
+void lap_bind_call(const lap_operands_t *operands, const lap_schedule_t *schedule,
+                   lap_binding_t *binding);
 
 /* Where a range begins, and the bytes from row to row there. */
 char *lap_bind_range(const lap_binding_t *binding, const lap_range_t *range, size_t *stride_p);

@@ -20,13 +20,14 @@ typedef struct part {
     lap_exec_fragment_t fragment;
     lap_runnable_t *runnable; /* NULL: a kernel */
     lap_binding_t *binding;   /* of a runnable; else NULL */
-    lap_event_t *event;       /* of a kernel: recorded after it; NULL when nobody waits for that */
-    lap_span_t span;          /* of a kernel that is timed, */
-    lap_delays_t delays;      /* and of its stream's thread */
-    lap_graph_t *graph;       /* of the segment that begins here; NULL: none */
-    uint32_t graph_end;       /* where that ends */
-    lap_event_t *launched;    /* recorded after it where others wait for it; NULL: nowhere */
-    uint32_t segment;         /* the first fragment of the graph that it is in; LAP_NO_STEP: none */
+    lap_operands_t operands;
+    lap_event_t *event;    /* of a kernel: recorded after it; NULL when nobody waits for that */
+    lap_span_t span;       /* of a kernel that is timed, */
+    lap_delays_t delays;   /* and of its stream's thread */
+    lap_graph_t *graph;    /* of the segment that begins here; NULL: none */
+    uint32_t graph_end;    /* where that ends */
+    lap_event_t *launched; /* recorded after it where others wait for it; NULL: nowhere */
+    uint32_t segment;      /* the first fragment of the graph that it is in; LAP_NO_STEP: none */
 } part_t;
 
 struct lap_exec {
@@ -34,9 +35,9 @@ struct lap_exec {
     uint32_t nparts;
     part_t *parts;           /* per fragment */
     lap_binding_t *bindings; /* of those that are calls */
+    lap_arg_t *args;         /* of all, one after the other */
     bool *begins;            /* per fragment: a segment does, unless all is one graph */
-    lap_exec_kernel_t kernel;
-    void *context;
+    lap_exec_owner_t owner;
     unsigned streams; /* bits: those that it uses */
     bool graphs;      /* it may be launched as graphs, */
     bool one_graph;   /* ... or only as one, of all sets, */
@@ -104,9 +105,10 @@ static lap_status_t create_events(lap_exec_t *exec)
     return LAP_OK;
 }
 
-static lap_exec_fragment_t fragment_of(const lap_fragment_t *from, bool kernel)
+static lap_exec_fragment_t fragment_of(const lap_fragment_t *from)
 {
     const lap_schedule_t *schedule = &from->schedule;
+    const bool kernel = from->kernel;
     return (lap_exec_fragment_t){
         .origin = from->origin,
         .buffer = from->buffer,
@@ -119,19 +121,45 @@ static lap_exec_fragment_t fragment_of(const lap_fragment_t *from, bool kernel)
     };
 }
 
-static void fill_parts(lap_exec_t *exec, const lap_linked_t *linked, lap_runnable_t **runnables)
+/* Those of its steps, as bits. */
+static unsigned streams_of(const lap_schedule_t *schedule)
+{
+    unsigned bits = 0;
+    for (uint32_t i = 0; i < schedule->nsteps; i++)
+        bits |= 1u << schedule->steps[i].stream;
+    return bits;
+}
+
+static void fill_parts(lap_exec_t *exec, const lap_linked_t *linked)
 {
     lap_binding_t *binding = exec->bindings;
+    lap_arg_t *args = exec->args;
     for (uint32_t f = 0; f < exec->nparts; f++) {
+        const lap_fragment_t *fragment = &linked->fragments[f];
         part_t *part = &exec->parts[f];
-        part->fragment = fragment_of(&linked->fragments[f], !runnables[f]);
-        part->runnable = runnables[f];
-        part->binding = runnables[f] ? binding++ : NULL;
+        part->fragment = fragment_of(fragment);
+        part->binding = fragment->kernel ? NULL : binding++;
+        part->operands = (lap_operands_t){args, lap_list_operands(linked, fragment, args)};
+        args += part->operands.n;
         part->segment = LAP_NO_STEP;
-        exec->streams |= runnables[f] ? lap_runnable_stream_bits(runnables[f])
-                                      : 1u << lap_stream_of(part->fragment.set, LAP_STREAM_COMPUTE);
-        exec->graphs = exec->graphs && (!runnables[f] || runnables[f]->schedule.graph);
+        exec->streams |= streams_of(&fragment->schedule);
+        exec->graphs = exec->graphs && (fragment->kernel || fragment->schedule.graph);
     }
+}
+
+static lap_status_t make_runnables(lap_exec_t *exec, lap_linked_t *linked)
+{
+    for (uint32_t f = 0; f < exec->nparts; f++)
+        if (exec->parts[f].binding)
+            LAP_TRY(lap_runnable_create(exec->engine, &linked->fragments[f].schedule,
+                                        &exec->parts[f].runnable));
+    return LAP_OK;
+}
+
+static size_t count_operands(const lap_linked_t *linked, const lap_fragment_t *fragment)
+{
+    lap_arg_t args[LAP_OPERANDS_MOST];
+    return lap_list_operands(linked, fragment, args);
 }
 
 /* All of the program but for its links, which the parts have. */
@@ -142,24 +170,26 @@ static void clear_rest(lap_linked_t *linked)
     lap_linked_clear(linked);
 }
 
-lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_runnable_t **runnables,
-                             lap_exec_kernel_t kernel, void *context, lap_exec_t **exec_p)
+lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked,
+                             const lap_exec_owner_t *owner, lap_exec_t **exec_p)
 {
     const uint32_t count = linked->nfragments;
-    size_t ncalls = 0;
-    for (uint32_t f = 0; f < count; f++)
-        ncalls += runnables[f] != NULL;
+    size_t ncalls = 0, nargs = 0;
+    for (uint32_t f = 0; f < count; f++) {
+        ncalls += !linked->fragments[f].kernel;
+        nargs += count_operands(linked, &linked->fragments[f]);
+    }
     lap_exec_t *exec = lap_alloc(1, sizeof(*exec));
     part_t *parts = lap_alloc((size_t)count + 1, sizeof(*parts));
     lap_binding_t *bindings = lap_alloc(ncalls, sizeof(*bindings));
+    lap_arg_t *args = lap_alloc(nargs + 1, sizeof(*args));
     bool *begins = lap_alloc((size_t)count + 1, sizeof(*begins));
-    if (!exec || !parts || !bindings || !begins) {
+    if (!exec || !parts || !bindings || !args || !begins) {
         lap_linked_clear(linked);
-        for (uint32_t f = 0; f < count; f++)
-            lap_runnable_destroy(runnables[f]);
         lap_free(exec);
         lap_free(parts);
         lap_free(bindings);
+        lap_free(args);
         lap_free(begins);
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u fragments",
                          (unsigned)count);
@@ -169,15 +199,17 @@ lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_run
         .nparts = count,
         .parts = parts,
         .bindings = bindings,
+        .args = args,
         .begins = begins,
-        .kernel = kernel,
-        .context = context,
+        .owner = *owner,
         .graphs = engine->device->ops->facts.graphs,
     };
-    fill_parts(exec, linked, runnables);
+    fill_parts(exec, linked);
     choose_graphs(exec, linked);
+    lap_status_t status = make_runnables(exec, linked);
     clear_rest(linked);
-    lap_status_t status = lap_engine_need_streams(engine, exec->streams);
+    if (status == LAP_OK)
+        status = lap_engine_need_streams(engine, exec->streams);
     if (status == LAP_OK)
         status = create_events(exec);
     if (status != LAP_OK) {
@@ -188,12 +220,11 @@ lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_run
     return LAP_OK;
 }
 
-size_t lap_exec_fragment_bytes(const lap_fragment_t *fragment)
+size_t lap_exec_fragment_bytes(const lap_linked_t *linked, const lap_fragment_t *fragment)
 {
-    const lap_schedule_t *schedule = &fragment->schedule;
-    const bool kernel = lap_schedule_is_kernel(schedule);
     return sizeof(part_t) + fragment->nlinks * sizeof(lap_link_dep_t) +
-           (kernel ? 0 : sizeof(lap_binding_t) + lap_runnable_bytes(schedule));
+           count_operands(linked, fragment) * sizeof(lap_arg_t) +
+           (fragment->kernel ? 0 : sizeof(lap_binding_t) + lap_runnable_bytes(&fragment->schedule));
 }
 
 void lap_exec_destroy(lap_exec_t *exec)
@@ -217,6 +248,7 @@ void lap_exec_destroy(lap_exec_t *exec)
             ops->event_destroy(exec->ends[s]);
     lap_free(exec->parts);
     lap_free(exec->bindings);
+    lap_free(exec->args);
     lap_free(exec->begins);
     lap_free(exec);
 }
@@ -236,11 +268,6 @@ lap_runnable_t *lap_exec_runnable(lap_exec_t *exec, uint32_t fragment)
     return exec->parts[fragment].runnable;
 }
 
-lap_binding_t *lap_exec_binding(lap_exec_t *exec, uint32_t fragment)
-{
-    return exec->parts[fragment].binding;
-}
-
 void lap_exec_time_kernels(lap_exec_t *exec, bool on)
 {
     exec->timed = on;
@@ -256,14 +283,26 @@ lap_delays_t lap_exec_kernel_delays(const lap_exec_t *exec, uint32_t fragment)
     return exec->parts[fragment].delays;
 }
 
+static void bind_part(const lap_exec_t *exec, part_t *part)
+{
+    const lap_exec_owner_t *owner = &exec->owner;
+    lap_arg_t *args = exec->args + (part->operands.at - exec->args);
+    lap_bind_operands(args, part->operands.n, owner->base, owner->context);
+    if (!part->runnable)
+        return;
+    *part->binding = owner->call(owner->context, part->fragment.origin, part->runnable->schedule.m);
+    lap_bind_call(&part->operands, &part->runnable->schedule, part->binding);
+}
+
 /* Graphs are made anew when they are next needed; those that are there may serve for that. */
-lap_status_t lap_exec_rebound(lap_exec_t *exec)
+lap_status_t lap_exec_bind(lap_exec_t *exec)
 {
     exec->issues = 0;
     exec->uncaptured = false;
     for (uint32_t f = 0; f < exec->nparts; f++) {
         part_t *part = &exec->parts[f];
         part->graph_end = 0;
+        bind_part(exec, part);
         if (part->runnable)
             LAP_TRY(lap_runnable_prepare(part->runnable, part->binding, false));
         if (part->runnable && part->binding->chaos)
@@ -316,7 +355,8 @@ static lap_status_t issue_kernel(lap_exec_t *exec, walk_t *walk, uint32_t f)
         LAP_TRY(ops->stamp_delay(stream, &part->delays.before));
         LAP_TRY(ops->stamp(stream, &part->span.begin));
     }
-    LAP_TRY(exec->kernel(exec->context, walk->fragment->origin, stream));
+    LAP_TRY(
+        exec->owner.kernel(exec->owner.context, walk->fragment->origin, &part->operands, stream));
     if (exec->timed) {
         LAP_TRY(ops->stamp(stream, &part->span.end));
         LAP_TRY(ops->stamp_delay(stream, &part->delays.running));

@@ -11,11 +11,20 @@
 #ifndef LAP_SCHEDULE_EXECUTE_H
 #define LAP_SCHEDULE_EXECUTE_H
 
+#include "schedule/bind.h"
 #include "schedule/link.h"
 #include "schedule/run.h"
 
-/* Issues a kernel of the program to a stream; `origin` is that of its fragment. */
-typedef lap_status_t (*lap_exec_kernel_t)(void *context, uint32_t origin, lap_stream_t *stream);
+/* Whose program it is: memory, numbers and kernels; `origin` is that of a fragment. */
+typedef struct lap_exec_owner {
+    lap_base_of_t base;
+    /* The numbers and the buffer of a call with m rows, and places that are none of its operands. */
+    lap_binding_t (*call)(void *context, uint32_t origin, size_t m);
+    /* Issues a kernel to a stream. Its operands, whose memory is bound, live as long as the program. */
+    lap_status_t (*kernel)(void *context, uint32_t origin, const lap_operands_t *operands,
+                           lap_stream_t *stream);
+    void *context;
+} lap_exec_owner_t;
 
 typedef struct lap_exec lap_exec_t;
 
@@ -31,31 +40,30 @@ typedef struct lap_exec_fragment {
 } lap_exec_fragment_t;
 
 /*
- * Makes a linked program ready to be issued. runnables[f] is that of fragment f, from the same
- * schedule, or NULL for a kernel. Takes over the runnables, and clears the linked program, most of which only
- * linking and proofs need; also on failure. The array of runnables stays the caller's.
+ * Makes a linked program ready to be bound. Takes over its schedules, and clears the rest, most of which only
+ * linking and proofs need; also on failure.
  */
-lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_runnable_t **runnables,
-                             lap_exec_kernel_t kernel, void *context, lap_exec_t **exec_p);
+lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked,
+                             const lap_exec_owner_t *owner, lap_exec_t **exec_p);
 void lap_exec_destroy(lap_exec_t *exec);
 
 /* The bytes of the host's memory that a fragment of a linked program takes when that is ready, without events. */
-size_t lap_exec_fragment_bytes(const lap_fragment_t *fragment);
+size_t lap_exec_fragment_bytes(const lap_linked_t *linked, const lap_fragment_t *fragment);
 
 uint32_t lap_exec_nfragments(const lap_exec_t *exec);
 const lap_exec_fragment_t *lap_exec_fragment(const lap_exec_t *exec, uint32_t fragment);
 lap_runnable_t *lap_exec_runnable(lap_exec_t *exec, uint32_t fragment);
-/* The memory and numbers of a fragment that is a call, for the caller to fill in. */
-lap_binding_t *lap_exec_binding(lap_exec_t *exec, uint32_t fragment);
-
-/* Whether the times of kernels are noted, from the next lap_exec_rebound on; not, unless asked for. */
+/* Whether the times of kernels are noted, from the next lap_exec_bind on; not, unless asked for. */
 void lap_exec_time_kernels(lap_exec_t *exec, bool on);
 /* Those of a kernel in the latest issue, which has ended; all 0 where they were not noted. */
 const lap_span_t *lap_exec_kernel_span(const lap_exec_t *exec, uint32_t fragment);
 lap_delays_t lap_exec_kernel_delays(const lap_exec_t *exec, uint32_t fragment);
 
-/* After bindings, or what kernels are given, have changed: nothing of the program is in flight. */
-lap_status_t lap_exec_rebound(lap_exec_t *exec);
+/*
+ * Asks the owner for the memory and the numbers of all fragments: before the first issue, and when they have changed.
+ * Nothing of the program is in flight.
+ */
+lap_status_t lap_exec_bind(lap_exec_t *exec);
 
 /* Begins to issue the program, after all that the engine was given before. */
 lap_status_t lap_exec_begin(lap_exec_t *exec);

@@ -44,14 +44,20 @@ typedef struct lap_link_region {
 /* What a place of a fragment is: a matrix in a region, which may have gaps between its rows. */
 typedef struct lap_link_place {
     uint32_t region; /* LAP_NO_REGION: none of the program's */
+    lap_dtype_t dtype;
     size_t offset;
     size_t row_bytes, stride;
 } lap_link_place_t;
 
-/* What a step uses besides the ranges that it names itself. */
+/* What a call uses besides places: matrices and vectors of its epilogue, and the scales of FP8 operands, a float each. */
+enum { LAP_AUX = LAP_PLACES, LAP_BIAS, LAP_BIAS_GRAD, LAP_A_SCALE, LAP_B_SCALE, LAP_CALL_OPERANDS };
+
+/* What a step uses besides the ranges that it names itself: of a kernel, one of its operands, perhaps without rows. */
 typedef struct lap_access {
     uint32_t step, block; /* block: index in the schedule's blocks; LAP_NO_STEP: of the step */
     bool write;
+    uint16_t role;     /* of a kernel: which of its operands, as the caller numbers them */
+    lap_dtype_t dtype; /* ... */
     lap_range_t range; /* place is a region */
 } lap_access_t;
 
@@ -63,6 +69,7 @@ typedef struct lap_link_dep {
 
 typedef struct lap_fragment {
     lap_schedule_t schedule;
+    bool kernel; /* one step, which uses its operands; else the call of an operator, or a message */
     uint32_t origin;    /* what the caller made it from, by a number of the caller's */
     uint32_t buffer;    /* the symmetric buffer that it works in */
     uint32_t iteration; /* of what the program repeats: see lap_link_scope_t */
@@ -77,7 +84,7 @@ typedef struct lap_fragment {
     /* Ranks of its group in the world: see lap_fragment_rank. */
     int base, stride;
     int neighbours; /* so many follow one another, and the next come `stride` on; 0: one */
-    lap_link_place_t places[LAP_PLACES];
+    lap_link_place_t places[LAP_CALL_OPERANDS];
     lap_access_t *accesses; /* in the order of steps */
     uint32_t naccesses;
     size_t accesses_room;
@@ -130,22 +137,23 @@ lap_fragment_t *lap_link_fragment(lap_linked_t *linked);
 /* The fragments from `first` on are not overlapped. */
 void lap_link_set_serial(lap_linked_t *linked, uint32_t first);
 
-/* What a step of the latest fragment uses; `step` 0 of a kernel. */
-void lap_link_access(lap_linked_t *linked, uint32_t step, uint32_t block, bool write,
-                     lap_range_t range);
+/*
+ * A new fragment that is a kernel, on a stream; `method` says in messages what it is for. Its operands follow. NULL after a
+ * failure.
+ */
+lap_fragment_t *lap_link_kernel(lap_linked_t *linked, const lap_problem_t *problem,
+                                const char *method, uint16_t stream, const char *name);
+
+/* An operand of the latest fragment, a kernel: `rows` rows of a matrix. */
+void lap_link_operand(lap_linked_t *linked, uint16_t role, bool write,
+                      const lap_link_place_t *place, size_t rows);
 
 /*
- * The matrices that the epilogue of the latest fragment uses: read where it finishes its result d,
- * or written there. They are as large as d, but for vectors, of which each column of d has an
- * element. `beta`: d is read, too.
+ * What the latest fragment, a call whose places are bound, uses besides them: its epilogue reads, or writes, matrices where
+ * it finishes its result d. They are as large as d, but for vectors, of which each column of d has an
+ * element. `reads_d`: it reads d, too.
  */
-typedef struct lap_link_epilogue {
-    lap_link_place_t aux, bias, bias_grad;
-    lap_link_place_t a_scale, b_scale; /* of FP8 operands: floats that every product is scaled by */
-    size_t aux_element, bias_element;  /* bytes */
-    bool writes_aux, reads_d;
-} lap_link_epilogue_t;
-void lap_link_epilogue(lap_linked_t *linked, const lap_link_epilogue_t *epilogue);
+void lap_link_epilogue(lap_linked_t *linked, bool writes_aux, bool reads_d);
 
 /* Finds the links of all fragments. Returns the first failure. */
 lap_status_t lap_link(lap_linked_t *linked);

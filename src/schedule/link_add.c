@@ -42,7 +42,7 @@ lap_fragment_t *lap_link_fragment(lap_linked_t *linked)
     linked->fragments = fragments;
     lap_fragment_t *fragment = &fragments[linked->nfragments++];
     *fragment = (lap_fragment_t){.stride = 1};
-    for (int i = 0; i < LAP_PLACES; i++)
+    for (int i = 0; i < LAP_CALL_OPERANDS; i++)
         fragment->places[i].region = LAP_NO_REGION;
     return fragment;
 }
@@ -53,10 +53,9 @@ void lap_link_set_serial(lap_linked_t *linked, uint32_t first)
         linked->fragments[f].serial = true;
 }
 
-void lap_link_access(lap_linked_t *linked, uint32_t step, uint32_t block, bool write,
-                     lap_range_t range)
+static void add_access(lap_linked_t *linked, const lap_access_t *access)
 {
-    if (linked->status != LAP_OK || lap_range_bytes(&range) == 0)
+    if (linked->status != LAP_OK)
         return;
     lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
     lap_access_t *accesses = lap_link_grow(linked, fragment->accesses, fragment->naccesses,
@@ -64,9 +63,10 @@ void lap_link_access(lap_linked_t *linked, uint32_t step, uint32_t block, bool w
     if (!accesses)
         return;
     fragment->accesses = accesses;
-    accesses[fragment->naccesses++] = (lap_access_t){step, block, write, range};
+    accesses[fragment->naccesses++] = *access;
 }
 
+/* `rows` rows from the first of a place on. */
 static lap_range_t range_of(const lap_linked_t *linked, const lap_link_place_t *place, size_t rows,
                             size_t row_bytes)
 {
@@ -80,26 +80,62 @@ static lap_range_t range_of(const lap_linked_t *linked, const lap_link_place_t *
     };
 }
 
+lap_fragment_t *lap_link_kernel(lap_linked_t *linked, const lap_problem_t *problem,
+                                const char *method, uint16_t stream, const char *name)
+{
+    lap_fragment_t *fragment = lap_link_fragment(linked);
+    if (!fragment)
+        return NULL;
+    fragment->kernel = true;
+    lap_schedule_init(&fragment->schedule, problem, method);
+    (void)lap_add_kernel(&fragment->schedule, stream, name);
+    linked->status = fragment->schedule.status;
+    return linked->status == LAP_OK ? fragment : NULL;
+}
+
+void lap_link_operand(lap_linked_t *linked, uint16_t role, bool write,
+                      const lap_link_place_t *place, size_t rows)
+{
+    add_access(linked, &(lap_access_t){.block = LAP_NO_STEP,
+                                       .write = write,
+                                       .role = role,
+                                       .dtype = place->dtype,
+                                       .range = range_of(linked, place, rows, place->row_bytes)});
+}
+
+/* What a step of a call uses, or a block of it. */
+static void add_use(lap_linked_t *linked, uint32_t step, uint32_t block, bool write,
+                    lap_range_t range)
+{
+    if (lap_range_bytes(&range) > 0)
+        add_access(linked,
+                   &(lap_access_t){.step = step, .block = block, .write = write, .range = range});
+}
+
 /* What the epilogue uses for a range of d. */
 static void add_epilogue(lap_linked_t *linked, uint32_t step, uint32_t block, const lap_range_t *d,
-                         size_t d_element, const lap_link_epilogue_t *epilogue)
+                         bool writes_aux, bool reads_d)
 {
     const lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
-    const size_t packed = fragment->places[LAP_OUTPUT].row_bytes;
-    const size_t row = d->offset / packed, col = d->offset % packed / d_element;
-    const size_t cols = d->row_bytes / d_element;
-    if (epilogue->aux.region != LAP_NO_REGION) {
-        lap_range_t aux = range_of(linked, &epilogue->aux, d->rows, cols * epilogue->aux_element);
-        aux.offset += row * aux.stride + col * epilogue->aux_element;
-        lap_link_access(linked, step, block, epilogue->writes_aux, aux);
+    const lap_link_place_t *places = fragment->places;
+    const size_t packed = places[LAP_OUTPUT].row_bytes;
+    const size_t element = lap_dtype_size(fragment->schedule.types.out);
+    const size_t row = d->offset / packed, col = d->offset % packed / element;
+    const size_t cols = d->row_bytes / element;
+    if (places[LAP_AUX].region != LAP_NO_REGION) {
+        const size_t width = lap_dtype_size(places[LAP_AUX].dtype);
+        lap_range_t aux = range_of(linked, &places[LAP_AUX], d->rows, cols * width);
+        aux.offset += row * aux.stride + col * width;
+        add_use(linked, step, block, writes_aux, aux);
     }
-    if (epilogue->bias.region != LAP_NO_REGION) {
-        lap_range_t bias = range_of(linked, &epilogue->bias, 1, cols * epilogue->bias_element);
-        bias.offset += col * epilogue->bias_element;
-        lap_link_access(linked, step, block, false, bias);
+    if (places[LAP_BIAS].region != LAP_NO_REGION) {
+        const size_t width = lap_dtype_size(places[LAP_BIAS].dtype);
+        lap_range_t bias = range_of(linked, &places[LAP_BIAS], 1, cols * width);
+        bias.offset += col * width;
+        add_use(linked, step, block, false, bias);
     }
-    if (epilogue->reads_d)
-        lap_link_access(linked, step, block, false, lap_link_resolve(linked, fragment, d));
+    if (reads_d)
+        add_use(linked, step, block, false, lap_link_resolve(linked, fragment, d));
 }
 
 /* The scales that a block of a GEMM, or the sums of the columns of a, take: a float each. */
@@ -107,32 +143,34 @@ static void add_scale(lap_linked_t *linked, uint32_t step, uint32_t block,
                       const lap_link_place_t *scale)
 {
     if (scale->region != LAP_NO_REGION)
-        lap_link_access(linked, step, block, false, range_of(linked, scale, 1, sizeof(float)));
+        add_use(linked, step, block, false, range_of(linked, scale, 1, sizeof(float)));
 }
 
-void lap_link_epilogue(lap_linked_t *linked, const lap_link_epilogue_t *epilogue)
+void lap_link_epilogue(lap_linked_t *linked, bool writes_aux, bool reads_d)
 {
     if (linked->status != LAP_OK)
         return;
-    const lap_schedule_t *schedule = &linked->fragments[linked->nfragments - 1].schedule;
-    const size_t element = lap_dtype_size(schedule->types.out);
+    const lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
+    const lap_schedule_t *schedule = &fragment->schedule;
+    const lap_link_place_t *a_scale = &fragment->places[LAP_A_SCALE],
+                           *b_scale = &fragment->places[LAP_B_SCALE],
+                           *bias_grad = &fragment->places[LAP_BIAS_GRAD];
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
         const lap_step_t *step = &schedule->steps[i];
         for (uint32_t b = step->first; step->kind == LAP_STEP_GEMM && b < step->first + step->count;
              b++) {
-            add_scale(linked, i, b, &epilogue->a_scale);
-            add_scale(linked, i, b, &epilogue->b_scale);
+            add_scale(linked, i, b, a_scale);
+            add_scale(linked, i, b, b_scale);
             if (schedule->blocks[b].d.place == LAP_OUTPUT)
-                add_epilogue(linked, i, b, &schedule->blocks[b].d, element, epilogue);
+                add_epilogue(linked, i, b, &schedule->blocks[b].d, writes_aux, reads_d);
         }
         if (step->kind == LAP_STEP_REDUCE && step->dst.place == LAP_OUTPUT)
-            add_epilogue(linked, i, LAP_NO_STEP, &step->dst, element, epilogue);
+            add_epilogue(linked, i, LAP_NO_STEP, &step->dst, writes_aux, reads_d);
         if (step->kind == LAP_STEP_SUMS && step->src.place != LAP_OUTPUT)
-            add_scale(linked, i, LAP_NO_STEP, &epilogue->a_scale);
-        if (step->kind == LAP_STEP_SUMS && epilogue->bias_grad.region != LAP_NO_REGION)
-            lap_link_access(
-                linked, i, LAP_NO_STEP, true,
-                range_of(linked, &epilogue->bias_grad, 1, epilogue->bias_grad.row_bytes));
+            add_scale(linked, i, LAP_NO_STEP, a_scale);
+        if (step->kind == LAP_STEP_SUMS && bias_grad->region != LAP_NO_REGION)
+            add_use(linked, i, LAP_NO_STEP, true,
+                    range_of(linked, bias_grad, 1, bias_grad->row_bytes));
     }
 }
 

@@ -411,12 +411,11 @@ static lap_linked_t program;
 static void use(uint32_t region, size_t offset, bool write, uint32_t iteration)
 {
     const lap_problem_t problem = {.size = 1};
-    lap_fragment_t *fragment = lap_link_fragment(&program);
-    lap_schedule_init(&fragment->schedule, &problem, "test");
-    (void)lap_add_kernel(&fragment->schedule, COMPUTE, write ? "writer" : "reader");
+    const lap_link_place_t place = {region, LAP_FLOAT32, offset, 16, 16};
+    lap_fragment_t *fragment =
+        lap_link_kernel(&program, &problem, "test", COMPUTE, write ? "writer" : "reader");
     fragment->iteration = iteration;
-    lap_link_access(&program, 0, LAP_NO_STEP, write,
-                    at((lap_place_t)(LAP_PLACES + region), 0, offset, 16));
+    lap_link_operand(&program, 0, write, &place, 1);
 }
 
 static lap_status_t check_program(void)

@@ -184,7 +184,7 @@ static lap_status_t prove(const lap_train_t *train, const lap_nn_desc_t *desc,
     const lap_nn_linking_t how = {.target = target,
                                   .replication = replication_of(train),
                                   .optimizer = &train->optimizer,
-                                  .separate_step = !lap_train_steps(train, false),
+                                  .separate_step = !lap_train_joins(train, false),
                                   .accumulates = train->micro > 1};
     lap_nn_plan_t plan;
     lap_nn_desc_t proved = *desc;

@@ -102,7 +102,7 @@ static lap_status_t show_after(const request_t *request, const lap_pass_t *pass,
                         .ahead = request->train.overlap && request->train.param_overlap,
                         .starts = request->train.step_overlap},
         .optimizer = nn ? NULL : &request->train.optimizer,
-        .separate_step = !lap_train_steps(&request->train, false)};
+        .separate_step = !lap_train_joins(&request->train, false)};
     if (nn) {
         source = lap_nn_chosen(nn);
         linking.source = &source;
@@ -262,13 +262,13 @@ static bool parse(const lap_command_t *command, request_t *request)
 /* Collective. */
 static lap_status_t predict_model(request_t *request, lap_train_model_t *model)
 {
-    lap_group_t *world = model->groups.world;
+    lap_group_t *world = model->trainer.groups.world;
     const lap_stage_viewer_t viewer = {
         .view = view_stage, .context = request, .rank = request->rank};
     double seconds;
-    if (!model->pp)
-        return show_after(request, NULL, model->nn);
-    return lap_stage_predict(model->pp, world, NULL, lap_group_rank(world) == 0 ? &viewer : NULL,
+    if (!model->trainer.pp)
+        return show_after(request, NULL, model->trainer.nn);
+    return lap_stage_predict(model->trainer.pp, world, NULL, lap_group_rank(world) == 0 ? &viewer : NULL,
                              &seconds);
 }
 

@@ -80,47 +80,18 @@ static lap_status_t share_gemms(lap_group_t *pp, lap_train_result_t *result)
 /* What each GEMM of the first layer is, and the work of all. */
 static lap_status_t list_gemms(const lap_train_model_t *model, lap_train_result_t *result)
 {
-    for (size_t i = 0; i < lap_nn_gemms(model->nn); i++) {
+    for (size_t i = 0; i < lap_nn_gemms(model->trainer.nn); i++) {
         lap_nn_gemm_t gemm;
-        LAP_TRY(lap_nn_gemm(model->nn, i, &gemm));
+        LAP_TRY(lap_nn_gemm(model->trainer.nn, i, &gemm));
         const int row = lap_train_row(model->train, &gemm);
         if (!result->gemms[row].kind)
             result->gemms[row] = gemm;
         result->flops += flops_of(model->train, &gemm);
     }
-    LAP_TRY(share_gemms(model->groups.pp, result));
+    LAP_TRY(share_gemms(model->trainer.groups.pp, result));
     /* The ranks of a pipeline have other layers. */
-    return model->groups.pp ? lap_group_mean(model->groups.pp, &result->flops, 1) : LAP_OK;
-}
-
-static double seconds_since(uint64_t begin)
-{
-    return (double)(lap_now_ns() - begin) * 1e-9;
-}
-
-/* All micro-batches. What is looked at between two of them is no part of the iteration. */
-static lap_status_t run_passes(lap_train_model_t *model, bool says,
-                               lap_train_iteration_t *iteration)
-{
-    const int count = model->pp ? 1 : model->train->micro; /* a pipeline has all of them at once */
-    for (int m = 0; m < count; m++) {
-        const uint64_t begin = lap_now_ns();
-        LAP_TRY(lap_train_begin(model, m, says));
-        iteration->issue += seconds_since(begin);
-        lap_train_note(model, "issue", begin);
-        const uint64_t issued = lap_now_ns();
-        LAP_TRY(lap_train_wait(model));
-        iteration->passes += seconds_since(begin);
-        LAP_TRY(lap_train_add_loss(model));
-        lap_train_note(model, "wait for the pass", issued);
-        if (m + 1 == count || !iteration->traced)
-            continue;
-        lap_train_times_pause(&model->times);
-        LAP_TRY(lap_train_measure_passes(model, iteration));
-        LAP_TRY(lap_group_barrier(model->groups.world));
-        lap_train_times_resume(&model->times);
-    }
-    return LAP_OK;
+    return model->trainer.groups.pp ? lap_group_mean(model->trainer.groups.pp, &result->flops, 1)
+                                    : LAP_OK;
 }
 
 /* The same on every rank. */
@@ -133,53 +104,40 @@ static bool is_finite(const lap_train_iteration_t *iteration)
  * A model says one line of a step, layers say each of its parts. Data that a rank cannot have or read end all of them,
  * with *end_p: one of them says why.
  */
-static lap_status_t iterate(lap_train_model_t *model, int index, const char *way,
+static lap_status_t iterate(lap_train_model_t *model, const char *way,
                             const lap_train_result_t *result, lap_train_iteration_t *iteration,
                             int *end_p)
 {
     const lap_train_t *train = model->train;
+    lap_trainer_t *trainer = &model->trainer;
+    const int index = (int)trainer->step;
     const bool logged = (index + 1) % train->log_interval == 0;
     const bool says = logged && (!train->model || train->debug);
-    const lap_group_t *tp = says ? model->groups.tp : NULL;
+    const lap_group_t *tp = says ? trainer->groups.tp : NULL;
     lap_train_say(train, tp, "Iter %d%s", index + 1, way);
     iteration->traced = lap_train_is_traced(train, index);
     if (train->apart)
         LAP_TRY(lap_train_trace(model, iteration->traced));
-    LAP_TRY(lap_train_join(model, iteration->traced));
+    LAP_TRY(
+        lap_trainer_join(trainer, lap_train_joins(train, iteration->traced), !iteration->traced));
     lap_train_say(train, tp, "|-- %s", model->data ? "Read tokens" : "Generate random input batch");
-    const lap_status_t filled =
-        lap_group_agree(model->groups.world, lap_train_generate(model, index));
+    const lap_status_t filled = lap_trainer_read(trainer);
     if (filled == LAP_ERR_INVALID || filled == LAP_ERR_SYSTEM)
         *end_p = LAP_CLI_FAILED;
     LAP_TRY(filled);
-    lap_train_times_reset(&model->times);
-    lap_train_times_resume(&model->times);
-    if (model->timeline && iteration->traced)
-        lap_trace_reset(model->timeline);
-    LAP_TRY(run_passes(model, says, iteration));
-    const uint64_t passed = lap_now_ns();
-    LAP_TRY(lap_train_sync(model, &iteration->loss));
-    lap_train_note(model, "wait for replicas", passed);
-    if (isfinite(iteration->loss) || train->goes_on) {
-        lap_train_say(train, tp, "|-- Optimizer step");
-        const uint64_t synced = lap_now_ns();
-        LAP_TRY(lap_train_step(model, iteration));
-        lap_train_note(model, "optimizer step", synced);
-    }
-    lap_train_times_pause(&model->times);
-    iteration->seconds = (double)model->times.ns * 1e-9;
+    LAP_TRY(lap_train_step(model, says, iteration));
     lap_train_say(train, tp, "|-- Loss: %.9g", iteration->loss);
     lap_train_say(train, tp, "|-- Time: %.3f ms, %.0f tokens/s", iteration->seconds * 1e3,
                   lap_train_tokens(train) / iteration->seconds);
     if (train->debug)
         lap_train_say(train, tp, "|-- Norm of the gradients: %.9g", iteration->norm);
     LAP_TRY(lap_train_measure(model, iteration));
-    LAP_TRY(lap_train_average(model->groups.world, iteration));
+    LAP_TRY(lap_train_average(trainer->groups.world, iteration));
     if (logged && train->model)
-        lap_train_say_step(train, model->groups.world, result, index + 1, way, iteration);
+        lap_train_say_step(train, trainer->groups.world, result, index + 1, way, iteration);
     if (is_finite(iteration) || model->reported)
         return LAP_OK;
-    return lap_train_tell_not_finite(model, index, way, iteration->loss, iteration->norm);
+    return lap_train_tell_not_finite(model, way, iteration);
 }
 
 /* What the passes of an iteration should take. Collective. */
@@ -187,30 +145,31 @@ static lap_status_t predict(const lap_train_model_t *model, lap_train_result_t *
 {
     const lap_train_t *train = model->train;
     const bool traced = train->trace && !train->apart; /* those whose times count */
-    const bool plays = train->trace_simulated && lap_group_rank(model->groups.world) == 0;
+    const bool plays = train->trace_simulated && lap_group_rank(model->trainer.groups.world) == 0;
     const int micro = train->micro;
     result->simulated =
         (lap_trace_t){.size = lap_train_ranks(train),
                       .most = LAP_TRACE_MOST,
                       .emulated = result->link.bytes_per_s > 0 || result->link.latency_s > 0};
-    lap_nn_prediction_t prediction = {.step = lap_train_steps(train, traced),
+    lap_nn_prediction_t prediction = {.step = lap_train_joins(train, traced),
                                       .timeline = plays ? &result->simulated : NULL,
                                       .last = micro == 1};
     double step = 0;
     if (!train->predicts)
         return LAP_OK;
-    const lap_status_t status = model->pp ? lap_stage_predict(model->pp, model->groups.world,
-                                                              prediction.timeline, NULL, &step)
-                                          : lap_nn_predict(model->nn, &prediction);
+    const lap_status_t status =
+        model->trainer.pp ? lap_stage_predict(model->trainer.pp, model->trainer.groups.world,
+                                              prediction.timeline, NULL, &step)
+                          : lap_nn_predict(model->trainer.nn, &prediction);
     if (status == LAP_ERR_NO_MEMORY) { /* on all ranks: they train without */
-        if (lap_group_rank(model->groups.world) == 0)
+        if (lap_group_rank(model->trainer.groups.world) == 0)
             lap_tell(lap_train_command.name, "nothing is predicted: %s", lap_last_error());
         return LAP_OK;
     }
     LAP_TRY(status);
     const double(*seconds)[2] = (const double(*)[2])prediction.seconds;
-    result->predicted = model->pp    ? step
-                        : micro == 1 ? seconds[0][1]
+    result->predicted = model->trainer.pp ? step
+                        : micro == 1      ? seconds[0][1]
                                      : seconds[0][0] + (micro - 2) * seconds[1][0] + seconds[1][1];
     return LAP_OK;
 }
@@ -311,20 +270,22 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
             LAP_TRAIN_SAVE_S,
             "stops when this step is made and its checkpoint is written, or in 25 s; "
             "the signal again ends it at once");
-    const uint64_t before = saver.samples, begin = lap_now_ns();
+    const uint64_t begin = lap_now_ns();
     if (status == LAP_OK)
         status = lap_interrupt_agree(groups->world, &interrupted);
     while (done < count * (train->iters - results[0].first) && status == LAP_OK &&
            *end_p == LAP_CLI_OK && !interrupted) {
         const int w = done % count;
         lap_train_iteration_t *iteration = &results[w].iterations[done / count];
-        models[w].sample = before + (uint64_t)(done / count) * train->batch;
-        status = iterate(&models[w], results[0].first + done / count, count > 1 ? ways[w] : "",
-                         &results[w], iteration, end_p);
+        status = iterate(&models[w], count > 1 ? ways[w] : "", &results[w], iteration, end_p);
         if (status == LAP_OK && !is_finite(iteration) && !train->goes_on)
             *end_p = LAP_CLI_NOT_FINITE;
-        if (status == LAP_OK && *end_p == LAP_CLI_OK)
-            status = lap_train_saver_step(&saver);
+        const bool made = status == LAP_OK && *end_p == LAP_CLI_OK;
+        lap_interrupt_lock();
+        saver.step += made;
+        lap_interrupt_unlock();
+        if (made)
+            status = lap_trainer_end_step(&models[w].trainer);
         if (status == LAP_OK)
             status = lap_interrupt_agree(groups->world, &interrupted);
         lap_interrupt_lock();
@@ -332,13 +293,14 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
         lap_interrupt_unlock();
         done++;
         lap_train_progress(train, groups->world, done, count * (train->iters - results[0].first),
-                           iteration->loss, seconds_since(begin));
+                           iteration->loss, (double)(lap_now_ns() - begin) * 1e-9);
     }
     lap_train_progress_end(train, groups->world);
+    saver.ended = true;
     if (status == LAP_OK)
-        status = lap_train_saver_end(&saver, *end_p == LAP_CLI_OK);
+        status = lap_trainer_end(&models[0].trainer, *end_p == LAP_CLI_OK);
     else if (*end_p == LAP_CLI_FAILED) /* on all ranks, which are all there */
-        lap_train_saver_finish(&saver);
+        (void)lap_trainer_fail(&models[0].trainer, status);
     if (first) /* from here on it prints by itself */
         lap_interrupt_prints(NULL, NULL);
     if (interrupted) {
@@ -358,7 +320,6 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
         *end_p = LAP_CLI_NOT_HIDDEN;
     if (status == LAP_OK && *end_p != LAP_CLI_OK) /* ranks that stop together end together */
         status = lap_group_barrier(groups->world);
-    lap_train_saver_clear(&saver);
     for (int w = 0; w < count; w++) {
         if (models[w].train)
             lap_train_model_clear(&models[w]);

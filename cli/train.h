@@ -20,11 +20,10 @@
 
 #include "cli.h"
 #include "gpu_share.h"
-#include "nn/loss_scale.h"
-#include "parallel/grid.h"
 #include "schedule/comm_times.h"
 #include "schedule/trace.h"
 #include "trace_file.h"
+#include "train/trainer.h"
 
 /* How a model is cut into the stages of a pipeline. */
 #define LAP_TRAIN_STAGES 1024
@@ -161,35 +160,21 @@ typedef struct lap_train_times {
     uint64_t since;          /* and runs again since then */
 } lap_train_times_t;
 
-/* Layers with their optimizer, their replicas and their data. */
+/* A trainer with its data, and what is looked at of its steps. */
 typedef struct lap_train_model {
     const lap_train_t *train;
-    lap_grid_groups_t groups;
-    lap_device_t *device;
-    lap_pp_t *pp; /* NULL: no pipeline */
-    lap_nn_t *nn; /* of a pipeline: what this rank has of it */
-    lap_optimizer_t *optimizer;
-    lap_dp_t *dp;              /* NULL: one replica */
-    lap_tensor_t x, target;    /* of the first micro-batch; those of the others follow it */
-    lap_tensor_t y, dx;        /* of the one in work; dy takes the place of y */
-    int32_t *tokens, *targets; /* of a language model, in the place of these four */
-    lap_data_t *data;          /* where they come from; NULL: from the seed */
-    bool shuffle;              /* in a random order, */
-    uint64_t data_seed;        /* with this seed: as asked for, or as a checkpoint has it */
-    uint64_t sample;           /* the first of this iteration */
-    bool steps;                /* the optimizer's step is a part of the last pass of an iteration */
-    double loss;             /* of this iteration so far: a part of the mean of all micro-batches */
-    int micro;               /* the micro-batch in work */
-    int not_finite;          /* the first micro-batch of it whose loss is not finite; -1: none */
-    bool reported;           /* that one was not */
+    lap_trainer_t trainer;
+    lap_data_t *data;        /* where tokens come from; NULL: from the seed */
+    bool shuffle;            /* in a random order, */
+    uint64_t data_seed;      /* with this seed: as asked for, or as a checkpoint has it */
+    bool reported;           /* a loss or a norm was not finite */
     lap_trace_t *timeline;   /* that passes are added to; NULL: none */
     lap_train_times_t times; /* of this iteration */
-    lap_loss_scale_t scale;  /* of the loss */
     int loaded;              /* the steps of the checkpoint that was loaded; -1: none was */
 } lap_train_model_t;
 
 /*
- * Makes a model with fresh weights. `overlap` says which rules it has. Collective over the world;
+ * Makes a model with fresh weights, which stays where it is. `overlap` says which rules it has. Collective over the world;
  * lap_train_model_clear undoes it, also after a failure.
  */
 lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *train,
@@ -197,40 +182,14 @@ lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *t
                                   lap_link_t link);
 void lap_train_model_clear(lap_train_model_t *model);
 
-/* Reads `count` samples from the `first` on: tokens and targets are [count, seq]. */
-lap_status_t lap_train_data_fill(const lap_train_model_t *model, uint64_t first, size_t count,
-                                 int32_t *tokens, int32_t *targets);
-
-/* Says how many samples there are, and in which order they come. */
-void lap_train_say_data(const lap_train_model_t *model);
-
 /* From the next iteration on communication is looked at, or not. */
 lap_status_t lap_train_trace(lap_train_model_t *model, bool on);
-
-/* Fills x and the target with the data of an iteration, and waits for them. */
-lap_status_t lap_train_generate(lap_train_model_t *model, int iteration);
 
 /*
  * Whether the optimizer's step is a part of the last pass of an iteration. It is not where times are looked at
  * one by one, nor where gradients are not clipped: then the host looks at the loss before each step.
  */
-bool lap_train_steps(const lap_train_t *train, bool traced);
-
-/* Says that, of the passes from now on. */
-lap_status_t lap_train_join(lap_train_model_t *model, bool traced);
-
-/*
- * Begins forward, loss and backward of a micro-batch, and the step that is a part of it; if it `says` so, as they
- * are begun.
- */
-lap_status_t lap_train_begin(lap_train_model_t *model, int micro, bool says);
-
-/* Waits for them, and for their loss. */
-lap_status_t lap_train_wait(lap_train_model_t *model);
-lap_status_t lap_train_add_loss(lap_train_model_t *model);
-
-/* Waits for the replicas. Writes the loss, as the mean of all micro-batches and replicas. */
-lap_status_t lap_train_sync(lap_train_model_t *model, double *loss_p);
+bool lap_train_joins(const lap_train_t *train, bool traced);
 
 /* Whether steps compute the norm of the gradients: to clip by it, or for what it tells of a scale that changes. */
 static inline bool lap_train_has_norm(const lap_train_t *train)
@@ -238,16 +197,19 @@ static inline bool lap_train_has_norm(const lap_train_t *train)
     return train->optimizer.clip_norm > 0 || train->dynamic;
 }
 
-/* Makes a step, if it has not been made, and waits for it. Writes the norm of the gradients, and what came of the scale. */
+/*
+ * Makes a step on data that were read, but for one whose loss is not finite, and fills what the trainer and the clock know of
+ * it, which is `traced` or not. If it `says` so, tells each part as it begins.
+ */
 typedef struct lap_train_iteration lap_train_iteration_t;
-lap_status_t lap_train_step(lap_train_model_t *model, lap_train_iteration_t *iteration);
+lap_status_t lap_train_step(lap_train_model_t *model, bool says, lap_train_iteration_t *iteration);
 
 /*
  * Says on standard error, once for all ranks, that a loss or a norm is not finite, and which tensor
  * is the first that is not. Collective over the world.
  */
-lap_status_t lap_train_tell_not_finite(lap_train_model_t *model, int index, const char *way,
-                                       double loss, double norm);
+lap_status_t lap_train_tell_not_finite(lap_train_model_t *model, const char *way,
+                                       const lap_train_iteration_t *iteration);
 
 /* ---- tokens: train_data.c ---- */
 
@@ -255,26 +217,28 @@ lap_status_t lap_train_tell_not_finite(lap_train_model_t *model, int index, cons
 lap_status_t lap_train_data_open(const lap_train_t *train, lap_data_t **data_p);
 lap_status_t lap_train_data_check(const lap_train_t *train);
 
+/* Gives samples of a model, the context, to its trainer. */
+lap_status_t lap_train_data_give(void *context, uint64_t first, size_t count, size_t seq,
+                                 int32_t *tokens, int32_t *targets);
+
+/* Says how many samples there are, and in which order they come. */
+void lap_train_say_data(const lap_train_model_t *model);
+
 /* Of `count` samples in the order of a seed, which one sample n is: each once in every `count`. */
 uint64_t lap_train_shuffled(uint64_t seed, uint64_t n, uint64_t count);
 
 /* ---- checkpoints: train_save.c ---- */
 
+/* What is told of them. */
 typedef struct lap_train_saver {
     const lap_train_t *train;
-    lap_group_t *group; /* all ranks */
-    lap_train_model_t *model;
-    lap_checkpoint_t *checkpoint;
-    int step;         /* made so far, with those of the checkpoint that was loaded */
-    uint64_t samples; /* of the data that they have seen */
-    int saved;        /* the step of the latest checkpoint */
-    int wanted;       /* ... of the one that is being written */
-    bool writing;
+    lap_group_t *world;
+    int step;      /* made so far, with those of the checkpoint that was loaded */
+    int saved;     /* the step of the latest checkpoint */
     bool failed;   /* the latest could not be written */
     bool ended;    /* no iteration follows */
     bool wrote;    /* there is a checkpoint of this training, */
     bool restarts; /* --load is --save: the same command line begins and goes on */
-    int lock;      /* of the folder of --save, on rank 0; 0: none */
 } lap_train_saver_t;
 
 /* How long a signal lets a training finish its step and write the checkpoint of it, where it writes any. */
@@ -283,20 +247,10 @@ typedef struct lap_train_saver {
 /* Whether --load has something to load, or may be empty: LAP_CLI_GO, or the exit status after a sentence. */
 int lap_train_load_check(const lap_train_t *train);
 
-/* Locks the folder of --save, and loads what --load names. Collective over the world; lap_train_saver_clear undoes it. */
+/* Locks the folder of --save, and loads what --load names. From then on what came of each save is told. Collective. */
 lap_status_t lap_train_saver_init(lap_train_saver_t *saver, lap_train_model_t *model);
-void lap_train_saver_clear(lap_train_saver_t *saver);
 /* After a signal: tells which checkpoint there is, and the command line that goes on from it. */
 void lap_train_saver_tell(const lap_train_saver_t *saver);
-
-/* After each step: begins to save where --save-every says so. Collective. */
-lap_status_t lap_train_saver_step(lap_train_saver_t *saver);
-
-/* At the end: saves the last step, if it is `finite`, and waits for it. Collective. */
-lap_status_t lap_train_saver_end(lap_train_saver_t *saver, bool finite);
-
-/* After a failure that all ranks have, whose sentence stays: waits for a save that has begun. Collective. */
-void lap_train_saver_finish(lap_train_saver_t *saver);
 
 /* ---- what is measured ---- */
 

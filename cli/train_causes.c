@@ -68,7 +68,7 @@ static lap_status_t join_calls(telling_t *telling, lap_train_walk_t walk)
 {
     LAP_TRY(lap_trace_create(&telling->all));
     LAP_TRY(lap_trace_begin(telling->all, LAP_AG_GEMM, "", telling->group->size,
-                            telling->model->nn->list.plan.m, false, 0));
+                            telling->model->trainer.nn->list.plan.m, false, 0));
     return walk(telling->model, join_call, telling);
 }
 
@@ -366,9 +366,10 @@ static lap_status_t explain_wait(const telling_t *told, lap_interval_t *wait)
 
 lap_status_t lap_train_explain_gradients(lap_train_model_t *model, lap_train_iteration_t *iteration)
 {
-    telling_t telling = {.model = model, .group = model->groups.replicas, .iteration = iteration};
+    telling_t telling = {
+        .model = model, .group = model->trainer.groups.replicas, .iteration = iteration};
     lap_interval_t wait;
-    lap_status_t status = lap_dp_gradients(model->dp, &telling.all, &wait);
+    lap_status_t status = lap_dp_gradients(model->trainer.dp, &telling.all, &wait);
     if (status == LAP_OK)
         add_bytes(&telling, telling.all, LAP_TRAIN_GRADIENTS, LAP_AXIS_DP);
     status = tell(&telling, status);

@@ -126,16 +126,17 @@ void lap_train_say_data(const lap_train_model_t *model)
         return;
     if (model->shuffle)
         snprintf(order, sizeof(order), "a random order, of seed %" PRIu64, model->data_seed);
-    lap_train_say(model->train, model->groups.world,
+    lap_train_say(model->train, model->trainer.groups.world,
                   "|-- Data: %" PRIu64 " samples of %zu tokens, in %s",
                   lap_data_samples(model->data), model->train->desc.seq, order);
 }
 
-lap_status_t lap_train_data_fill(const lap_train_model_t *model, uint64_t first, size_t count,
-                                 int32_t *tokens, int32_t *targets)
+/* ---- samples ---- */
+
+static lap_status_t read_samples(const lap_train_model_t *model, uint64_t first, size_t count,
+                                 size_t seq, int32_t *tokens, int32_t *targets)
 {
     const lap_data_t *data = model->data;
-    const size_t seq = model->train->desc.seq;
     uint32_t *sample = lap_alloc(seq + 1, sizeof(*sample));
     lap_status_t status =
         sample ? LAP_OK : lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu tokens", seq + 1);
@@ -152,4 +153,37 @@ lap_status_t lap_train_data_fill(const lap_train_model_t *model, uint64_t first,
     }
     lap_free(sample);
     return status;
+}
+
+/*
+ * A Markov chain over the first tokens of the vocabulary: mostly each is followed by one that it
+ * determines, so that there is something to learn.
+ */
+enum { CHAIN = 64, SURE = 8 }; /* tokens, and of how many steps one is not determined */
+
+static void make_sample(const lap_nn_desc_t *desc, uint64_t tensor, int32_t *tokens,
+                        int32_t *targets)
+{
+    const uint64_t size = desc->vocab < CHAIN ? desc->vocab : CHAIN;
+    uint64_t token = lap_random_u32x4(desc->seed, tensor, 0).word[0] % size;
+    for (size_t s = 0; s < desc->seq; s++) {
+        const uint64_t random = lap_random_u32x4(desc->seed, tensor, s + 1).word[0];
+        const uint64_t next = random % SURE == 0 ? random / SURE % size : (5 * token + 7) % size;
+        tokens[s] = (int32_t)token;
+        targets[s] = (int32_t)next;
+        token = next;
+    }
+}
+
+lap_status_t lap_train_data_give(void *context, uint64_t first, size_t count, size_t seq,
+                                 int32_t *tokens, int32_t *targets)
+{
+    const lap_train_model_t *model = context;
+    const lap_trainer_t *trainer = &model->trainer;
+    if (model->data)
+        return read_samples(model, first, count, seq, tokens, targets);
+    for (size_t b = 0; b < count; b++)
+        make_sample(&trainer->model, (trainer->step + 1) << 32 | (first - trainer->samples + b),
+                    tokens + b * seq, targets + b * seq);
+    return LAP_OK;
 }

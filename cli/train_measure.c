@@ -22,7 +22,7 @@
 /* The row of a call. */
 static int row_of(const lap_train_model_t *model, size_t i)
 {
-    const lap_nn_list_t *list = &model->nn->list;
+    const lap_nn_list_t *list = &model->trainer.nn->list;
     const lap_nn_step_t *step = &list->steps[i];
     if (step->block == LAP_NN_NONE)
         return LAP_TRAIN_OTHERS;
@@ -60,10 +60,10 @@ static lap_status_t walk_call(void *context, uint32_t step, const lap_op_t *op, 
 lap_status_t lap_train_each_call(const lap_train_model_t *model, lap_train_each_t each,
                                  void *context)
 {
-    const lap_nn_t *nn = model->nn;
+    const lap_nn_t *nn = model->trainer.nn;
     walking_t walking = {model, each, context};
-    if (model->pp)
-        LAP_TRY(lap_stage_each_call(model->pp, walk_call, &walking));
+    if (model->trainer.pp)
+        LAP_TRY(lap_stage_each_call(model->trainer.pp, walk_call, &walking));
     for (size_t i = 0; i < nn->ncalls; i++) {
         const lap_op_t *op = nn->calls[i].op;
         lap_trace_t *trace = nn->calls[i].trace;
@@ -78,9 +78,9 @@ lap_status_t lap_train_each_call(const lap_train_model_t *model, lap_train_each_
 static lap_status_t each_weights(const lap_train_model_t *model, lap_train_each_t each,
                                  void *context)
 {
-    for (size_t i = lap_dp_buckets(model->dp); i-- > 0;) {
-        const lap_train_call_t call = {.group = model->groups.replicas,
-                                       .trace = lap_dp_weights_trace(model->dp, i),
+    for (size_t i = lap_dp_buckets(model->trainer.dp); i-- > 0;) {
+        const lap_train_call_t call = {.group = model->trainer.groups.replicas,
+                                       .trace = lap_dp_weights_trace(model->trainer.dp, i),
                                        .row = LAP_TRAIN_GRADIENTS,
                                        .kind = LAP_AXIS_DP};
         if (call.trace)
@@ -91,9 +91,9 @@ static lap_status_t each_weights(const lap_train_model_t *model, lap_train_each_
 
 void lap_train_forget(const lap_train_model_t *model)
 {
-    for (size_t i = 0; i < model->nn->ncalls; i++)
-        if (model->nn->calls[i].trace)
-            model->nn->calls[i].trace->nrecords = 0;
+    for (size_t i = 0; i < model->trainer.nn->ncalls; i++)
+        if (model->trainer.nn->calls[i].trace)
+            model->trainer.nn->calls[i].trace->nrecords = 0;
 }
 
 int lap_train_row(const lap_train_t *train, const lap_nn_gemm_t *gemm)
@@ -127,7 +127,7 @@ static lap_status_t measure_messages(lap_train_model_t *model, lap_train_iterati
 {
     lap_train_times_t *times = &model->times;
     double bytes;
-    LAP_TRY(lap_stage_times(model->pp, &times->messages, &times->bubbles, &bytes));
+    LAP_TRY(lap_stage_times(model->trainer.pp, &times->messages, &times->bubbles, &bytes));
     iteration->rows[LAP_TRAIN_MESSAGES].bytes += bytes;
     iteration->kinds[LAP_AXIS_PP].bytes += bytes;
     iteration->bubble += (double)lap_intervals_length(&times->bubbles) * 1e-9;
@@ -137,10 +137,11 @@ static lap_status_t measure_messages(lap_train_model_t *model, lap_train_iterati
 /* The groups that this rank calls operators in, one after another; NULL: there is none of this number. */
 static lap_group_t *group_at(const lap_train_model_t *model, int number)
 {
-    const lap_nn_t *nn = model->nn;
+    const lap_nn_t *nn = model->trainer.nn;
     if (number < LAP_NN_GROUPS)
         return number == LAP_NN_BY_NORM ? nn->norm_group : nn->wires[number].group;
-    return model->pp && model->pp->tied[0] ? model->pp->tied[0]->group : NULL;
+    return model->trainer.pp && model->trainer.pp->tied[0] ? model->trainer.pp->tied[0]->group
+                                                           : NULL;
 }
 
 /* Collective over each of these groups, in the same order on every rank. */
@@ -160,7 +161,7 @@ lap_status_t lap_train_measure_passes(lap_train_model_t *model, lap_train_iterat
 {
     if (!iteration->traced)
         return LAP_OK;
-    if (model->pp)
+    if (model->trainer.pp)
         LAP_TRY(measure_messages(model, iteration));
     return explain_passes(model, iteration);
 }
@@ -172,10 +173,10 @@ lap_status_t lap_train_measure(lap_train_model_t *model, lap_train_iteration_t *
         return LAP_OK;
     LAP_TRY(lap_train_measure_passes(model, iteration));
     /* Gradients on their way to replicas, and weights on their way back from those that share an optimizer. */
-    if (model->dp)
+    if (model->trainer.dp)
         LAP_TRY(lap_train_explain_gradients(model, iteration));
-    if (model->dp)
-        LAP_TRY(lap_train_explain(model, each_weights, model->groups.replicas, iteration));
+    if (model->trainer.dp)
+        LAP_TRY(lap_train_explain(model, each_weights, model->trainer.groups.replicas, iteration));
     if (model->timeline)
         lap_train_add_work(model->timeline, -1, &times->busy);
     for (int i = 0; i < LAP_TRAIN_ALL; i++)
@@ -207,9 +208,9 @@ lap_status_t lap_train_average(lap_group_t *world, lap_train_iteration_t *iterat
 static lap_status_t sum_gemms(const lap_train_model_t *model, double *bytes_p, double *seconds_p)
 {
     double bytes = 0, seconds = 0;
-    for (size_t i = 0; i < lap_nn_gemms(model->nn); i++) {
+    for (size_t i = 0; i < lap_nn_gemms(model->trainer.nn); i++) {
         lap_nn_gemm_t gemm;
-        LAP_TRY(lap_nn_gemm(model->nn, i, &gemm));
+        LAP_TRY(lap_nn_gemm(model->trainer.nn, i, &gemm));
         for (size_t r = 0; gemm.trace && r < gemm.trace->nrecords; r++) {
             const lap_trace_record_t *record = &gemm.trace->records[r];
             if (record->kind == LAP_STEP_PUT || record->kind == LAP_STEP_RAISE)
@@ -224,29 +225,13 @@ static lap_status_t sum_gemms(const lap_train_model_t *model, double *bytes_p, d
 }
 
 /* An iteration without overlap and without a link: the bytes that this rank has sent, and the seconds. */
-static lap_status_t try_step(lap_train_model_t *model, int index, double figures[2])
+static lap_status_t try_step(lap_train_model_t *model, double figures[2])
 {
-    const bool whole = model->train->grid.tp == 1 || model->pp;
-    const int count = model->pp ? 1 : model->train->micro;
+    const bool whole = model->train->grid.tp == 1 || model->trainer.pp;
     lap_train_iteration_t iteration = {.traced = true};
-    double loss;
-    lap_train_times_reset(&model->times);
-    LAP_TRY(lap_group_agree(model->groups.world, lap_train_generate(model, index)));
-    for (int m = 0; m < count; m++) {
-        if (m > 0)
-            LAP_TRY(lap_train_measure_passes(model, &iteration));
-        LAP_TRY(lap_group_barrier(model->groups.world));
-        lap_train_times_resume(&model->times);
-        LAP_TRY(lap_train_begin(model, m, false));
-        LAP_TRY(lap_train_wait(model));
-        LAP_TRY(lap_train_add_loss(model));
-        lap_train_times_pause(&model->times);
-    }
-    lap_train_times_resume(&model->times);
-    LAP_TRY(lap_train_sync(model, &loss));
-    LAP_TRY(lap_train_step(model, &iteration));
-    lap_train_times_pause(&model->times);
-    iteration.seconds = (double)model->times.ns * 1e-9;
+    LAP_TRY(lap_trainer_read(&model->trainer));
+    LAP_TRY(lap_train_step(model, false, &iteration));
+    LAP_TRY(lap_trainer_end_step(&model->trainer));
     if (!whole)
         return sum_gemms(model, &figures[0], &figures[1]);
     LAP_TRY(lap_train_measure(model, &iteration));
@@ -267,16 +252,16 @@ static lap_status_t try_out(lap_train_model_t *model, double figures[2])
     int trials = FEW;
     for (int i = 0; i < trials; i++) {
         double own[2] = {0};
-        LAP_TRY(try_step(model, i, own));
+        LAP_TRY(try_step(model, own));
         if (i <= 1 || own[1] < figures[1])
             memcpy(figures, own, sizeof(own));
         if (i == 1) {
             double seconds = own[1];
-            LAP_TRY(lap_group_mean(model->groups.world, &seconds, 1));
+            LAP_TRY(lap_group_mean(model->trainer.groups.world, &seconds, 1));
             trials = (int)fmin(MANY, fmax(FEW, patience_s / fmax(seconds, 1e-9)));
         }
     }
-    return lap_group_mean(model->groups.world, figures, 2);
+    return lap_group_mean(model->trainer.groups.world, figures, 2);
 }
 
 lap_status_t lap_train_find_link(const lap_train_t *train, const lap_grid_groups_t *groups,

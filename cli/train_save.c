@@ -26,15 +26,15 @@ static bool is_survived(lap_status_t status)
     return status == LAP_ERR_SYSTEM || status == LAP_ERR_NO_MEMORY || status == LAP_ERR_INVALID;
 }
 
-/* Whether --save can be written, before there is anything to lose. By rank 0. */
-static lap_status_t open_place(lap_train_saver_t *saver)
+/* Whether --save can be written, before there is anything to lose. */
+static lap_status_t open_place(lap_trainer_t *trainer)
 {
     char before[LAP_ERROR_TEXT];
-    const lap_status_t status = lap_ckpt_folder_lock(saver->train->save, &saver->lock);
+    const lap_status_t status = lap_trainer_lock(trainer);
     if (status == LAP_OK)
         return LAP_OK;
     snprintf(before, sizeof(before), "%s", lap_last_error());
-    return lap_error(status, "--save %s: %.900s", saver->train->save, before);
+    return lap_error(status, "--save %s: %.900s", trainer->desc.save, before);
 }
 
 /* A later --load takes the newest: checkpoints of other steps than those of this run are in its way. */
@@ -94,9 +94,10 @@ static void describe_options(const char *const (*options)[2], const lap_field_t 
 }
 
 /* What makes the data, the rates and the rounding of later steps. */
-static void describe(const lap_train_model_t *model, lap_ckpt_fields_t *fields)
+static void describe(const lap_train_model_t *model)
 {
     const lap_train_t *train = model->train;
+    lap_ckpt_fields_t *fields = &model->trainer.checkpoint->training;
     char text[64];
     fields->count = 0;
     describe_options(nn_options, lap_nn_fields, &train->desc, fields);
@@ -110,67 +111,30 @@ static void describe(const lap_train_model_t *model, lap_ckpt_fields_t *fields)
     lap_ckpt_add_field(fields, "--shuffle", text);
 }
 
-/* The value of a field; NULL: it has none of this name. */
-static const char *find_field(const lap_ckpt_fields_t *fields, const char *name)
-{
-    for (size_t i = 0; i < fields->count; i++)
-        if (strcmp(fields->all[i].name, name) == 0)
-            return fields->all[i].value;
-    return NULL;
-}
-
 /* Data go on in the order that they had, unless another one is asked for: before there was one, that was the files'. */
-static void take_order(lap_train_saver_t *saver)
+static void take_order(lap_train_model_t *model)
 {
-    lap_train_model_t *model = saver->model;
-    const lap_ckpt_fields_t *loaded = &saver->checkpoint->loaded;
-    const char *data = find_field(loaded, "--data"), *order = find_field(loaded, "--shuffle");
-    if (saver->train->order_given || !model->data || !data || strcmp(data, "none") == 0)
+    const lap_ckpt_fields_t *loaded = &model->trainer.checkpoint->loaded;
+    const char *data = lap_ckpt_find_field(loaded, "--data"),
+               *order = lap_ckpt_find_field(loaded, "--shuffle");
+    if (model->train->order_given || !model->data || !data || strcmp(data, "none") == 0)
         return;
     /* NOLINTNEXTLINE(cert-err34-c): the file has a checksum */
     model->shuffle = order && sscanf(order, ORDER_FIELD(SCNu64), &model->data_seed) == 1;
-    describe(model, &saver->checkpoint->training);
+    describe(model);
 }
 
 /* They may change, and losses are others then than those of a training that was not interrupted. */
-static void tell_differences(const lap_train_saver_t *saver)
+static void tell_differences(const lap_trainer_t *trainer)
 {
-    const lap_ckpt_fields_t *ours = &saver->checkpoint->training;
-    for (size_t i = 0; i < ours->count && lap_group_rank(saver->group) == 0; i++) {
-        const lap_ckpt_field_t *own = &ours->all[i],
-                               *was = lap_ckpt_other(&saver->checkpoint->loaded, own);
+    const lap_ckpt_fields_t *ours = &trainer->checkpoint->training;
+    for (size_t i = 0; i < ours->count && lap_group_rank(trainer->groups.world) == 0; i++) {
+        const lap_ckpt_field_t *own = &ours->all[i];
+        const char *was = lap_ckpt_other(&trainer->checkpoint->loaded, own);
         if (was)
             lap_tell(lap_train_command.name, "--load %s: %s is %s in the checkpoint and %s here",
-                     saver->train->load, own->name, was->value, own->value);
+                     trainer->desc.load, own->name, was, own->value);
     }
-}
-
-/* What dynamic loss scaling has come to goes on with the training. */
-#define SCALE_FIELD "loss_scale"
-
-static void add_scale(lap_train_saver_t *saver)
-{
-    const lap_loss_scale_t *scale = &saver->model->scale;
-    char text[96];
-    describe(saver->model, &saver->checkpoint->training);
-    if (!saver->train->dynamic)
-        return;
-    snprintf(text, sizeof(text), "%.17g %" PRIu64 " %" PRIu64 " %" PRIu64, scale->scale,
-             scale->made, scale->left, scale->skipped);
-    lap_ckpt_add_field(&saver->checkpoint->training, SCALE_FIELD, text);
-}
-
-static void take_scale(lap_train_saver_t *saver)
-{
-    const lap_ckpt_fields_t *loaded = &saver->checkpoint->loaded;
-    lap_loss_scale_t found = saver->model->scale;
-    const char *value = saver->train->dynamic ? find_field(loaded, SCALE_FIELD) : NULL;
-    if (value &&
-        /* NOLINTNEXTLINE(cert-err34-c): the file has a checksum, and bounds follow */
-        sscanf(value, "%lf %" SCNu64 " %" SCNu64 " %" SCNu64, &found.scale, &found.made,
-               &found.left, &found.skipped) == 4 &&
-        found.scale >= found.least && found.scale <= 0x1p127)
-        saver->model->scale = found;
 }
 
 /* Where a folder is, or would be made. The caller frees it; NULL: nowhere, or no memory. */
@@ -221,20 +185,20 @@ int lap_train_load_check(const lap_train_t *train)
  * A job that is started again, as after a crash, has one command line, whose --load is its own --save: at first there is
  * nothing in it. Any other --load was expected to have something. *goes_on_p: there is something to load. Collective.
  */
-static lap_status_t look(lap_train_saver_t *saver, bool *goes_on_p)
+static lap_status_t look(lap_train_saver_t *saver, lap_group_t *world, bool *goes_on_p)
 {
     const lap_train_t *train = saver->train;
     struct {
         bool restarts, goes_on;
     } found = {.goes_on = true};
-    if (lap_group_rank(saver->group) == 0 && train->save) {
+    if (lap_group_rank(world) == 0 && train->save) {
         found.restarts = restarts(train);
         found.goes_on = !found.restarts || lap_ckpt_folder_has_any(train->load);
         if (!found.goes_on)
             lap_tell(lap_train_command.name,
                      "--load %s has no checkpoint yet: training begins with step 1", train->load);
     }
-    LAP_TRY(lap_group_broadcast(saver->group, &found, sizeof(found)));
+    LAP_TRY(lap_group_broadcast(world, &found, sizeof(found)));
     saver->restarts = found.restarts;
     *goes_on_p = found.goes_on;
     return LAP_OK;
@@ -243,155 +207,69 @@ static lap_status_t look(lap_train_saver_t *saver, bool *goes_on_p)
 static lap_status_t load(lap_train_saver_t *saver, lap_train_model_t *model)
 {
     const lap_train_t *train = saver->train;
-    lap_checkpoint_state_t state = LAP_CHECKPOINT_STATE_INIT;
+    lap_trainer_t *trainer = &model->trainer;
+    lap_group_t *world = trainer->groups.world;
     bool goes_on = false;
-    LAP_TRY(look(saver, &goes_on));
+    LAP_TRY(look(saver, world, &goes_on));
     if (!goes_on)
         return LAP_OK;
-    LAP_TRY(lap_checkpoint_load(saver->checkpoint, train->load, &state));
-    const bool ended = saver->restarts && state.step == (uint64_t)train->iters;
-    if (ended && lap_group_rank(saver->group) == 0)
+    LAP_TRY(lap_trainer_load(trainer));
+    const bool ended = saver->restarts && trainer->step == (uint64_t)train->iters;
+    if (ended && lap_group_rank(world) == 0)
         lap_tell(lap_train_command.name,
                  "--load %s has the checkpoint of step %" PRIu64
                  ", the last of --iters %d: nothing is left to train",
-                 train->load, state.step, train->iters);
-    if (!ended && state.step >= (uint64_t)train->iters)
+                 train->load, trainer->step, train->iters);
+    if (!ended && trainer->step >= (uint64_t)train->iters)
         return lap_error(LAP_ERR_INVALID,
                          "--load %s is a checkpoint of step %" PRIu64
                          "; expected --iters to be more than that, not %d",
-                         train->load, state.step, train->iters);
-    take_order(saver);
-    tell_differences(saver);
-    take_scale(saver);
-    saver->step = saver->saved = model->loaded = (int)state.step;
-    saver->samples = state.samples;
-    lap_train_say(train, saver->group, "|-- Loaded step %" PRIu64 " from %s", state.step,
-                  train->load);
+                         train->load, trainer->step, train->iters);
+    take_order(model);
+    tell_differences(trainer);
+    saver->step = saver->saved = model->loaded = (int)trainer->step;
+    lap_train_say(train, world, "|-- Loaded step %" PRIu64 " from %s", trainer->step, train->load);
+    return LAP_OK;
+}
+
+/* What came of a save. A failure that is survived is reported, and none of training. */
+static lap_status_t report(void *context, uint64_t step, lap_status_t status)
+{
+    lap_train_saver_t *saver = context;
+    if (status != LAP_OK && !is_survived(status))
+        return status;
+    saver->failed = status != LAP_OK;
+    if (!saver->failed) {
+        lap_train_say(saver->train, saver->world, "|-- Saved step %" PRIu64 " in %s", step,
+                      saver->train->save);
+        lap_interrupt_lock();
+        saver->saved = (int)step;
+        saver->wrote = true;
+        lap_interrupt_unlock();
+    } else if (lap_group_rank(saver->world) == 0) {
+        lap_tell(lap_train_command.name, "the checkpoint of step %" PRIu64 " was not saved: %s%s",
+                 step, lap_last_error(), saver->ended ? "" : "; training goes on");
+    }
     return LAP_OK;
 }
 
 lap_status_t lap_train_saver_init(lap_train_saver_t *saver, lap_train_model_t *model)
 {
     const lap_train_t *train = model->train;
-    *saver = (lap_train_saver_t){.train = train, .group = model->groups.world, .model = model};
-    model->loaded = -1;
-    if (!train->save && !train->load)
+    lap_trainer_t *trainer = &model->trainer;
+    lap_group_t *world = trainer->groups.world;
+    *saver = (lap_train_saver_t){.train = train, .world = world};
+    trainer->on_saved = report;
+    trainer->saver = saver;
+    LAP_TRY(lap_group_agree(world, open_place(trainer)));
+    LAP_TRY(lap_trainer_open(trainer));
+    if (!trainer->checkpoint)
         return LAP_OK;
-    const bool first = lap_group_rank(saver->group) == 0;
-    LAP_TRY(lap_group_agree(saver->group, first && train->save ? open_place(saver) : LAP_OK));
-    LAP_TRY(
-        lap_group_agree(saver->group, lap_checkpoint_create(saver->group, model->nn,
-                                                            model->optimizer, &saver->checkpoint)));
-    describe(model, &saver->checkpoint->training);
+    describe(model);
     if (train->load)
-        LAP_TRY(lap_group_agree(saver->group, load(saver, model)));
-    return lap_group_agree(saver->group, first && train->save ? check_place(saver) : LAP_OK);
-}
-
-void lap_train_saver_clear(lap_train_saver_t *saver)
-{
-    lap_checkpoint_destroy(saver->checkpoint);
-    saver->checkpoint = NULL;
-    if (saver->lock > 0)
-        close(saver->lock);
-    saver->lock = 0;
-}
-
-/*
- * All but the newest of --keep; one that cannot be removed stays. One that is damaged, or was not finished, is none that
- * training can go on from: it does not count, and goes with those that are older.
- */
-static void remove_old(const lap_train_saver_t *saver)
-{
-    lap_ckpt_name_t *names = NULL;
-    lap_ckpt_manifest_t unused;
-    size_t count = 0;
-    char path[PATH_MAX];
-    int newer = 0;
-    if (lap_ckpt_folder_list(saver->train->save, &names, &count) != LAP_OK)
-        return;
-    for (size_t i = 0; i < count; i++) { /* the newest first */
-        if (names[i].step > (uint64_t)saver->saved ||
-            snprintf(path, sizeof(path), "%s/%s", saver->train->save, names[i].name) >= PATH_MAX)
-            continue;
-        if (newer >= saver->train->keep)
-            lap_ckpt_folder_remove(path);
-        else if (lap_ckpt_manifest_read(path, &unused) == LAP_OK)
-            newer++;
-    }
-    lap_free(names);
-}
-
-/* What came of a save: reports it. A failure that is survived is none of training. */
-static lap_status_t conclude(lap_train_saver_t *saver, lap_status_t status)
-{
-    if (status == LAP_OK && saver->writing) {
-        lap_train_say(saver->train, saver->group, "|-- Saved step %d in %s", saver->wanted,
-                      saver->train->save);
-        lap_interrupt_lock();
-        saver->saved = saver->wanted;
-        saver->wrote = true;
-        lap_interrupt_unlock();
-        saver->failed = saver->writing = false;
-        if (saver->train->keep > 0 && lap_group_rank(saver->group) == 0)
-            remove_old(saver);
-    }
-    if (status == LAP_OK || status == LAP_IN_PROGRESS || !is_survived(status))
-        return status == LAP_IN_PROGRESS ? LAP_OK : status;
-    if (lap_group_rank(saver->group) == 0)
-        lap_tell(lap_train_command.name, "the checkpoint of step %d was not saved: %s%s",
-                 saver->wanted, lap_last_error(), saver->ended ? "" : "; training goes on");
-    saver->failed = true;
-    saver->writing = false;
-    return LAP_OK;
-}
-
-static lap_status_t begin(lap_train_saver_t *saver)
-{
-    lap_checkpoint_state_t state = LAP_CHECKPOINT_STATE_INIT;
-    LAP_TRY(conclude(saver, lap_checkpoint_wait(saver->checkpoint)));
-    state.step = (uint64_t)saver->step;
-    state.samples = saver->samples;
-    saver->wanted = saver->step;
-    add_scale(saver);
-    const lap_status_t status = lap_checkpoint_save(saver->checkpoint, saver->train->save, &state);
-    saver->writing = status == LAP_OK;
-    return status == LAP_OK ? LAP_OK : conclude(saver, status);
-}
-
-lap_status_t lap_train_saver_step(lap_train_saver_t *saver)
-{
-    const lap_train_t *train = saver->train;
-    lap_interrupt_lock();
-    saver->step++;
-    lap_interrupt_unlock();
-    saver->samples += train->batch;
-    if (!train->save)
-        return LAP_OK;
-    if (train->save_every > 0 && saver->step % train->save_every == 0 && saver->step < train->iters)
-        return begin(saver);
-    return saver->writing ? conclude(saver, lap_checkpoint_poll(saver->checkpoint)) : LAP_OK;
-}
-
-lap_status_t lap_train_saver_end(lap_train_saver_t *saver, bool finite)
-{
-    if (!saver->train->save)
-        return LAP_OK;
-    saver->ended = true;
-    if (finite && saver->step > saver->saved && !(saver->writing && saver->wanted == saver->step))
-        LAP_TRY(begin(saver));
-    return conclude(saver, lap_checkpoint_wait(saver->checkpoint));
-}
-
-void lap_train_saver_finish(lap_train_saver_t *saver)
-{
-    lap_saved_error_t saved;
-    if (!saver->writing)
-        return;
-    lap_error_save(&saved);
-    saver->ended = true;
-    (void)conclude(saver, lap_checkpoint_wait(saver->checkpoint));
-    lap_error_restore(&saved);
+        LAP_TRY(lap_group_agree(world, load(saver, model)));
+    const bool looks = train->save && lap_group_rank(world) == 0;
+    return lap_group_agree(world, looks ? check_place(saver) : LAP_OK);
 }
 
 /* ---- interrupted ---- */

@@ -31,7 +31,7 @@ lap_status_t lap_train_timeline_init(lap_train_model_t *model, lap_trace_t *time
     if (!model->train->trace)
         return LAP_OK;
     model->timeline = timeline;
-    return lap_nn_set_timeline(model->nn, timeline);
+    return lap_nn_set_timeline(model->trainer.nn, timeline);
 }
 
 void lap_train_note(const lap_train_model_t *model, const char *what, uint64_t begin)
@@ -39,8 +39,8 @@ void lap_train_note(const lap_train_model_t *model, const char *what, uint64_t b
     const lap_trace_label_t label = {.name = what, .op = "host", .layer = -1};
     const lap_span_t span = {begin, begin, lap_now_ns()};
     if (model->timeline)
-        lap_trace_add_span(model->timeline, model->groups.world->world->rank, LAP_TRACE_HOST,
-                           LAP_TRACE_HOST_STREAM, &label, &span);
+        lap_trace_add_span(model->timeline, model->trainer.groups.world->world->rank,
+                           LAP_TRACE_HOST, LAP_TRACE_HOST_STREAM, &label, &span);
 }
 
 /* ---- what lap report reads besides ---- */

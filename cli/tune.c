@@ -89,7 +89,7 @@ typedef struct search {
 /* auto would choose anew, and perhaps otherwise, wherever a file is read: its choice here becomes the rule. */
 static lap_status_t settle(const lap_tune_contender_t *contender, lap_tp_overlap_t *rules)
 {
-    const lap_nn_t *nn = contender->model.nn;
+    const lap_nn_t *nn = contender->model.trainer.nn;
     for (size_t i = 0; i < lap_nn_gemms(nn); i++) {
         lap_nn_gemm_t gemm;
         const char *picked;
@@ -347,7 +347,7 @@ static lap_status_t judge(search_t *search, lap_tune_end_t *end, lap_tp_overlap_
 /* Which units the layer has. */
 static lap_status_t find_units(search_t *search)
 {
-    const lap_nn_t *nn = search->best.model.nn;
+    const lap_nn_t *nn = search->best.model.trainer.nn;
     for (size_t i = 0; i < lap_nn_gemms(nn); i++) {
         lap_nn_gemm_t gemm;
         LAP_TRY(lap_nn_gemm(nn, i, &gemm));

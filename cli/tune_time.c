@@ -26,7 +26,7 @@ lap_status_t lap_tune_enter(lap_tune_contender_t *contender, const lap_tune_t *t
     contender->train = tune->train;
     contender->train.rules = *rules;
     LAP_TRY(lap_train_model_init(&contender->model, &contender->train, groups, true, false, link));
-    return lap_train_generate(&contender->model, 0);
+    return lap_trainer_read(&contender->model.trainer);
 }
 
 void lap_tune_leave(lap_tune_contender_t *contender)
@@ -42,7 +42,7 @@ lap_status_t lap_tune_predict(lap_tune_contender_t *contender, double *seconds_p
     *seconds_p = 0;
     if (!contender->train.predicts)
         return LAP_OK;
-    LAP_TRY(lap_nn_predict(contender->model.nn, &prediction));
+    LAP_TRY(lap_nn_predict(contender->model.trainer.nn, &prediction));
     *seconds_p = prediction.seconds[0][0];
     return LAP_OK;
 }
@@ -69,11 +69,12 @@ static void say(const lap_tune_progress_t *progress, double part)
 static lap_status_t time_pass(lap_tune_contender_t *contender, double *seconds_p)
 {
     lap_train_model_t *model = &contender->model;
-    lap_group_t *world = model->groups.world;
+    lap_group_t *world = model->trainer.groups.world;
     LAP_TRY(lap_group_barrier(world));
     const uint64_t begin = lap_now_ns();
-    LAP_TRY(lap_train_begin(model, 0, false));
-    LAP_TRY(lap_train_wait(model));
+    lap_train_forget(model);
+    LAP_TRY(lap_trainer_begin(&model->trainer, 0));
+    LAP_TRY(lap_trainer_wait(&model->trainer));
     *seconds_p = (double)(lap_now_ns() - begin) * 1e-9;
     return lap_group_max(world, seconds_p);
 }
@@ -91,7 +92,7 @@ static lap_status_t warm_up(lap_tune_contender_t *const *contenders, int count,
         LAP_TRY(time_pass(contender, &seconds));
         contender->warmed = seconds > LONG_S ? WARM : contender->warmed + 1;
         progress->passes++;
-        LAP_TRY(lap_interrupt_agree(contender->model.groups.world, interrupted_p));
+        LAP_TRY(lap_interrupt_agree(contender->model.trainer.groups.world, interrupted_p));
     }
     return LAP_OK;
 }
@@ -106,7 +107,7 @@ static lap_status_t time_round(lap_tune_contender_t *const *contenders, int coun
         say(progress, (double)(i * count + n) / (rounds * count));
         LAP_TRY(time_pass(contenders[w], &seconds[w * rounds + i]));
         progress->passes++;
-        LAP_TRY(lap_interrupt_agree(contenders[0]->model.groups.world, interrupted_p));
+        LAP_TRY(lap_interrupt_agree(contenders[0]->model.trainer.groups.world, interrupted_p));
     }
     return LAP_OK;
 }
@@ -135,7 +136,7 @@ lap_status_t lap_tune_compare(lap_tune_contender_t *one, lap_tune_contender_t *o
     int done = 0, losses = 0;
     lap_status_t status =
         seconds ? LAP_OK : lap_error(LAP_ERR_NO_MEMORY, "no memory for %d rounds", rounds);
-    status = lap_group_agree(one->model.groups.world, status);
+    status = lap_group_agree(one->model.trainer.groups.world, status);
     if (status == LAP_OK)
         status = warm_up(both, 2, progress, interrupted_p);
     while (status == LAP_OK && !*interrupted_p && done < rounds && !has_lost(losses, rounds)) {

@@ -136,9 +136,9 @@ void lap_ckpt_add_field(lap_ckpt_fields_t *fields, const char *name, const char 
 /* The fields of a description that change what layers compute with their weights. */
 void lap_ckpt_describe(const lap_nn_t *nn, lap_ckpt_fields_t *fields_p);
 
-/* The field of that name, where it has another value; NULL: there is none, or it has the same. */
-const lap_ckpt_field_t *lap_ckpt_other(const lap_ckpt_fields_t *fields,
-                                       const lap_ckpt_field_t *field);
+/* The value of the field of a name; NULL: there is none. Of one with another value than `field`. */
+const char *lap_ckpt_find_field(const lap_ckpt_fields_t *fields, const char *name);
+const char *lap_ckpt_other(const lap_ckpt_fields_t *fields, const lap_ckpt_field_t *field);
 
 /* Whether fields are others than those of a checkpoint; writes each that differs, with both values. */
 bool lap_ckpt_differs(const lap_ckpt_fields_t *theirs, const lap_ckpt_fields_t *ours, char *text,

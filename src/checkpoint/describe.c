@@ -72,14 +72,18 @@ void lap_ckpt_describe(const lap_nn_t *nn, lap_ckpt_fields_t *fields_p)
     }
 }
 
-const lap_ckpt_field_t *lap_ckpt_other(const lap_ckpt_fields_t *fields,
-                                       const lap_ckpt_field_t *field)
+const char *lap_ckpt_find_field(const lap_ckpt_fields_t *fields, const char *name)
 {
     for (size_t i = 0; i < fields->count; i++)
-        if (strcmp(fields->all[i].name, field->name) == 0 &&
-            strcmp(fields->all[i].value, field->value) != 0)
-            return &fields->all[i];
+        if (strcmp(fields->all[i].name, name) == 0)
+            return fields->all[i].value;
     return NULL;
+}
+
+const char *lap_ckpt_other(const lap_ckpt_fields_t *fields, const lap_ckpt_field_t *field)
+{
+    const char *value = lap_ckpt_find_field(fields, field->name);
+    return value && strcmp(value, field->value) != 0 ? value : NULL;
 }
 
 bool lap_ckpt_differs(const lap_ckpt_fields_t *theirs, const lap_ckpt_fields_t *ours, char *text,
@@ -89,11 +93,12 @@ bool lap_ckpt_differs(const lap_ckpt_fields_t *theirs, const lap_ckpt_fields_t *
     text[0] = '\0';
     /* A field that only one of the two has is of no use to the other because of one that both have. */
     for (size_t i = 0; i < ours->count && used < room; i++) {
-        const lap_ckpt_field_t *own = &ours->all[i], *other = lap_ckpt_other(theirs, own);
+        const lap_ckpt_field_t *own = &ours->all[i];
+        const char *other = lap_ckpt_other(theirs, own);
         if (other)
             used += (size_t)snprintf(text + used, room - used,
                                      "%s%s is %s in the checkpoint and %s here", used ? ", " : "",
-                                     own->name, other->value, own->value);
+                                     own->name, other, own->value);
     }
     return used > 0;
 }

@@ -50,40 +50,38 @@ void lap_about_cpu(char text[LAP_ABOUT_TEXT])
         snprintf(text, TEXT, "%.64s", machine.machine);
 }
 
-static void put_host(void)
+static void put_host(lap_json_t *json)
 {
     struct utsname machine;
     if (uname(&machine) != 0)
         memset(&machine, 0, sizeof(machine));
-    lap_json_text("host", machine.nodename);
+    lap_json_put(json, "host:%s", machine.nodename);
 }
 
-static void put_date(void)
+static void put_date(lap_json_t *json)
 {
     char date[32];
     const time_t now = time(NULL);
     struct tm utc;
     gmtime_r(&now, &utc);
     strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", &utc);
-    lap_json_text("date", date);
+    lap_json_put(json, "date:%s", date);
 }
 
-void lap_about_place_json(void)
+void lap_about_place_json(lap_json_t *json)
 {
-    put_host();
-    put_date();
+    put_host(json);
+    put_date(json);
 }
 
-void lap_about_json(const char *device)
+void lap_about_json(lap_json_t *json, const char *device)
 {
     char cpu[TEXT];
     lap_about_cpu(cpu);
     lap_cuda_info_t gpus;
     const bool gpu = strcmp(device, "cuda") == 0 && lap_cuda_info(&gpus) == LAP_OK;
-    put_host();
-    lap_json_text("cpu", cpu);
-    lap_json_text("gpu", gpu ? gpus.gpus[0].name : NULL);
-    lap_json_text("version", lap_version_string());
-    lap_json_text("commit", LAP_COMMIT);
-    put_date();
+    put_host(json);
+    lap_json_put(json, "cpu:%s gpu:%s version:%s commit:%s", cpu, gpu ? gpus.gpus[0].name : NULL,
+                 lap_version_string(), LAP_COMMIT);
+    put_date(json);
 }

@@ -3,17 +3,19 @@
 #ifndef LAP_CLI_ABOUT_H
 #define LAP_CLI_ABOUT_H
 
+#include "util/json_write.h"
+
 /* What the processor of this machine is called. */
 #define LAP_ABOUT_TEXT 160
 void lap_about_cpu(char text[LAP_ABOUT_TEXT]);
 
 /*
- * Prints ,"host":...,"cpu":...,"gpu":...,"version":...,"commit":...,"date":... to standard output.
- * `device` is what was measured; of GPUs only the first is printed, null with other devices.
+ * Writes host, cpu, gpu, version, commit and date into an object. `device` is what was measured; of GPUs
+ * only the first is named, null with other devices.
  */
-void lap_about_json(const char *device);
+void lap_about_json(lap_json_t *json, const char *device);
 
-/* Only ,"host":...,"date":... */
-void lap_about_place_json(void);
+/* Only host and date. */
+void lap_about_place_json(lap_json_t *json);
 
 #endif

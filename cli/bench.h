@@ -23,6 +23,7 @@
 #include "schedule/trace.h"
 #include "stats.h"
 #include "trace_file.h"
+#include "util/json_write.h"
 
 typedef enum lap_bench_mode {
     LAP_BENCH_OP,
@@ -449,25 +450,19 @@ void lap_bench_print_sweep_json(const lap_bench_t *bench, const lap_bench_result
 
 /* "Interrupted: 7 of 20 rounds.": a line below the table; nothing if it was not. */
 void lap_bench_print_interrupted(const lap_bench_t *bench);
-/* For JSON: ,"interrupted":true, or nothing. */
-void lap_bench_json_interrupted(bool interrupted);
 /* All there is to print where not even one round had ended. */
 void lap_bench_print_nothing(const lap_bench_t *bench);
 
-/* "key":value for JSON; null for what JSON has no number for. */
-void lap_bench_json_number(const char *key, double value);
-
-/* The same with a comma before it: a field that is not the first. */
-void lap_bench_json_field(const char *key, double value);
-void lap_bench_json_types(const lap_bench_shape_t *shape);
-/* A list of times, with a comma before its key. */
-void lap_bench_json_rounds(const char *key, const double *list, size_t count);
+void lap_bench_json_types(lap_json_t *json, const lap_bench_shape_t *shape);
+void lap_bench_json_link(lap_json_t *json, const lap_link_t *link);
+/* A list of times. */
+void lap_bench_json_rounds(lap_json_t *json, const char *key, const double *list, size_t count);
 /* All that is known of a method, as an object; noise is null after a single round. */
-void lap_bench_json_method(const lap_bench_case_t *it, const lap_bench_result_t *result,
-                           size_t method);
-/* What was measured on which machine, with which version, as fields with a comma before each. */
-void lap_bench_json_about(const lap_bench_t *bench, const lap_bench_result_t *result);
-void lap_bench_json_link(const lap_link_t *link);
+void lap_bench_json_method(lap_json_t *json, const lap_bench_case_t *it,
+                           const lap_bench_result_t *result, size_t method);
+/* What was measured on which machine, with which version, whether to the end; and the end of the object. */
+void lap_bench_json_end(lap_json_t *json, const lap_bench_t *bench,
+                        const lap_bench_result_t *result);
 void lap_bench_print_latency(const lap_bench_t *bench, const lap_bench_latency_t *result,
                              int nranks);
 

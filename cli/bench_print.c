@@ -396,25 +396,17 @@ void lap_bench_print_interrupted(const lap_bench_t *bench)
     printf(".\n");
 }
 
-void lap_bench_json_interrupted(bool interrupted)
-{
-    if (interrupted)
-        printf(",\"interrupted\":true");
-}
-
 void lap_bench_print_nothing(const lap_bench_t *bench)
 {
     const char *op = lap_op_kind_name(bench->cases[0].kind);
-    if (!bench->json)
+    const bool sweep = bench->mode == LAP_BENCH_SWEEP;
+    lap_json_t json = {.file = stdout};
+    if (!bench->json) {
         printf("Interrupted: 0 of %d rounds.\n", bench->asked_iters);
-    else if (bench->mode == LAP_BENCH_SWEEP)
-        printf("{\"op\":\"sweep\",\"of\":\"%s\",\"points\":[],\"rounds\":0", op);
-    else
-        printf("{\"op\":\"%s\",\"methods\":[],\"rounds\":0", op);
-    if (bench->json) {
-        lap_bench_json_interrupted(true);
-        printf("}\n");
+        return;
     }
+    lap_json_put(&json, sweep ? "{op:'sweep' of:%s points:[]" : "{op:%s methods:[]", op);
+    lap_json_put(&json, "rounds:0 interrupted:true}");
 }
 
 /* ---- latency ---- */
@@ -424,15 +416,17 @@ void lap_bench_print_latency(const lap_bench_t *bench, const lap_bench_latency_t
 {
     const lap_stats_t *trip = &result->trip_ns;
     if (bench->json) {
-        printf("{\"op\":\"latency\",\"ranks\":%d,\"device\":\"%s\",\"transport\":\"%s\","
-               "\"signals\":\"host\",\"trips\":%d,\"round_trip_us\":%.6g,\"q1_us\":%.6g,"
-               "\"q3_us\":%.6g,\"cores\":%d,\"own_core\":%s,\"step_us\":%.6g",
-               nranks, bench->device, bench->transport, result->trips, trip->median * 1e-3,
-               trip->q1 * 1e-3, trip->q3 * 1e-3, result->cores, result->own_core ? "true" : "false",
-               result->step_ns * 1e-3);
-        lap_about_json(bench->device);
-        lap_bench_json_interrupted(result->interrupted != 0);
-        printf("}\n");
+        lap_json_t json = {.file = stdout};
+        lap_json_put(&json,
+                     "{op:'latency' ranks:%d device:%s transport:%s signals:'host' trips:%d "
+                     "round_trip_us:%.6g q1_us:%.6g q3_us:%.6g cores:%d own_core:%c step_us:%.6g",
+                     nranks, bench->device, bench->transport, result->trips, trip->median * 1e-3,
+                     trip->q1 * 1e-3, trip->q3 * 1e-3, result->cores, result->own_core,
+                     result->step_ns * 1e-3);
+        lap_about_json(&json, bench->device);
+        if (result->interrupted)
+            lap_json_put(&json, "interrupted:true");
+        lap_json_put(&json, "}");
         return;
     }
     printf("signal there and back  %8.2f us  (quartiles %.2f and %.2f; %d trips between ranks 0 "

@@ -210,61 +210,50 @@ void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *r
         print_against_baseline(bench, results);
 }
 
-static void json_line(const line_t *line)
+static void json_line(lap_json_t *json, const line_t *line)
 {
     const lap_bench_result_t *result = line->result;
     const lap_bench_figure_t *figures = result->methods;
     const lap_bench_figure_t *chosen = &figures[line->chooser];
-    const bool found = line->best != SIZE_MAX;
+    const lap_bench_figure_t *best = line->best == SIZE_MAX ? NULL : &figures[line->best];
+    const lap_bench_figure_t *baseline = line->it->baseline ? &figures[line->it->nmethods] : NULL;
     const bool noise = result->rounds > 1; /* a single round has none */
-    printf("{\"m\":%zu,", line->it->m);
-    lap_bench_json_link(&result->link);
-    lap_bench_json_field("gemm_ms", result->gemm_ms);
-    lap_bench_json_field("serial_ms", figures[0].total_ms);
-    lap_json_text("best", found ? line->it->methods[line->best].label : NULL);
-    lap_bench_json_field("best_ms", found ? figures[line->best].total_ms : NAN);
-    lap_bench_json_field("best_noise_ms", found && noise ? figures[line->best].noise_ms : NAN);
-    lap_bench_json_field("efficiency", efficiency_of(line));
-    printf(",\"overlap_pays\":%s", pays(line) ? "true" : "false");
-    lap_bench_json_field("auto_ms", chosen->total_ms);
-    lap_bench_json_field("auto_noise_ms", noise ? chosen->noise_ms : NAN);
-    lap_bench_json_field("predicted_ms", chosen->predicted_ms > 0 ? chosen->predicted_ms : NAN);
-    lap_json_text("picked", chosen->picked);
-    if (line->it->baseline) {
-        lap_bench_json_field("baseline_ms", figures[line->it->nmethods].total_ms);
-        lap_bench_json_field("baseline_noise_ms",
-                             noise ? figures[line->it->nmethods].noise_ms : NAN);
-    }
-    lap_bench_json_field("gemm_noise_ms", noise ? result->gemm_noise_ms : NAN);
-    lap_bench_json_field("serial_noise_ms", noise ? figures[0].noise_ms : NAN);
-    lap_bench_json_field("gemm_flops", lap_bench_flops(&result->shape));
-    lap_bench_json_field("gemm_tflops", lap_bench_tflops(&result->shape, result->gemm_ms));
-    lap_bench_json_rounds("gemm_rounds_ms", result->gemm_rounds_ms, 2 * result->rounds);
-    printf(",\"methods\":[");
-    for (size_t i = 0; i < line->it->nmethods; i++) {
-        if (i > 0)
-            printf(",");
-        lap_bench_json_method(line->it, result, i);
-    }
-    printf("]}");
+    lap_json_put(json, "{m:%zu", line->it->m);
+    lap_bench_json_link(json, &result->link);
+    lap_json_put(
+        json,
+        "gemm_ms:%.6g serial_ms:%.6g best:%s best_ms:%.6g best_noise_ms:%.6g efficiency:%.6g "
+        "overlap_pays:%c auto_ms:%.6g auto_noise_ms:%.6g predicted_ms:%.6g picked:%s",
+        result->gemm_ms, figures[0].total_ms, best ? line->it->methods[line->best].label : NULL,
+        best ? best->total_ms : NAN, best && noise ? best->noise_ms : NAN, efficiency_of(line),
+        pays(line), chosen->total_ms, noise ? chosen->noise_ms : NAN,
+        chosen->predicted_ms > 0 ? chosen->predicted_ms : NAN, chosen->picked);
+    if (baseline)
+        lap_json_put(json, "baseline_ms:%.6g baseline_noise_ms:%.6g", baseline->total_ms,
+                     noise ? baseline->noise_ms : NAN);
+    lap_json_put(json, "gemm_noise_ms:%.6g serial_noise_ms:%.6g gemm_flops:%.6g gemm_tflops:%.6g",
+                 noise ? result->gemm_noise_ms : NAN, noise ? figures[0].noise_ms : NAN,
+                 lap_bench_flops(&result->shape),
+                 lap_bench_tflops(&result->shape, result->gemm_ms));
+    lap_bench_json_rounds(json, "gemm_rounds_ms", result->gemm_rounds_ms, 2 * result->rounds);
+    lap_json_put(json, "methods:[");
+    for (size_t i = 0; i < line->it->nmethods; i++)
+        lap_bench_json_method(json, line->it, result, i);
+    lap_json_put(json, "]}");
 }
 
 void lap_bench_print_sweep_json(const lap_bench_t *bench, const lap_bench_result_t *results)
 {
     const lap_bench_case_t *it = &bench->cases[0];
-    printf("{\"op\":\"sweep\",\"of\":\"%s\",\"n\":%zu,\"k\":%zu,", lap_op_kind_name(it->kind),
-           it->n, it->k);
-    lap_bench_json_types(&results[0].shape);
-    printf(",\"ranks\":%d,\"device\":\"%s\",\"transport\":\"%s\",\"rounds\":%d,\"points\":[",
-           results[0].shape.nranks, bench->device, bench->transport, bench->iters);
+    lap_json_t json = {.file = stdout};
+    lap_json_put(&json, "{op:'sweep' of:%s n:%zu k:%zu", lap_op_kind_name(it->kind), it->n, it->k);
+    lap_bench_json_types(&json, &results[0].shape);
+    lap_json_put(&json, "ranks:%d device:%s transport:%s rounds:%d points:[",
+                 results[0].shape.nranks, bench->device, bench->transport, bench->iters);
     for (size_t i = 0; i < bench->ncases; i++) {
         const line_t line = read_line(bench, results, i);
-        if (i > 0)
-            printf(",");
-        json_line(&line);
+        json_line(&json, &line);
     }
-    printf("]");
-    lap_bench_json_about(bench, &results[0]);
-    lap_bench_json_interrupted(bench->interrupted != 0);
-    printf("}\n");
+    lap_json_put(&json, "]");
+    lap_bench_json_end(&json, bench, &results[0]);
 }

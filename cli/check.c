@@ -324,38 +324,28 @@ static void print_table(const checks_t *checks, double seconds)
 
 static void print_json(const checks_t *checks, double seconds)
 {
-    const char *separator = "";
+    const bool own_wire = checks->wire_dtype != LAP_DTYPE_DEFAULT;
     char epilogue[LAP_EPILOGUE_TEXT];
+    lap_json_t json = {.file = stdout};
     lap_epilogue_text(checks->epilogue, epilogue, sizeof(epilogue));
-    printf("{\"op\":\"%s\",\"target\":\"%s\",\"m\":%zu,\"n\":%zu,\"k\":%zu,\"dtype\":\"%s\",\"wire_"
-           "dtype\":",
-           checks->op == LAP_KINDS ? "all" : lap_op_kind_name((lap_op_kind_t)checks->op),
-           checks->target->name, checks->m, checks->n, checks->k, lap_dtype_name(checks->dtype));
-    if (checks->wire_dtype == LAP_DTYPE_DEFAULT)
-        printf("null");
-    else
-        lap_json_string(stdout, lap_dtype_name(checks->wire_dtype));
-    printf(",\"epilogue\":\"%s\",\"checks\":[", epilogue);
+    lap_json_put(
+        &json, "{op:%s target:%s m:%zu n:%zu k:%zu dtype:%s wire_dtype:%s epilogue:%s checks:[",
+        checks->op == LAP_KINDS ? "all" : lap_op_kind_name((lap_op_kind_t)checks->op),
+        checks->target->name, checks->m, checks->n, checks->k, lap_dtype_name(checks->dtype),
+        own_wire ? lap_dtype_name(checks->wire_dtype) : NULL, epilogue);
     for (size_t row = 0; row <= checks->nrows; row++)
         for (int ranks = checks->first; ranks <= checks->last; ranks++) {
             if (checks->verdicts[row][ranks] == NOT_CHECKED)
                 continue;
-            printf("%s{\"check\":", separator);
-            lap_json_string(stdout, row_label(checks, row));
-            printf(",\"ranks\":%d,\"ok\":%s,\"error\":", ranks,
-                   checks->verdicts[row][ranks] == SAFE ? "true" : "false");
-            if (checks->sentences[row][ranks])
-                lap_json_string(stdout, checks->sentences[row][ranks]);
-            else
-                printf("null");
-            printf("}");
-            separator = ",";
+            lap_json_put(&json, "{check:%s ranks:%d ok:%c error:%s}", row_label(checks, row), ranks,
+                         checks->verdicts[row][ranks] == SAFE, checks->sentences[row][ranks]);
         }
-    printf("],\"schedules\":%zu,\"sequences\":%zu,\"seconds\":%.3f,\"ok\":%s%s", checks->nschedules,
-           checks->nsequences, seconds, checks->nfailures || checks->interrupted ? "false" : "true",
-           checks->interrupted ? ",\"interrupted\":true" : "");
-    lap_about_json("cpu");
-    printf("}\n");
+    lap_json_put(&json, "] schedules:%zu sequences:%zu seconds:%.3f ok:%c", checks->nschedules,
+                 checks->nsequences, seconds, !checks->nfailures && !checks->interrupted);
+    if (checks->interrupted)
+        lap_json_put(&json, "interrupted:true");
+    lap_about_json(&json, "cpu");
+    lap_json_put(&json, "}");
 }
 
 static void print(const checks_t *checks)

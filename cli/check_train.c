@@ -58,12 +58,19 @@ enum {
     PARTS
 };
 
-static const char *const part_names[PARTS] = {
-    [ACTIVATIONS] = "activations",          [PARAMETERS] = "parameters and gradients",
-    [SCRATCH] = "scratch of operators",     [SYMMETRIC] = "symmetric buffer",
-    [OPTIMIZER] = "state of the optimizer", [DATA] = "x, target, y and dx",
-    [BUCKETS] = "buckets of gradients",     [PROGRAMS] = "programs",
-    [TRACES] = "traces of a step",          [PROCESS] = "code, buffers of GEMMs",
+static const struct {
+    const char *name, *key;
+} parts[PARTS] = {
+    [ACTIVATIONS] = {"activations", "activation_bytes"},
+    [PARAMETERS] = {"parameters and gradients", "parameter_bytes"},
+    [SCRATCH] = {"scratch of operators", "scratch_bytes"},
+    [SYMMETRIC] = {"symmetric buffer", "symmetric_bytes"},
+    [OPTIMIZER] = {"state of the optimizer", "optimizer_bytes"},
+    [DATA] = {"x, target, y and dx", "data_bytes"},
+    [BUCKETS] = {"buckets of gradients", "bucket_bytes"},
+    [PROGRAMS] = {"programs", "program_bytes"},
+    [TRACES] = {"traces of a step", "trace_bytes"},
+    [PROCESS] = {"code, buffers of GEMMs", "process_bytes"},
 };
 
 /* The most ranks that tell one another what they did. */
@@ -236,7 +243,7 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
     printf("memory per rank: %zu bytes\n", all_bytes(train, target, proof));
     for (int i = 0; i < PARTS; i++)
         if ((i != BUCKETS || train->grid.dp > 1) && (i < PROGRAMS || !target->device.own_memory))
-            printf("  %-26s %14zu\n", part_names[i], part_bytes(train, target, proof, i));
+            printf("  %-26s %14zu\n", parts[i].name, part_bytes(train, target, proof, i));
     if (proved_replicas(train) < train->grid.dp)
         printf("replicas: %d of %d are part of the proof\n", proved_replicas(train),
                train->grid.dp);
@@ -245,27 +252,19 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
 static void print_json(const lap_train_t *train, const lap_target_t *target,
                        const lap_nn_proof_t *proof, lap_status_t status, double seconds)
 {
-    printf("{\"layer\":\"%s\",\"layers\":%zu,\"tp\":%d,\"cp\":%d,\"pp\":%d,\"target\":\"%s\","
-           "\"ok\":%s",
-           lap_nn_kind_name(train->desc.kind), train->desc.layers, train->grid.tp, train->grid.cp,
-           train->grid.pp, target->name, status == LAP_OK ? "true" : "false");
-    lap_json_text("error", status == LAP_OK ? NULL : lap_last_error());
-    printf(",\"launches\":%zu,\"repeated_launches\":%zu,\"kernels\":%zu,\"proved_as_serial\":%zu,"
-           "\"steps\":%zu,\"links\":%zu",
-           proof->fragments, proof->launches, proof->kernels, proof->automatic, proof->steps,
-           proof->links);
-    static const char *const keys[PARTS] = {
-        [ACTIVATIONS] = "activation", [PARAMETERS] = "parameter", [SCRATCH] = "scratch",
-        [SYMMETRIC] = "symmetric",    [OPTIMIZER] = "optimizer",  [DATA] = "data",
-        [BUCKETS] = "bucket",         [PROGRAMS] = "program",     [TRACES] = "trace",
-        [PROCESS] = "process",
-    };
+    lap_json_t json = {.file = stdout};
+    lap_json_put(&json,
+                 "{layer:%s layers:%zu tp:%d cp:%d pp:%d target:%s ok:%c error:%s launches:%zu "
+                 "repeated_launches:%zu kernels:%zu proved_as_serial:%zu steps:%zu links:%zu",
+                 lap_nn_kind_name(train->desc.kind), train->desc.layers, train->grid.tp,
+                 train->grid.cp, train->grid.pp, target->name, status == LAP_OK,
+                 status == LAP_OK ? NULL : lap_last_error(), proof->fragments, proof->launches,
+                 proof->kernels, proof->automatic, proof->steps, proof->links);
     for (int i = 0; i < PARTS; i++)
-        printf(",\"%s_bytes\":%zu", keys[i], part_bytes(train, target, proof, i));
-    printf(",\"bytes\":%zu", all_bytes(train, target, proof));
-    printf(",\"seconds\":%.3f", seconds);
-    lap_about_json(train->device);
-    printf("}\n");
+        lap_json_put(&json, "%s:%zu", parts[i].key, part_bytes(train, target, proof, i));
+    lap_json_put(&json, "bytes:%zu seconds:%.3f", all_bytes(train, target, proof), seconds);
+    lap_about_json(&json, train->device);
+    lap_json_put(&json, "}");
 }
 
 int lap_cli_check_train(int argc, char **argv)

@@ -318,12 +318,4 @@ bool lap_arg_epilogue(const lap_command_t *command, const char *what, const char
 /* The same as text, in LAP_EPILOGUE_TEXT bytes. */
 void lap_epilogue_text(lap_epilogue_t epilogue, char *text, size_t bytes);
 
-/* ---- texts ---- */
-
-/* Prints a string as JSON, with its quotes. */
-void lap_json_string(FILE *file, const char *text);
-
-/* ,"key":"text" on standard output, for a field that is not the first; null for NULL. */
-void lap_json_text(const char *key, const char *text);
-
 #endif

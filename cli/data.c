@@ -16,6 +16,7 @@
 #include "data/tokens.h"
 #include "interrupt.h"
 #include "util/alloc.h"
+#include "util/json_write.h"
 
 enum { BYTES, OUTPUT, FORCE, JSON, NOPTIONS };
 
@@ -182,26 +183,22 @@ static lap_status_t count_tokens(const lap_tokens_t *file, survey_t *survey)
     return LAP_OK;
 }
 
-static void print_file(FILE *out, const lap_tokens_t *file, const survey_t *survey, bool json)
+/* A line, or an object. */
+static void print_file(lap_json_t *json, const lap_tokens_t *file, const survey_t *survey)
 {
+    const lap_tokens_kind_t *kind = file->kind;
     if (json) {
-        fprintf(out, "%s{\"file\":", ftell(out) == 0 ? "" : ",");
-        lap_json_string(out, file->path);
-        fprintf(out,
-                ",\"magic\":%" PRIu32 ",\"version\":%" PRIu32 ",\"bytes_per_token\":%" PRIu32
-                ",\"tokens\":%" PRIu64,
-                file->kind->magic, file->kind->version, file->kind->bytes, file->count);
-        if (file->count > 0)
-            fprintf(out, ",\"largest\":%" PRIu32 "}", survey->largest);
-        else
-            fprintf(out, ",\"largest\":null}");
+        lap_json_put(json,
+                     "{file:%s magic:%u version:%u bytes_per_token:%u tokens:%lu largest:%.0f}",
+                     file->path, kind->magic, kind->version, kind->bytes, file->count,
+                     file->count > 0 ? survey->largest : NAN);
         return;
     }
-    fprintf(out, "%s: magic %" PRIu32 ", version %" PRIu32 ", uint%" PRIu32 ", %" PRIu64 " tokens",
-            file->path, file->kind->magic, file->kind->version, 8 * file->kind->bytes, file->count);
+    printf("%s: magic %" PRIu32 ", version %" PRIu32 ", uint%" PRIu32 ", %" PRIu64 " tokens",
+           file->path, kind->magic, kind->version, 8 * kind->bytes, file->count);
     if (file->count > 0)
-        fprintf(out, ", the largest %" PRIu32, survey->largest);
-    fprintf(out, "\n");
+        printf(", the largest %" PRIu32, survey->largest);
+    printf("\n");
 }
 
 /* -sum p log p, in nats. */
@@ -217,28 +214,24 @@ static double entropy(const survey_t *survey, size_t *distinct_p)
     return sum;
 }
 
-static void print_sum(const survey_t *survey, bool json)
+static void print_sum(lap_json_t *json, const survey_t *survey)
 {
     size_t distinct;
     const double nats = entropy(survey, &distinct);
     const bool known = survey->tokens > 0 && survey->uncounted == 0;
-    if (json) {
-        printf("],\"tokens\":%" PRIu64, survey->tokens);
-        if (known)
-            printf(",\"distinct\":%zu,\"entropy\":%.9g}\n", distinct, nats);
-        else
-            printf(",\"distinct\":null,\"entropy\":null}\n");
-    } else if (known) {
+    if (json)
+        lap_json_put(json, "] tokens:%lu distinct:%.0f entropy:%.9g}", survey->tokens,
+                     known ? (double)distinct : NAN, known ? nats : NAN);
+    else if (known)
         printf("%" PRIu64 " tokens, %zu distinct, unigram entropy %.6f nats\n", survey->tokens,
                distinct, nats);
-    } else if (survey->tokens > 0) {
+    else if (survey->tokens > 0)
         printf("%" PRIu64 " tokens, of which %" PRIu64 " are not below %zu: no entropy\n",
                survey->tokens, survey->uncounted, COUNTED);
-    }
 }
 
-/* Reads files, and prints a line of each, or an object. */
-static lap_status_t inform(FILE *out, char *const *paths, bool json, survey_t *survey)
+/* Reads files and prints what is in them; json NULL: as text. */
+static lap_status_t inform(lap_json_t *json, char *const *paths, survey_t *survey)
 {
     for (; *paths; paths++) {
         lap_tokens_t file;
@@ -246,24 +239,28 @@ static lap_status_t inform(FILE *out, char *const *paths, bool json, survey_t *s
         if (status == LAP_OK)
             status = count_tokens(&file, survey);
         if (status == LAP_OK)
-            print_file(out, &file, survey, json);
+            print_file(json, &file, survey);
         lap_tokens_close(&file);
         LAP_TRY(status);
     }
+    print_sum(json, survey);
     return LAP_OK;
 }
 
-/* The same as one object, which is printed when it is known whole: a file that cannot be read would leave half of it. */
+/* One object, which is printed when it is known whole: a file that cannot be read would leave half of it. */
 static lap_status_t inform_json(char *const *paths, survey_t *survey)
 {
     char *text = NULL;
     size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    lap_status_t status = out ? inform(out, paths, true, survey) : LAP_OK;
-    if (!out || (fclose(out) != 0 && status == LAP_OK))
+    lap_json_t json = {.file = open_memstream(&text, &bytes)};
+    if (!json.file)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for what is in the files");
+    lap_json_put(&json, "{files:[");
+    lap_status_t status = inform(&json, paths, survey);
+    if (fclose(json.file) != 0 && status == LAP_OK)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for what is in the files");
     if (status == LAP_OK)
-        printf("{\"files\":[%s", text);
+        fputs(text, stdout);
     free(text);
     return status;
 }
@@ -281,9 +278,7 @@ static int run_info(const lap_args_t *args)
     if (status == LAP_OK && args->given[JSON])
         status = inform_json(args->positionals + 1, &survey);
     else if (status == LAP_OK)
-        status = inform(stdout, args->positionals + 1, false, &survey);
-    if (status == LAP_OK)
-        print_sum(&survey, args->given[JSON]);
+        status = inform(NULL, args->positionals + 1, &survey);
     lap_free(survey.counts);
     return status == LAP_OK ? LAP_CLI_OK : lap_args_refused(&command, status, "");
 }

@@ -36,50 +36,35 @@
 
 /* Prints sections of facts; as JSON, an object of objects. */
 typedef struct page {
-    bool json;
+    lap_json_t *json; /* NULL: text */
     bool in_section;
-    bool first; /* nothing printed in this section yet */
 } page_t;
 
 enum { KEY_WIDTH = 12 };
 
-static void section_end(page_t *page)
-{
-    if (page->json && page->in_section)
-        printf("}");
-    page->in_section = false;
-}
-
 /* `name` is the key in JSON, `title` the heading in text. */
 static void section(page_t *page, const char *name, const char *title)
 {
-    section_end(page);
-    if (page->json) {
-        printf(",");
-        lap_json_string(stdout, name);
-        printf(":{");
-    } else {
+    if (page->json && page->in_section)
+        lap_json_put(page->json, "}");
+    if (page->json)
+        lap_json_put(page->json, "%s:{", name);
+    else
         printf("\n%s\n", title);
-    }
     page->in_section = true;
-    page->first = true;
 }
 
 /* In JSON "build type" is build_type, and memory in GiB is memory_gib. */
 static void fact_key(page_t *page, const char *key, const char *unit)
 {
-    if (page->json) {
-        char name[64];
-        snprintf(name, sizeof(name), "%s%s%s", key, *unit ? "_" : "", unit);
-        for (char *c = name; *c; c++)
-            *c = (char)(*c == ' ' ? '_' : tolower((unsigned char)*c));
-        printf("%s", page->first ? "" : ",");
-        lap_json_string(stdout, name);
-        printf(":");
-    } else {
+    char name[64];
+    snprintf(name, sizeof(name), "%s%s%s", key, *unit ? "_" : "", unit);
+    for (char *c = name; *c; c++)
+        *c = (char)(*c == ' ' ? '_' : tolower((unsigned char)*c));
+    if (page->json)
+        lap_json_put(page->json, "%s:", name);
+    else
         printf("  %-*s ", KEY_WIDTH, key);
-    }
-    page->first = false;
 }
 
 static void fact(page_t *page, const char *key, const char *format, ...)
@@ -94,7 +79,7 @@ static void fact(page_t *page, const char *key, const char *format, ...)
     va_end(args);
     fact_key(page, key, "");
     if (page->json)
-        lap_json_string(stdout, text);
+        lap_json_put(page->json, "%s", text);
     else
         printf("%s\n", text);
 }
@@ -104,7 +89,7 @@ static void fact_number(page_t *page, const char *key, double value, const char 
 {
     fact_key(page, key, unit);
     if (page->json)
-        printf("%.10g", value);
+        lap_json_put(page->json, "%.10g", value);
     else
         printf("%.10g%s%s\n", value, *unit ? " " : "", unit);
 }
@@ -113,10 +98,8 @@ static void fact_number(page_t *page, const char *key, double value, const char 
 static void fact_able(page_t *page, const char *key, int error, const char *use)
 {
     fact_key(page, key, "");
-    if (page->json && error == 0)
-        printf("true");
-    else if (page->json)
-        printf("false");
+    if (page->json)
+        lap_json_put(page->json, "%c", error == 0);
     else if (error == 0)
         printf("yes, for %s\n", use);
     else
@@ -381,13 +364,13 @@ int lap_cli_info(int argc, char **argv)
     int status = lap_args_parse(&command, argc, argv, &args);
     if (status != LAP_CLI_GO)
         return status;
-    page_t page = {.json = args.given[JSON]};
-    const char *version = lap_version_string();
+    lap_json_t json = {.file = stdout};
+    page_t page = {.json = args.given[JSON] ? &json : NULL};
     if (page.json) {
-        printf("{\"version\":\"%s\",\"commit\":\"%s\"", version, LAP_COMMIT);
-        lap_about_place_json();
+        lap_json_put(&json, "{version:%s commit:%s", lap_version_string(), LAP_COMMIT);
+        lap_about_place_json(&json);
     } else {
-        printf("Lapstrake %s\n", version);
+        printf("Lapstrake %s\n", lap_version_string());
     }
     show_build(&page);
     show_backends(&page);
@@ -396,8 +379,7 @@ int lap_cli_info(int argc, char **argv)
         show_methods(&page, (lap_op_kind_t)kind);
     show_machine(&page);
     show_gpus(&page);
-    section_end(&page);
-    if (page.json)
-        printf("}\n");
+    while (json.depth > 0)
+        lap_json_put(&json, "}");
     return LAP_CLI_OK;
 }

@@ -243,24 +243,23 @@ static void print_text(const request_t *request, const lap_pipeline_t *pipeline,
 static void print_json(const request_t *request, const lap_pipeline_t *pipeline,
                        const lap_pipe_times_t *times)
 {
-    printf("{\"stages\":%u,\"micro_batches\":%u,\"span\":%.9g,\"work\":%.9g,\"ranks\":[",
-           (unsigned)pipeline->stages, (unsigned)pipeline->micros, times->span,
-           most_busy(pipeline, times));
+    lap_json_t json = {.file = stdout};
+    lap_json_put(&json, "{stages:%u micro_batches:%u span:%.9g work:%.9g ranks:[", pipeline->stages,
+                 pipeline->micros, times->span, most_busy(pipeline, times));
     for (uint32_t r = 0; r < pipeline->ranks; r++) {
         const lap_pipe_rank_t *rank = &times->ranks[r];
-        printf("%s{\"begin\":%.9g,\"end\":%.9g,\"busy\":%.9g,\"live\":%u,\"actions\":[",
-               r > 0 ? "," : "", rank->begin, rank->end, rank->busy, (unsigned)rank->most_live);
+        lap_json_put(&json, "{begin:%.9g end:%.9g busy:%.9g live:%u actions:[", rank->begin,
+                     rank->end, rank->busy, rank->most_live);
         for (uint32_t i = 0; i < pipeline->rows[r].nactions; i++) {
             char text[LAP_PIPE_TEXT];
-            printf("%s{\"action\":\"%s\",\"begin\":%.9g}", i > 0 ? "," : "",
-                   lap_pipe_text(&pipeline->rows[r].actions[i], text), times->begins[r][i]);
+            lap_json_put(&json, "{action:%s begin:%.9g}",
+                         lap_pipe_text(&pipeline->rows[r].actions[i], text), times->begins[r][i]);
         }
-        printf("]}");
+        lap_json_put(&json, "]}");
     }
-    printf("]");
-    lap_json_text("schedule", request->schedule);
-    lap_about_json("cpu");
-    printf("}\n");
+    lap_json_put(&json, "] schedule:%s", request->schedule);
+    lap_about_json(&json, "cpu");
+    lap_json_put(&json, "}");
 }
 
 /* ---- pictures ---- */

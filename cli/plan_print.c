@@ -163,84 +163,83 @@ void lap_plan_print_one(const lap_plan_request_t *request, const lap_plan_choice
 
 /* ---- JSON ---- */
 
-static void json_choice(const lap_plan_request_t *request, const lap_plan_choice_t *choice)
+static void json_choice(lap_json_t *json, const lap_plan_request_t *request,
+                        const lap_plan_choice_t *choice)
 {
     const lap_plan_config_t *config = &choice->config;
     const lap_plan_result_t *result = &choice->result;
-    printf("{\"tp\":%zu,\"pp\":%zu,\"cp\":%zu,\"dp\":%zu,\"virtual_pp\":%zu,\"micro_batch\":%zu",
-           config->tp, config->pp, config->cp, config->dp, config->virtual_pp, config->micro_batch);
-    lap_json_text("schedule", config->schedule);
-    lap_json_text("recompute", lap_plan_recompute_names[config->recompute]);
-    printf(",\"layers_per_stage\":[");
-    print_layers(config);
-    printf("]");
-    printf(",\"micro_batches\":%zu,\"step_s\":%.9g,\"tokens_per_s\":%.9g,\"mfu\":%.6g,"
-           "\"mfu_full_attention\":%.6g,\"fits\":%s,\"memory_bytes\":%.0f",
-           result->micro_batches, result->seconds, result->tokens_per_s, result->mfu,
-           result->mfu_full, result->fits ? "true" : "false", result->total_bytes);
-    for (int way = 0; way < 2; way++) {
-        printf(",\"%s_s\":{", way == 0 ? "exposed" : "hidden");
-        for (int i = 0; i < LAP_PLAN_KINDS; i++)
-            printf("%s\"%s\":%.9g", i ? "," : "", lap_plan_kind_names[i],
-                   way == 0 ? result->exposed[i] : result->hidden[i]);
-        printf("}");
-    }
-    printf(",\"memory\":{");
+    lap_json_put(json,
+                 "{tp:%zu pp:%zu cp:%zu dp:%zu virtual_pp:%zu micro_batch:%zu schedule:%s "
+                 "recompute:%s layers_per_stage:[",
+                 config->tp, config->pp, config->cp, config->dp, config->virtual_pp,
+                 config->micro_batch, config->schedule,
+                 lap_plan_recompute_names[config->recompute]);
+    for (size_t s = 0; s < lap_plan_stages(config); s++)
+        lap_json_put(json, "%zu", lap_plan_stage_layers(config, s));
+    lap_json_put(json,
+                 "] micro_batches:%zu step_s:%.9g tokens_per_s:%.9g mfu:%.6g "
+                 "mfu_full_attention:%.6g fits:%c memory_bytes:%.0f",
+                 result->micro_batches, result->seconds, result->tokens_per_s, result->mfu,
+                 result->mfu_full, result->fits, result->total_bytes);
+    lap_json_put(json, "exposed_s:{");
+    for (int i = 0; i < LAP_PLAN_KINDS; i++)
+        lap_json_put(json, "%s:%.9g", lap_plan_kind_names[i], result->exposed[i]);
+    lap_json_put(json, "} hidden_s:{");
+    for (int i = 0; i < LAP_PLAN_KINDS; i++)
+        lap_json_put(json, "%s:%.9g", lap_plan_kind_names[i], result->hidden[i]);
+    lap_json_put(json, "} memory:{");
     for (int i = 0; i < LAP_PLAN_MEMORIES; i++)
-        printf("%s\"%s\":%.0f", i ? "," : "", lap_plan_memory_names[i], result->bytes[i]);
-    printf("}");
+        lap_json_put(json, "%s:%.0f", lap_plan_memory_names[i], result->bytes[i]);
+    lap_json_put(json, "}");
     if (result->bucket > 0)
-        printf(",\"bucket_parameters\":%.0f,\"larger_buckets\":%s", result->bucket,
-               result->larger_buckets ? "true" : "false");
+        lap_json_put(json, "bucket_parameters:%.0f larger_buckets:%c", result->bucket,
+                     result->larger_buckets);
     if (request->price > 0)
-        printf(",\"cost\":%.9g", money(request, result));
+        lap_json_put(json, "cost:%.9g", money(request, result));
     if (watts(request) > 0)
-        printf(",\"energy_j\":%.9g", energy_j(request, result));
-    printf("}");
+        lap_json_put(json, "energy_j:%.9g", energy_j(request, result));
+    lap_json_put(json, "}");
 }
 
-static void json_heading(const lap_plan_request_t *request)
+static void json_begin(lap_json_t *json, const lap_plan_request_t *request)
 {
     const lap_plan_config_t *config = &request->config;
-    printf("{\"gpus\":%zu,\"seq\":%zu,\"global_batch\":%zu", config->gpus, config->model.seq,
-           config->global_batch);
-    lap_json_text("model", request->model);
-    lap_json_text("machine", request->machine.name);
-    lap_json_text("precision", lap_plan_type_names[config->type]);
+    lap_json_put(json, "{gpus:%zu seq:%zu global_batch:%zu model:%s machine:%s precision:%s",
+                 config->gpus, config->model.seq, config->global_batch, request->model,
+                 request->machine.name, lap_plan_type_names[config->type]);
+}
+
+static void json_end(lap_json_t *json)
+{
+    lap_about_json(json, "cpu");
+    lap_json_put(json, "}");
 }
 
 void lap_plan_json_one(const lap_plan_request_t *request, const lap_plan_choice_t *choice)
 {
-    json_heading(request);
-    printf(",\"plan\":");
-    json_choice(request, choice);
-    lap_about_json("cpu");
-    printf("}\n");
+    lap_json_t json = {.file = stdout};
+    json_begin(&json, request);
+    lap_json_put(&json, "plan:");
+    json_choice(&json, request, choice);
+    json_end(&json);
 }
 
 void lap_plan_json_found(const lap_plan_request_t *request, const lap_plan_found_t *found)
 {
-    bool first = true;
-    json_heading(request);
-    printf(",\"tried\":%zu,\"plans\":[", found->tried);
-    for (size_t i = 0; i < found->count; i++) {
-        printf("%s", i ? "," : "");
-        json_choice(request, &found->best[i]);
+    lap_json_t json = {.file = stdout};
+    json_begin(&json, request);
+    lap_json_put(&json, "tried:%zu plans:[", found->tried);
+    for (size_t i = 0; i < found->count; i++)
+        json_choice(&json, request, &found->best[i]);
+    lap_json_put(&json, "]");
+    if (found->count == 0 && found->any_nearest) {
+        lap_json_put(&json, "nearest:"); /* what needs the least memory, of all that do not fit */
+        json_choice(&json, request, &found->nearest);
     }
-    printf("]");
-    if (found->count == 0 &&
-        found->any_nearest) { /* what needs the least memory, of all that do not fit */
-        printf(",\"nearest\":");
-        json_choice(request, &found->nearest);
-    }
-    printf(",\"left_out\":{");
-    for (int i = 0; i < LAP_PLAN_REASONS; i++) {
-        if (found->left_out[i] == 0)
-            continue;
-        printf("%s\"%s\":%zu", first ? "" : ",", lap_plan_reason_names[i], found->left_out[i]);
-        first = false;
-    }
-    printf("}");
-    lap_about_json("cpu");
-    printf("}\n");
+    lap_json_put(&json, "left_out:{");
+    for (int i = 0; i < LAP_PLAN_REASONS; i++)
+        if (found->left_out[i] > 0)
+            lap_json_put(&json, "%s:%zu", lap_plan_reason_names[i], found->left_out[i]);
+    lap_json_put(&json, "}");
+    json_end(&json);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prints the errors of the planner against published steps. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -73,54 +74,49 @@ void lap_plan_print_rows(const lap_plan_rows_t *rows, const lap_plan_verdict_t *
 /* ---- JSON ---- */
 
 /* Of no rows there is no error: 0 would be the best. */
-static void json_errors(const lap_plan_rows_t *rows, const lap_plan_verdict_t *verdicts,
-                        lap_plan_class_t class)
+static void json_errors(lap_json_t *json, const lap_plan_rows_t *rows,
+                        const lap_plan_verdict_t *verdicts, lap_plan_class_t class)
 {
     const lap_plan_errors_t errors = lap_plan_errors(verdicts, rows->count, class);
-    if (errors.rows == 0) {
-        printf("\"rows\":0,\"median_error\":null,\"p90_error\":null,\"within_20_percent\":null");
-        return;
-    }
-    printf("\"rows\":%zu,\"median_error\":%.6g,\"p90_error\":%.6g,\"within_20_percent\":%.6g",
-           errors.rows, errors.median, errors.p90, errors.within);
+    const bool any = errors.rows > 0;
+    lap_json_put(json, "rows:%zu median_error:%.6g p90_error:%.6g within_20_percent:%.6g",
+                 errors.rows, any ? errors.median : NAN, any ? errors.p90 : NAN,
+                 any ? errors.within : NAN);
 }
 
-static void json_row(const lap_plan_row_t *row, const lap_plan_verdict_t *verdict)
+static void json_row(lap_json_t *json, const lap_plan_row_t *row, const lap_plan_verdict_t *verdict)
 {
     const lap_plan_config_t *config = &verdict->config;
-    const bool refused = verdict->class == LAP_PLAN_REFUSED;
-    printf("{\"line\":%zu", row->line);
-    lap_json_text("source", row->texts[LAP_ROW_SOURCE]);
-    lap_json_text("model", row->texts[LAP_ROW_MODEL]);
-    lap_json_text("gpu", row->texts[LAP_ROW_GPU]);
-    lap_json_text("precision", row->texts[LAP_ROW_PRECISION]);
-    lap_json_text("class", lap_plan_class_names[verdict->class]);
-    if (refused)
-        lap_json_text("why", verdict->why);
+    lap_json_put(json, "{line:%zu source:%s model:%s gpu:%s precision:%s class:%s", row->line,
+                 row->texts[LAP_ROW_SOURCE], row->texts[LAP_ROW_MODEL], row->texts[LAP_ROW_GPU],
+                 row->texts[LAP_ROW_PRECISION], lap_plan_class_names[verdict->class]);
+    if (verdict->class == LAP_PLAN_REFUSED)
+        lap_json_put(json, "why:%s", verdict->why);
     else
-        printf(",\"gpus\":%zu,\"tp\":%zu,\"pp\":%zu,\"cp\":%zu,\"dp\":%zu,\"virtual_pp\":%zu,"
-               "\"micro_batch\":%zu,\"published_s\":%.9g,\"planned_s\":%.9g,\"error\":%.6g",
-               config->gpus, config->tp, config->pp, config->cp, config->dp, config->virtual_pp,
-               config->micro_batch, verdict->published, verdict->result.seconds, verdict->error);
-    printf("}");
+        lap_json_put(json,
+                     "gpus:%zu tp:%zu pp:%zu cp:%zu dp:%zu virtual_pp:%zu micro_batch:%zu "
+                     "published_s:%.9g planned_s:%.9g error:%.6g",
+                     config->gpus, config->tp, config->pp, config->cp, config->dp,
+                     config->virtual_pp, config->micro_batch, verdict->published,
+                     verdict->result.seconds, verdict->error);
+    lap_json_put(json, "}");
 }
 
 void lap_plan_json_rows(const lap_plan_rows_t *rows, const lap_plan_verdict_t *verdicts)
 {
-    printf("{");
-    json_errors(rows, verdicts, LAP_PLAN_COUNTED);
+    lap_json_t json = {.file = stdout};
+    lap_json_put(&json, "{");
+    json_errors(&json, rows, verdicts, LAP_PLAN_COUNTED);
     for (int class = LAP_PLAN_SHARDED; class < LAP_PLAN_REFUSED; class ++) {
-        printf(",\"%s\":{", lap_plan_class_names[class]);
-        json_errors(rows, verdicts, (lap_plan_class_t) class);
-        printf("}");
+        lap_json_put(&json, "%s:{", lap_plan_class_names[class]);
+        json_errors(&json, rows, verdicts, (lap_plan_class_t) class);
+        lap_json_put(&json, "}");
     }
-    printf(",\"%s\":%zu,\"by_row\":[", lap_plan_class_names[LAP_PLAN_REFUSED],
-           lap_plan_count_refused(rows, verdicts));
-    for (size_t i = 0; i < rows->count; i++) {
-        printf("%s", i ? "," : "");
-        json_row(&rows->list[i], &verdicts[i]);
-    }
-    printf("]");
-    lap_about_json("cpu");
-    printf("}\n");
+    lap_json_put(&json, "%s:%zu by_row:[", lap_plan_class_names[LAP_PLAN_REFUSED],
+                 lap_plan_count_refused(rows, verdicts));
+    for (size_t i = 0; i < rows->count; i++)
+        json_row(&json, &rows->list[i], &verdicts[i]);
+    lap_json_put(&json, "]");
+    lap_about_json(&json, "cpu");
+    lap_json_put(&json, "}");
 }

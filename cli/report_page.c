@@ -77,7 +77,7 @@ lap_status_t lap_report_write(const char *path, const lap_report_trace_t *traces
 }
 
 /* A number at hand, such as the time of an event. */
-static bool take_time(lap_json_t *json)
+static bool take_time(lap_json_reader_t *json)
 {
     const char *at = json->text + json->at;
     const char *end = json->text + json->bytes;
@@ -89,7 +89,7 @@ static bool take_time(lap_json_t *json)
 }
 
 /* An object, whose times are numbers; a slice has two. */
-static bool take_event(lap_json_t *json)
+static bool take_event(lap_json_reader_t *json)
 {
     char key[64], kind[8] = "";
     int times = 0;
@@ -108,7 +108,7 @@ static bool take_event(lap_json_t *json)
     return !json->wrong;
 }
 
-static bool take_events(lap_json_t *json)
+static bool take_events(lap_json_reader_t *json)
 {
     for (bool more = lap_json_open(json, '['); more; more = lap_json_next(json, ']'))
         if (!take_event(json))
@@ -117,7 +117,7 @@ static bool take_events(lap_json_t *json)
 }
 
 /* What we add: of a measured step, a simulated one, or both. */
-static bool take_about(lap_json_t *json, bool *steps_p)
+static bool take_about(lap_json_reader_t *json, bool *steps_p)
 {
     char key[64];
     for (bool more = lap_json_open(json, '{'); more; more = lap_json_next(json, '}')) {
@@ -131,7 +131,7 @@ static bool take_about(lap_json_t *json, bool *steps_p)
 /* A trace has a list of events, and what we add to it. */
 lap_status_t lap_report_judge(const char *path, const char *text, size_t bytes)
 {
-    lap_json_t json = {.text = text, .bytes = bytes};
+    lap_json_reader_t json = {.text = text, .bytes = bytes};
     bool events = false, ours = false, steps = false;
     for (bool more = lap_json_open(&json, '{'); more; more = lap_json_next(&json, '}')) {
         char key[64];

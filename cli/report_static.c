@@ -52,19 +52,19 @@ typedef struct event {
 /* ---- reading ---- */
 
 /* What is next; the text has a 0 behind it. */
-static const char *next_of(const lap_json_t *json)
+static const char *next_of(const lap_json_reader_t *json)
 {
     return json->text + json->at + strspn(json->text + json->at, " \t\r\n");
 }
 
 /* A number at hand. */
-static bool take_double(lap_json_t *json, double *number_p)
+static bool take_double(lap_json_reader_t *json, double *number_p)
 {
     *number_p = strtod(next_of(json), NULL);
     return lap_json_skip(json);
 }
 
-static bool take_count(lap_json_t *json, uint64_t *count_p)
+static bool take_count(lap_json_reader_t *json, uint64_t *count_p)
 {
     double number = -1;
     const bool is = take_double(json, &number);
@@ -73,9 +73,9 @@ static bool take_count(lap_json_t *json, uint64_t *count_p)
 }
 
 /* A string, if it is one; of one that is too long nothing. */
-static bool take_text(lap_json_t *json, char *text, size_t room)
+static bool take_text(lap_json_reader_t *json, char *text, size_t room)
 {
-    lap_json_t again = *json;
+    lap_json_reader_t again = *json;
     if (lap_json_take_string(&again, text, room)) {
         *json = again;
         return true;
@@ -84,7 +84,7 @@ static bool take_text(lap_json_t *json, char *text, size_t room)
     return lap_json_skip(json);
 }
 
-static bool take_args(lap_json_t *json, event_t *event)
+static bool take_args(lap_json_reader_t *json, event_t *event)
 {
     char key[64];
     if (*next_of(json) != '{')
@@ -99,7 +99,7 @@ static bool take_args(lap_json_t *json, event_t *event)
     return !json->wrong;
 }
 
-static bool take_event(lap_json_t *json, event_t *event)
+static bool take_event(lap_json_reader_t *json, event_t *event)
 {
     char key[64];
     *event = (event_t){.peer = UINT64_MAX, .pid = UINT64_MAX};
@@ -175,7 +175,7 @@ static void add_event(picture_t *picture, const event_t *event)
     }
 }
 
-static bool take_events(lap_json_t *json, picture_t *picture)
+static bool take_events(lap_json_reader_t *json, picture_t *picture)
 {
     event_t event;
     for (bool more = lap_json_open(json, '['); more; more = lap_json_next(json, ']')) {
@@ -186,7 +186,7 @@ static bool take_events(lap_json_t *json, picture_t *picture)
     return !json->wrong;
 }
 
-static bool take_about(lap_json_t *json, picture_t *picture)
+static bool take_about(lap_json_reader_t *json, picture_t *picture)
 {
     char key[64];
     for (bool more = lap_json_open(json, '{'); more; more = lap_json_next(json, '}'))
@@ -201,7 +201,7 @@ static bool take_about(lap_json_t *json, picture_t *picture)
 
 static lap_status_t read_picture(const lap_report_trace_t *trace, picture_t *picture)
 {
-    lap_json_t json = {.text = trace->data, .bytes = trace->bytes};
+    lap_json_reader_t json = {.text = trace->data, .bytes = trace->bytes};
     char key[64];
     bool failed = false;
     for (bool more = lap_json_open(&json, '{'); more; more = lap_json_next(&json, '}'))

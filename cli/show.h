@@ -8,6 +8,7 @@
 #include "schedule/link.h"
 #include "schedule/lower.h"
 #include "schedule/simulate.h"
+#include "util/json_write.h"
 
 /* When the steps of all ranks would run, by simulation: see show_predict.c. */
 typedef struct lap_show_prediction {
@@ -77,9 +78,9 @@ void lap_show_step(const lap_show_view_t *view, const lap_step_t *step, char tex
 /* The lines of a step: `indent` columns to the right, its links at the end. */
 void lap_show_print_step(const lap_show_view_t *view, uint32_t index, int indent,
                          const char *links);
-/* The same as an object of JSON; and what is said of all steps of a call, as members of one. */
-void lap_show_json_call(const lap_schedule_t *schedule);
-void lap_show_json_step(const lap_show_view_t *view, uint32_t index);
+/* The steps of a schedule as a member of an object of JSON; and what is said of all of them, as more. */
+void lap_show_json_steps(lap_json_t *json, const lap_show_view_t *view);
+void lap_show_json_call(lap_json_t *json, const lap_schedule_t *schedule);
 
 /* On standard output. */
 void lap_show_print(const lap_show_t *show);

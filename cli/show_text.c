@@ -200,133 +200,129 @@ void lap_show_print(const lap_show_t *show)
 
 /* ---- JSON ---- */
 
-static void json_bare_range(const lap_range_t *range)
+static void json_range(lap_json_t *json, const char *key, const lap_range_t *range)
 {
-    printf("{\"place\":");
-    lap_json_string(stdout, lap_place_name(range->place));
-    printf(",\"rank\":%d,\"offset\":%zu,\"rows\":%zu,\"row_bytes\":%zu,\"stride\":%zu}",
-           range->rank, range->offset, range->rows, range->row_bytes, range->stride);
-}
-
-static void json_range(const char *key, const lap_range_t *range)
-{
-    if (range->rows == 0)
+    if (key && range->rows == 0)
         return;
-    printf(",\"%s\":", key);
-    json_bare_range(range);
+    if (key)
+        lap_json_put(json, "%s:", key);
+    lap_json_put(json, "{place:%s rank:%d offset:%zu rows:%zu row_bytes:%zu stride:%zu}",
+                 lap_place_name(range->place), range->rank, range->offset, range->rows,
+                 range->row_bytes, range->stride);
 }
 
-static void json_ranges(const char *key, const lap_range_t *ranges, uint32_t count)
+static void json_ranges(lap_json_t *json, const char *key, const lap_range_t *ranges,
+                        uint32_t count)
 {
-    printf(",\"%s\":[", key);
-    for (uint32_t i = 0; i < count; i++) {
-        printf("%s", i ? "," : "");
-        json_bare_range(&ranges[i]);
-    }
-    printf("]");
+    lap_json_put(json, "%s:[", key);
+    for (uint32_t i = 0; i < count; i++)
+        json_range(json, NULL, &ranges[i]);
+    lap_json_put(json, "]");
 }
 
-static void json_signal(const lap_schedule_t *schedule, const char *key, uint32_t signal)
+static void json_signal(lap_json_t *json, const lap_schedule_t *schedule, const char *key,
+                        uint32_t signal)
 {
     char name[32];
     if (signal == LAP_NO_SIGNAL)
         return;
     name_signal(schedule, signal, name);
-    printf(",\"%s\":\"%s\"", key, name);
+    lap_json_put(json, "%s:%s", key, name);
 }
 
-static void json_block(const lap_schedule_t *schedule, const lap_block_t *block)
+static void json_block(lap_json_t *json, const lap_schedule_t *schedule, const lap_block_t *block)
 {
-    printf("{\"rows\":%zu", block->d.rows);
-    json_range("a", &block->a);
-    json_range("d", &block->d);
-    json_range("scale", &block->scale);
-    if (block->wait_signal != LAP_NO_SIGNAL) {
-        json_signal(schedule, "wait", block->wait_signal);
-        printf(",\"wait_peer\":%d,\"wait_count\":%u", block->wait_peer,
-               (unsigned)block->wait_count);
-    }
-    if (block->raise_signal != LAP_NO_SIGNAL) {
-        json_signal(schedule, "raise", block->raise_signal);
-        printf(",\"raise_peer\":%d", block->raise_peer);
-    }
-    printf("}");
+    lap_json_put(json, "{rows:%zu", block->d.rows);
+    json_range(json, "a", &block->a);
+    json_range(json, "d", &block->d);
+    json_range(json, "scale", &block->scale);
+    json_signal(json, schedule, "wait", block->wait_signal);
+    if (block->wait_signal != LAP_NO_SIGNAL)
+        lap_json_put(json, "wait_peer:%d wait_count:%u", block->wait_peer, block->wait_count);
+    json_signal(json, schedule, "raise", block->raise_signal);
+    if (block->raise_signal != LAP_NO_SIGNAL)
+        lap_json_put(json, "raise_peer:%d", block->raise_peer);
+    lap_json_put(json, "}");
 }
 
 /* What a sum is of, in its order. */
-static void json_sum(const lap_schedule_t *schedule, const lap_step_t *step)
+static void json_sum(lap_json_t *json, const lap_schedule_t *schedule, const lap_step_t *step)
 {
     const lap_range_t *ranges = &schedule->ranges[step->first];
-    printf(",\"from\":\"%s\",\"to\":\"%s\"", lap_dtype_name(step->from), lap_dtype_name(step->to));
-    json_ranges("sources", ranges, step->count);
+    lap_json_put(json, "from:%s to:%s", lap_dtype_name(step->from), lap_dtype_name(step->to));
+    json_ranges(json, "sources", ranges, step->count);
     if (step->scaled)
-        json_ranges("scales", ranges + step->count, step->count);
+        json_ranges(json, "scales", ranges + step->count, step->count);
 }
 
-void lap_show_json_step(const lap_show_view_t *view, uint32_t index)
+static void json_step(lap_json_t *json, const lap_show_view_t *view, uint32_t index)
 {
     const lap_schedule_t *schedule = view->schedule;
     const lap_step_t *step = &schedule->steps[index];
-    const bool talks =
-        step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE || step->kind == LAP_STEP_WAIT;
-    printf("{\"step\":%u,\"kind\":\"%s\",\"stream\":\"%s\",\"after\":[", (unsigned)index,
-           lap_step_kind_name(step->kind), lap_stream_name(step->stream));
+    lap_json_put(json, "{step:%u kind:%s stream:%s after:[", index, lap_step_kind_name(step->kind),
+                 lap_stream_name(step->stream));
     for (uint16_t d = 0; d < step->ndeps; d++)
-        printf("%s%u", d ? "," : "", (unsigned)step->deps[d]);
-    printf("]");
+        lap_json_put(json, "%u", step->deps[d]);
+    lap_json_put(json, "]");
     if (view->spans)
-        printf(",\"begin_us\":%.17g,\"end_us\":%.17g", view->spans[index].begin * 1e6,
-               view->spans[index].end * 1e6);
-    if (talks) {
-        printf(",\"peer\":%d", step->peer);
-        json_signal(schedule, "signal", step->signal);
+        lap_json_put(json, "begin_us:%.17g end_us:%.17g", view->spans[index].begin * 1e6,
+                     view->spans[index].end * 1e6);
+    if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE || step->kind == LAP_STEP_WAIT) {
+        lap_json_put(json, "peer:%d", step->peer);
+        json_signal(json, schedule, "signal", step->signal);
     }
     if (step->kind == LAP_STEP_WAIT)
-        printf(",\"count\":%u", (unsigned)step->count);
+        lap_json_put(json, "count:%u", step->count);
     if (step->kind == LAP_STEP_RAISE)
-        printf(",\"bytes\":%zu", step->bytes);
+        lap_json_put(json, "bytes:%zu", step->bytes);
     if (step->kind == LAP_STEP_KERNEL)
-        lap_json_text("name", step->name);
-    printf(",\"any_order\":%s,\"together\":%s", step->any_order ? "true" : "false",
-           step->together ? "true" : "false");
-    json_range(step->kind == LAP_STEP_GEMM ? "b" : "src", &step->src);
-    json_range("dst", &step->dst);
+        lap_json_put(json, "name:%s", step->name);
+    lap_json_put(json, "any_order:%c together:%c", step->any_order, step->together);
+    json_range(json, step->kind == LAP_STEP_GEMM ? "b" : "src", &step->src);
+    json_range(json, "dst", &step->dst);
     if (step->kind == LAP_STEP_REDUCE)
-        json_sum(schedule, step);
-    for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++) {
-        printf("%s", b ? "," : ",\"blocks\":[");
-        json_block(schedule, &schedule->blocks[step->first + b]);
+        json_sum(json, schedule, step);
+    if (step->kind == LAP_STEP_GEMM && step->count) {
+        lap_json_put(json, "blocks:[");
+        for (uint32_t b = 0; b < step->count; b++)
+            json_block(json, schedule, &schedule->blocks[step->first + b]);
+        lap_json_put(json, "]");
     }
-    printf("%s}", step->kind == LAP_STEP_GEMM && step->count ? "]" : "");
+    lap_json_put(json, "}");
 }
 
-void lap_show_json_call(const lap_schedule_t *schedule)
+void lap_show_json_steps(lap_json_t *json, const lap_show_view_t *view)
 {
-    printf(",\"kind\":\"%s\",\"rows\":%zu,\"layout\":%d,\"epilogue\":%d,\"graph\":%s,\"types\":[",
-           lap_op_kind_name(schedule->kind), schedule->m, (int)schedule->layout,
-           (int)schedule->epilogue, schedule->graph ? "true" : "false");
+    lap_json_put(json, "steps:[");
+    for (uint32_t i = 0; i < view->schedule->nsteps; i++)
+        json_step(json, view, i);
+    lap_json_put(json, "]");
+}
+
+void lap_show_json_call(lap_json_t *json, const lap_schedule_t *schedule)
+{
     const lap_types_t *types = &schedule->types;
-    const lap_dtype_t all[] = {types->a, types->b, types->out, types->wire, types->y};
-    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
-        printf("%s\"%s\"", i ? "," : "", lap_dtype_name(all[i]));
-    printf("],\"raised\":{");
-    const char *comma = "";
+    lap_json_put(json,
+                 "kind:%s rows:%zu layout:%d epilogue:%d graph:%c types:[%s %s %s %s %s] raised:{",
+                 lap_op_kind_name(schedule->kind), schedule->m, (int)schedule->layout,
+                 (int)schedule->epilogue, schedule->graph, lap_dtype_name(types->a),
+                 lap_dtype_name(types->b), lap_dtype_name(types->out), lap_dtype_name(types->wire),
+                 lap_dtype_name(types->y));
     for (uint32_t s = 0; s < schedule->nsignals; s++) {
         char name[32];
         if (schedule->raised[s] == 0)
             continue;
         name_signal(schedule, s, name);
-        printf("%s\"%s\":%u", comma, name, (unsigned)schedule->raised[s]);
-        comma = ",";
+        lap_json_put(json, "%s:%u", name, schedule->raised[s]);
     }
-    printf("}");
-    json_range("output", &schedule->output);
-    json_range("gathered", &schedule->gathered);
-    json_range("gathered_scales", &schedule->scales);
+    lap_json_put(json, "}");
+    json_range(json, "output", &schedule->output);
+    json_range(json, "gathered", &schedule->gathered);
+    json_range(json, "gathered_scales", &schedule->scales);
 }
 
 /* The matrices of a rank that ranges of places are parts of: packed. */
-static void json_tensors(const lap_show_t *show, int rank)
+static void json_tensors(lap_json_t *json, const lap_show_t *show, int rank)
 {
     lap_problem_t problem = *show->problem;
     lap_op_args_t args = LAP_OP_ARGS_INIT;
@@ -336,55 +332,44 @@ static void json_tensors(const lap_show_t *show, int rank)
         const lap_tensor_t *tensor;
     } places[] = {{LAP_INPUT, &args.a},  {LAP_WEIGHT, &args.b},          {LAP_MOVED, &args.x},
                   {LAP_OUTPUT, &args.d}, {LAP_GATHERED, &args.gathered}, {LAP_GATHERED, &args.y}};
-    const char *comma = "";
     problem.rank = rank;
     args.m = problem.m;
     const size_t count = lap_args_shape(&problem, &args, tensors);
-    printf(",\"tensors\":{");
+    lap_json_put(json, "tensors:{");
     for (size_t i = 0; i < count; i++)
         for (size_t j = 0; j < sizeof(places) / sizeof(places[0]); j++) {
             if (tensors[i] != places[j].tensor)
                 continue;
-            printf("%s\"%s\":{\"dtype\":\"%s\",\"rows\":%zu,\"cols\":%zu}", comma,
-                   lap_place_name(places[j].place), lap_dtype_name(tensors[i]->dtype),
-                   tensors[i]->rows, tensors[i]->cols);
-            comma = ",";
+            lap_json_put(json, "%s:{dtype:%s rows:%zu cols:%zu}", lap_place_name(places[j].place),
+                         lap_dtype_name(tensors[i]->dtype), tensors[i]->rows, tensors[i]->cols);
         }
-    printf("}");
+    lap_json_put(json, "}");
 }
 
 void lap_show_json(const lap_show_t *show)
 {
     const lap_op_desc_t *desc = show->desc;
-    printf("{\"op\":\"%s\",\"method\":", lap_kind_words[desc->kind].word);
-    lap_json_string(stdout, show->label);
-    printf(",\"m\":%zu,\"n\":%zu,\"k\":%zu,\"ranks\":%d,\"target\":\"%s\",\"after\":\"%s\",",
-           desc->m, desc->n, desc->k, show->size, show->target->name, lap_show_stage(show));
-    if (show->prediction.machine) {
-        printf("\"machine\":");
-        lap_json_string(stdout, show->prediction.machine);
-        printf(",\"predicted_us\":%.17g,", show->prediction.seconds * 1e6);
-    }
-    printf("\"programs\":[");
-    const char *separator = "";
+    lap_json_t json = {.file = stdout};
+    lap_json_put(&json, "{op:%s method:%s m:%zu n:%zu k:%zu ranks:%d target:%s after:%s",
+                 lap_kind_words[desc->kind].word, show->label, desc->m, desc->n, desc->k,
+                 show->size, show->target->name, lap_show_stage(show));
+    if (show->prediction.machine)
+        lap_json_put(&json, "machine:%s predicted_us:%.17g", show->prediction.machine,
+                     show->prediction.seconds * 1e6);
+    lap_json_put(&json, "programs:[");
     for (int rank = 0; rank < show->size; rank++) {
         const lap_show_view_t view = view_of(show, rank);
         const lap_schedule_t *schedule = view.schedule;
         if (!lap_show_has(show, rank))
             continue;
-        printf("%s{\"rank\":%d,\"symmetric_bytes\":%zu,\"scratch_bytes\":%zu", separator, rank,
-               schedule->symmetric_bytes, schedule->scratch_bytes);
-        lap_show_json_call(schedule);
-        json_tensors(show, rank);
-        printf(",\"steps\":[");
-        for (uint32_t i = 0; i < schedule->nsteps; i++) {
-            printf("%s", i ? "," : "");
-            lap_show_json_step(&view, i);
-        }
-        printf("]}");
-        separator = ",";
+        lap_json_put(&json, "{rank:%d symmetric_bytes:%zu scratch_bytes:%zu", rank,
+                     schedule->symmetric_bytes, schedule->scratch_bytes);
+        lap_show_json_call(&json, schedule);
+        json_tensors(&json, show, rank);
+        lap_show_json_steps(&json, &view);
+        lap_json_put(&json, "}");
     }
-    printf("]");
-    lap_about_json("cpu");
-    printf("}\n");
+    lap_json_put(&json, "]");
+    lap_about_json(&json, "cpu");
+    lap_json_put(&json, "}");
 }

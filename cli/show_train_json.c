@@ -1,207 +1,191 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The program of a pass as JSON. */
-#include <stdio.h>
+#include <math.h>
 
 #include "about.h"
 #include "schedule/range.h"
 #include "show_train.h"
 
-static void json_names(const lap_show_train_t *show, const char *key, const uint32_t *regions,
-                       int count)
+static void put_names(lap_json_t *json, const lap_show_train_t *show, const char *key,
+                      const uint32_t *regions, int count)
 {
-    const char *comma = "";
-    printf(",\"%s\":[", key);
-    for (int i = 0; i < count; i++) {
-        if (regions[i] == LAP_NN_NONE)
-            continue;
-        printf("%s", comma);
-        lap_json_string(stdout, show->linked->regions[regions[i]].name);
-        comma = ",";
-    }
-    printf("]");
+    lap_json_put(json, "%s:[", key);
+    for (int i = 0; i < count; i++)
+        if (regions[i] != LAP_NN_NONE)
+            lap_json_put(json, "%s", show->linked->regions[regions[i]].name);
+    lap_json_put(json, "]");
 }
 
-static void json_links(const lap_show_train_t *show, uint32_t f)
+static void put_links(lap_json_t *json, const lap_show_train_t *show, uint32_t f)
 {
     const lap_fragment_t *fragment = &show->linked->fragments[f];
-    printf(",\"links\":[");
+    lap_json_put(json, "links:[");
     for (uint32_t i = 0; i < fragment->nlinks; i++) {
         const lap_link_dep_t *link = &fragment->links[i];
         char why[LAP_SHOW_RANGE];
         lap_show_why(show, f, link, why);
-        printf("%s{\"step\":%u,\"after_fragment\":%u,\"after_step\":%u,\"why\":", i ? "," : "",
-               (unsigned)link->step, (unsigned)link->fragment, (unsigned)link->dep);
-        lap_json_string(stdout, why);
-        printf("}");
+        lap_json_put(json, "{step:%u after_fragment:%u after_step:%u why:%s}", link->step,
+                     link->fragment, link->dep, why);
     }
-    printf("]");
+    lap_json_put(json, "]");
 }
 
 /* The number of a region; null: none. */
-static void json_region(const char *before, uint32_t region)
+static double number_of(uint32_t region)
 {
-    printf(region == LAP_NO_REGION ? "%snull" : "%s%u", before, (unsigned)region);
+    return region == LAP_NO_REGION ? NAN : region;
 }
 
 /* Which regions the places of a call are. */
-static void json_places(const lap_fragment_t *fragment)
+static void put_places(lap_json_t *json, const lap_fragment_t *fragment)
 {
-    const char *comma = "";
-    printf(",\"places\":{");
+    lap_json_put(json, "places:{");
     for (int i = 0; i < LAP_PLACES; i++) {
         const lap_link_place_t *place = &fragment->places[i];
         if (place->region == LAP_NO_REGION)
             continue;
-        printf("%s\"%s\":{\"region\":%u,\"offset\":%zu,\"row_bytes\":%zu,\"stride\":%zu}", comma,
-               lap_place_name((lap_place_t)i), (unsigned)place->region, place->offset,
-               place->row_bytes, place->stride);
-        comma = ",";
+        lap_json_put(json, "%s:{region:%u offset:%zu row_bytes:%zu stride:%zu}",
+                     lap_place_name((lap_place_t)i), place->region, place->offset, place->row_bytes,
+                     place->stride);
     }
-    printf("}");
+    lap_json_put(json, "}");
 }
 
 /* What steps use besides: kernels all of it, and operators what their epilogue does. */
-static void json_accesses(const lap_fragment_t *fragment)
+static void put_accesses(lap_json_t *json, const lap_fragment_t *fragment)
 {
-    const char *comma = "";
-    printf(",\"accesses\":[");
+    lap_json_put(json, "accesses:[");
     for (uint32_t i = 0; i < fragment->naccesses; i++) {
         const lap_access_t *access = &fragment->accesses[i];
         const lap_range_t *range = &access->range;
+        const uint32_t block = access->block == LAP_NO_STEP
+                                   ? LAP_NO_REGION
+                                   : access->block - fragment->schedule.steps[access->step].first;
         if (lap_range_bytes(range) == 0)
             continue;
-        printf("%s{\"step\":%u,\"write\":%s,\"offset\":%zu,\"rows\":%zu,\"row_bytes\":%zu,"
-               "\"stride\":%zu",
-               comma, (unsigned)access->step, access->write ? "true" : "false", range->offset,
-               range->rows, range->row_bytes, range->stride);
-        json_region(",\"block\":",
-                    access->block == LAP_NO_STEP
-                        ? LAP_NO_REGION
-                        : access->block - fragment->schedule.steps[access->step].first);
-        json_region(",\"region\":", (uint32_t)range->place - LAP_PLACES);
-        printf("}");
-        comma = ",";
+        lap_json_put(json,
+                     "{step:%u write:%c offset:%zu rows:%zu row_bytes:%zu stride:%zu block:%.0f "
+                     "region:%.0f}",
+                     access->step, access->write, range->offset, range->rows, range->row_bytes,
+                     range->stride, number_of(block),
+                     number_of((uint32_t)range->place - LAP_PLACES));
     }
-    printf("]");
+    lap_json_put(json, "]");
+}
+
+static void put_numbers(lap_json_t *json, const char *key, const uint32_t *regions, int count)
+{
+    lap_json_put(json, "%s:[", key);
+    for (int i = 0; i < count; i++)
+        lap_json_put(json, "%.0f", number_of(regions[i]));
+    lap_json_put(json, "]");
 }
 
 /* What the run is given for an entry of the list: regions by their places in it, and numbers. */
-static void json_given(const lap_show_train_t *show, uint32_t f)
+static void put_given(lap_json_t *json, const lap_show_train_t *show, uint32_t f)
 {
     const lap_nn_entry_t *entry = lap_show_entry(show, f);
     if (!entry)
         return;
-    printf(",\"given\":{\"alpha\":%.9g,\"beta\":%.9g,\"index\":%u,\"when\":%d,\"weight_grad\":%s,"
-           "\"reads\":[",
-           (double)entry->alpha, (double)entry->beta, (unsigned)entry->index, (int)entry->when,
-           entry->weight_grad ? "true" : "false");
-    for (int i = 0; i < LAP_NN_READS; i++)
-        json_region(i ? "," : "", entry->reads[i]);
-    printf("],\"writes\":[");
-    for (int i = 0; i < LAP_NN_WRITES; i++)
-        json_region(i ? "," : "", entry->writes[i]);
-    json_region("],\"keeps\":", entry->keeps);
-    printf("}");
+    lap_json_put(json, "given:{alpha:%.9g beta:%.9g index:%u when:%d weight_grad:%c",
+                 (double)entry->alpha, (double)entry->beta, entry->index, (int)entry->when,
+                 entry->weight_grad);
+    put_numbers(json, "reads", entry->reads, LAP_NN_READS);
+    put_numbers(json, "writes", entry->writes, LAP_NN_WRITES);
+    lap_json_put(json, "keeps:%.0f}", number_of(entry->keeps));
 }
 
 /* Those of the list come first, and have types, sizes and scales. */
-static void json_regions(const lap_show_train_t *show)
+static void put_regions(lap_json_t *json, const lap_show_train_t *show)
 {
     const lap_linked_t *linked = show->linked;
-    printf(",\"regions\":[");
+    lap_json_put(json, "regions:[");
     for (uint32_t i = 0; i < linked->nregions; i++) {
         const lap_link_region_t *region = &linked->regions[i];
         const lap_nn_region_t *matrix = i < show->list->nregions ? &show->list->regions[i] : NULL;
-        printf("%s{\"name\":", i ? "," : "");
-        lap_json_string(stdout, region->name);
-        printf(",\"memory\":%u,\"base\":%zu,\"bytes\":%zu,\"root\":%u,\"filled\":%s,\"scope\":%d,"
-               "\"lasts\":%s,\"writers\":%u",
-               (unsigned)region->memory, region->base, region->bytes, (unsigned)region->root,
-               region->filled ? "true" : "false", (int)region->scope,
-               region->lasts ? "true" : "false", (unsigned)region->writers);
-        if (matrix) {
-            printf(",\"dtype\":\"%s\",\"rows\":%zu,\"cols\":%zu,\"stride\":%zu",
-                   lap_dtype_name(matrix->dtype), matrix->rows, matrix->cols, matrix->stride);
-            json_region(",\"scale\":", matrix->scale);
-            json_region(",\"amax\":", matrix->amax);
-        }
-        printf("}");
+        lap_json_put(
+            json,
+            "{name:%s memory:%u base:%zu bytes:%zu root:%u filled:%c scope:%d lasts:%c writers:%u",
+            region->name, region->memory, region->base, region->bytes, region->root, region->filled,
+            (int)region->scope, region->lasts, region->writers);
+        if (matrix)
+            lap_json_put(json, "dtype:%s rows:%zu cols:%zu stride:%zu scale:%.0f amax:%.0f",
+                         lap_dtype_name(matrix->dtype), matrix->rows, matrix->cols, matrix->stride,
+                         number_of(matrix->scale), number_of(matrix->amax));
+        lap_json_put(json, "}");
     }
-    printf("]");
+    lap_json_put(json, "]");
 }
 
-static void json_fragment(const lap_show_train_t *show, uint32_t f)
+static void put_fragment(lap_json_t *json, const lap_show_train_t *show, uint32_t f)
 {
     const lap_fragment_t *fragment = &show->linked->fragments[f];
+    const lap_schedule_t *schedule = &fragment->schedule;
+    const bool kernel = lap_schedule_is_kernel(schedule);
+    const long layer = lap_show_layer(show, f);
     lap_show_regions_t regions;
     char name[LAP_SHOW_NAME];
     lap_show_regions(show, f, &regions);
     lap_show_name(show, f, name);
-    const bool kernel = lap_schedule_is_kernel(&fragment->schedule);
-    printf("{\"fragment\":%u,\"part\":\"%s\",\"layer\":", (unsigned)f, lap_show_part(show, f));
-    printf(lap_show_layer(show, f) < 0 ? "null" : "%ld", lap_show_layer(show, f));
-    lap_json_text("name", name);
-    lap_json_text("op", kernel ? NULL : lap_kind_words[fragment->schedule.kind].word);
-    lap_json_text("method", kernel ? NULL : fragment->schedule.method);
-    lap_json_text("kernel", kernel ? fragment->schedule.steps[0].name : NULL);
-    printf(",\"buffer\":%u,\"group\":{\"first\":%d,\"stride\":%d,\"size\":%d},\"graph\":%s",
-           (unsigned)fragment->buffer, fragment->base, fragment->stride, fragment->schedule.size,
-           fragment->schedule.graph ? "true" : "false");
-    printf(",\"iteration\":%u,\"order\":%u,\"phase\":%u,\"section\":%u,\"serial\":%s,"
-           "\"neighbours\":%d",
-           (unsigned)fragment->iteration, (unsigned)fragment->order, (unsigned)fragment->phase,
-           (unsigned)fragment->section, fragment->serial ? "true" : "false", fragment->neighbours);
-    lap_show_json_call(&fragment->schedule);
+    lap_json_put(json,
+                 "{fragment:%u part:%s layer:%.0f name:%s op:%s method:%s kernel:%s buffer:%u "
+                 "group:{first:%d stride:%d size:%d} graph:%c iteration:%u order:%u phase:%u "
+                 "section:%u serial:%c neighbours:%d",
+                 f, lap_show_part(show, f), layer < 0 ? NAN : (double)layer, name,
+                 kernel ? NULL : lap_kind_words[schedule->kind].word,
+                 kernel ? NULL : schedule->method, kernel ? schedule->steps[0].name : NULL,
+                 fragment->buffer, fragment->base, fragment->stride, schedule->size,
+                 schedule->graph, fragment->iteration, fragment->order, fragment->phase,
+                 fragment->section, fragment->serial, fragment->neighbours);
+    lap_show_json_call(json, schedule);
     if (show->spans)
-        printf(",\"begin_ms\":%.17g,\"end_ms\":%.17g", show->spans[f].begin * 1e3,
-               show->spans[f].end * 1e3);
-    json_names(show, "reads", regions.reads, LAP_NN_READS);
-    json_names(show, "writes", regions.writes, LAP_NN_WRITES);
-    json_places(fragment);
-    json_accesses(fragment);
-    json_given(show, f);
-    json_links(show, f);
-    printf(",\"steps\":[");
-    for (uint32_t i = 0; i < fragment->schedule.nsteps; i++) {
-        printf("%s", i ? "," : "");
-        lap_show_json_step(&(lap_show_view_t){.schedule = &fragment->schedule}, i);
+        lap_json_put(json, "begin_ms:%.17g end_ms:%.17g", show->spans[f].begin * 1e3,
+                     show->spans[f].end * 1e3);
+    put_names(json, show, "reads", regions.reads, LAP_NN_READS);
+    put_names(json, show, "writes", regions.writes, LAP_NN_WRITES);
+    put_places(json, fragment);
+    put_accesses(json, fragment);
+    put_given(json, show, f);
+    put_links(json, show, f);
+    lap_show_json_steps(json, &(lap_show_view_t){.schedule = schedule});
+    lap_json_put(json, "}");
+}
+
+static void put_memory(lap_json_t *json, const lap_show_train_t *show, const lap_nn_proof_t *sums)
+{
+    lap_json_put(json,
+                 "memory:{activation_bytes:%zu parameter_bytes:%zu scratch_bytes:%zu "
+                 "symmetric_bytes:%zu optimizer_bytes:%zu bucket_bytes:%zu program_bytes:%zu "
+                 "most_live_bytes:%zu most_live_at:%u} lifetimes:[",
+                 show->list->bytes[LAP_NN_PRIVATE], show->list->bytes[LAP_NN_LASTING],
+                 sums->scratch_bytes, sums->symmetric_bytes, sums->state_bytes, sums->bucket_bytes,
+                 sums->program_bytes, show->most_alive, show->most_at);
+    for (size_t i = 0; i < show->nlifetimes; i++) {
+        const lap_lifetime_t *life = &show->lifetimes[i];
+        lap_json_put(json, "{region:%s bytes:%zu offset:%zu first:%u last:%u for_backward:%c}",
+                     show->linked->regions[life->region].name, life->bytes, life->offset,
+                     life->first, life->last, life->lasts);
     }
-    printf("]}");
+    lap_json_put(json, "]");
 }
 
 void lap_show_train_json(const lap_show_train_t *show)
 {
     const lap_nn_proof_t sums = lap_nn_programs_count(show->programs);
     const lap_nn_desc_t *desc = &show->train->desc;
-    printf("{\"layer\":\"%s\",\"layers\":%zu,\"tp\":%d,\"target\":\"%s\",\"after\":\"%s\","
-           "\"rank\":%d,\"fragments\":[",
-           lap_nn_kind_name(desc->kind), desc->layers, show->train->grid.tp, show->target->name,
-           show->pass ? show->pass->name : "build", show->rank);
-    for (uint32_t f = 0; f < show->linked->nfragments; f++) {
-        printf("%s", f ? "," : "");
-        json_fragment(show, f);
-    }
-    printf("]");
-    json_regions(show);
-    printf(",\"repeated_launches\":%zu", sums.launches);
+    lap_json_t json = {.file = stdout};
+    lap_json_put(&json, "{layer:%s layers:%zu tp:%d target:%s after:%s rank:%d fragments:[",
+                 lap_nn_kind_name(desc->kind), desc->layers, show->train->grid.tp,
+                 show->target->name, show->pass ? show->pass->name : "build", show->rank);
+    for (uint32_t f = 0; f < show->linked->nfragments; f++)
+        put_fragment(&json, show, f);
+    lap_json_put(&json, "]");
+    put_regions(&json, show);
+    lap_json_put(&json, "repeated_launches:%zu", sums.launches);
     if (show->spans)
-        printf(",\"predicted_ms\":%.17g,\"call_ms\":%.17g", show->predicted * 1e3,
-               show->call_s * 1e3);
-    printf(",\"memory\":{\"activation_bytes\":%zu,\"parameter_bytes\":%zu,\"scratch_bytes\":%zu,"
-           "\"symmetric_bytes\":%zu,\"optimizer_bytes\":%zu,\"bucket_bytes\":%zu,"
-           "\"program_bytes\":%zu,\"most_live_bytes\":%zu,\"most_live_at\":%u},\"lifetimes\":[",
-           show->list->bytes[LAP_NN_PRIVATE], show->list->bytes[LAP_NN_LASTING], sums.scratch_bytes,
-           sums.symmetric_bytes, sums.state_bytes, sums.bucket_bytes, sums.program_bytes,
-           show->most_alive, (unsigned)show->most_at);
-    for (size_t i = 0; i < show->nlifetimes; i++) {
-        const lap_lifetime_t *life = &show->lifetimes[i];
-        printf("%s{\"region\":", i ? "," : "");
-        lap_json_string(stdout, show->linked->regions[life->region].name);
-        printf(",\"bytes\":%zu,\"offset\":%zu,\"first\":%u,\"last\":%u,\"for_backward\":%s}",
-               life->bytes, life->offset, (unsigned)life->first, (unsigned)life->last,
-               life->lasts ? "true" : "false");
-    }
-    printf("]");
-    lap_about_json("cpu");
-    printf("}\n");
+        lap_json_put(&json, "predicted_ms:%.17g call_ms:%.17g", show->predicted * 1e3,
+                     show->call_s * 1e3);
+    put_memory(&json, show, &sums);
+    lap_about_json(&json, "cpu");
+    lap_json_put(&json, "}");
 }

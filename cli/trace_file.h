@@ -7,9 +7,8 @@
 #ifndef LAP_CLI_TRACE_FILE_H
 #define LAP_CLI_TRACE_FILE_H
 
-#include <stdio.h>
-
 #include "schedule/trace.h"
+#include "util/json_write.h"
 
 /* ---- what follows from a timeline ---- */
 
@@ -62,8 +61,8 @@ typedef struct lap_trace_file {
     const lap_trace_t *measured, *simulated; /* either may be NULL */
     /* Where a rank is in the grid: "tp1 dp0"; NULL: nowhere. */
     void (*place)(const void *context, int rank, char *text, size_t bytes);
-    /* Further members of what lap report reads, each with a comma before it; NULL: none. */
-    void (*more)(const void *context, FILE *file);
+    /* Further members of what lap report reads; NULL: none. */
+    void (*more)(const void *context, lap_json_t *json);
     const void *context;
 } lap_trace_file_t;
 
@@ -78,5 +77,7 @@ lap_status_t lap_trace_file_write(const lap_trace_file_t *trace);
 /* Of both formats. */
 lap_status_t lap_trace_put(const char *path, const char *text, size_t bytes);
 lap_status_t lap_trace_write_kineto(const lap_trace_file_t *trace);
+/* For qsort of pointers to records: by when what they sent began its way. */
+int lap_trace_by_sent(const void *left, const void *right);
 
 #endif

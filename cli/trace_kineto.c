@@ -20,7 +20,7 @@ enum {
 };
 
 typedef struct writer {
-    FILE *file;
+    lap_json_t json;
     const lap_trace_t *timeline;
     uint64_t begin;
     int rank;
@@ -31,22 +31,20 @@ typedef struct writer {
 static void put_kernel(writer_t *writer, const char *prefix, const char *name, uint32_t stream,
                        uint64_t begin, uint64_t end)
 {
-    FILE *file = writer->file;
+    lap_json_t *json = &writer->json;
     const double ts = (double)(begin - writer->begin) * 1e-3;
     const uint32_t correlation = ++writer->correlation;
-    fprintf(file,
-            ",\n{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":\"cudaLaunchKernel\",\"pid\":%d,"
-            "\"tid\":1,\"ts\":%.3f,\"dur\":0.001,\"args\":{\"correlation\":%" PRIu32 "}}",
-            1000 + writer->rank, ts, correlation);
-    fprintf(file, ",\n{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":");
-    char text[80];
+    char text[96];
+    lap_json_put(json,
+                 "{ph:'X' cat:'cuda_runtime' name:'cudaLaunchKernel' pid:%d tid:1 ts:%.3f "
+                 "dur:0.001 args:{correlation:%u}}",
+                 1000 + writer->rank, ts, correlation);
     snprintf(text, sizeof(text), "%s%s", prefix, name);
-    lap_json_string(file, text);
-    fprintf(file,
-            ",\"pid\":%d,\"tid\":%" PRIu32 ",\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"device\":%d,"
-            "\"context\":1,\"stream\":%" PRIu32 ",\"correlation\":%" PRIu32 "}}",
-            writer->rank, stream, ts, (double)(end - begin) * 1e-3, writer->rank, stream,
-            correlation);
+    lap_json_put(json,
+                 "{ph:'X' cat:'kernel' name:%s pid:%d tid:%u ts:%.3f dur:%.3f args:{device:%d "
+                 "context:1 stream:%u correlation:%u}}",
+                 text, writer->rank, stream, ts, (double)(end - begin) * 1e-3, writer->rank, stream,
+                 correlation);
 }
 
 static void put_transfer(writer_t *writer, const lap_trace_record_t *record, uint64_t *ends)
@@ -63,10 +61,18 @@ static void put_transfer(writer_t *writer, const lap_trace_record_t *record, uin
                record->flight.end);
 }
 
-static int by_sent(const void *left, const void *right)
+/* Tools look for the rank with a space before it. */
+static void begin_file(writer_t *writer)
 {
-    const lap_trace_record_t *const *a = left, *const *b = right;
-    return (*a)->flight.begin < (*b)->flight.begin ? -1 : (*a)->flight.begin > (*b)->flight.begin;
+    lap_json_t *json = &writer->json;
+    char name[24];
+    snprintf(name, sizeof(name), "rank %d", writer->rank);
+    lap_json_put(json, "{schemaVersion:1 distributedInfo:{backend:'nccl' rank:");
+    fputc(' ', json->file);
+    lap_json_put(json,
+                 "%d world_size:%d} traceEvents:[\n{ph:'M' name:'process_name' pid:%d tid:0 ts:0 "
+                 "args:{name:%s}}",
+                 writer->rank, writer->timeline->size, writer->rank, name);
 }
 
 static lap_status_t put_rank(writer_t *writer)
@@ -78,11 +84,7 @@ static lap_status_t put_rank(writer_t *writer)
     if (!list)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a trace of %zu records",
                          timeline->nrecords);
-    fprintf(writer->file,
-            "{\"schemaVersion\":1,\"distributedInfo\":{\"backend\":\"nccl\",\"rank\": %d,"
-            "\"world_size\":%d},\"traceEvents\":[\n{\"ph\":\"M\",\"name\":\"process_name\","
-            "\"pid\":%d,\"tid\":0,\"ts\":0,\"args\":{\"name\":\"rank %d\"}}",
-            writer->rank, timeline->size, writer->rank, writer->rank);
+    begin_file(writer);
     for (size_t i = 0; i < timeline->nrecords; i++) {
         const lap_trace_record_t *record = &timeline->records[i];
         const bool own = record->rank == writer->rank;
@@ -94,10 +96,10 @@ static lap_status_t put_rank(writer_t *writer)
             record->peer != record->rank)
             list[count++] = record;
     }
-    qsort(list, count, sizeof(const void *), by_sent);
+    qsort(list, count, sizeof(const void *), lap_trace_by_sent);
     for (size_t i = 0; i < count; i++)
         put_transfer(writer, list[i], ends);
-    fputs("\n]}\n", writer->file);
+    lap_json_put(&writer->json, "]}");
     lap_free(list);
     return LAP_OK;
 }
@@ -116,15 +118,15 @@ static lap_status_t write_rank(const lap_trace_file_t *trace, uint64_t begin, in
     char path[PATH_MAX], *text = NULL;
     size_t bytes = 0;
     name_file(trace->path, rank, path, sizeof(path));
-    writer_t writer = {.file = open_memstream(&text, &bytes),
+    writer_t writer = {.json = {.file = open_memstream(&text, &bytes)},
                        .timeline = trace->measured,
                        .begin = begin,
                        .rank = rank};
-    if (!writer.file)
+    if (!writer.json.file)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the text of a trace");
     lap_status_t status = put_rank(&writer);
-    const bool full = ferror(writer.file) != 0;
-    if ((fclose(writer.file) != 0 || full) && status == LAP_OK)
+    const bool full = ferror(writer.json.file) != 0;
+    if ((fclose(writer.json.file) != 0 || full) && status == LAP_OK)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the text of a trace");
     if (status == LAP_OK)
         status = lap_trace_put(path, text, bytes);

@@ -49,12 +49,11 @@ lap_status_t lap_trace_put(const char *path, const char *text, size_t bytes)
 /* ---- a run ---- */
 
 typedef struct run {
-    FILE *file;
+    lap_json_t *json;
     const lap_trace_file_t *trace;
     const lap_analysis_t *analysis;
     int first_pid;
     uint32_t *tids; /* of each record's slice */
-    bool *any;      /* something was written: a comma comes first */
 } run_t;
 
 static double us(const run_t *run, uint64_t when)
@@ -62,28 +61,16 @@ static double us(const run_t *run, uint64_t when)
     return (double)(when - run->analysis->begin) * 1e-3;
 }
 
-static void begin_event(const run_t *run)
-{
-    fputs(*run->any ? ",\n{" : "\n{", run->file);
-    *run->any = true;
-}
-
+/* What a process or thread is called, or where it stands. */
 static void put_meta(const run_t *run, int pid, int tid, const char *what, const char *name)
 {
-    begin_event(run);
-    fprintf(run->file,
-            "\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"name\":", pid, tid,
-            what);
-    lap_json_string(run->file, name);
-    fputs("}}", run->file);
+    lap_json_put(run->json, "{ph:'M' pid:%d tid:%d name:%s args:{name:%s}}", pid, tid, what, name);
 }
 
 static void put_order(const run_t *run, int pid, int tid, const char *what, int index)
 {
-    begin_event(run);
-    fprintf(run->file,
-            "\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"sort_index\":%d}}", pid,
-            tid, what, index);
+    lap_json_put(run->json, "{ph:'M' pid:%d tid:%d name:%s args:{sort_index:%d}}", pid, tid, what,
+                 index);
 }
 
 static void put_thread(const run_t *run, int pid, int tid, const char *name)
@@ -111,84 +98,79 @@ static const char *category(const lap_trace_record_t *record)
     return names[record->kind];
 }
 
-static void put_slice(const run_t *run, int pid, uint32_t tid, const char *cat, const char *name,
-                      uint64_t begin, uint64_t end)
+/* Begins a slice with what it is a part of, which end_slice ends. */
+static void begin_slice(const run_t *run, int pid, uint32_t tid, const char *cat, const char *name,
+                        uint64_t begin, uint64_t end)
 {
-    begin_event(run);
-    fprintf(run->file,
-            "\"ph\":\"X\",\"pid\":%d,\"tid\":%" PRIu32
-            ",\"cat\":\"%s\",\"ts\":%.3f,\"dur\":%.3f,\"name\":",
-            pid, tid, cat, us(run, begin), (double)(end > begin ? end - begin : 1) * 1e-3);
-    lap_json_string(run->file, name);
+    lap_json_put(run->json, "{ph:'X' pid:%d tid:%u cat:%s ts:%.3f dur:%.3f name:%s args:{", pid,
+                 tid, cat, us(run, begin), (double)(end > begin ? end - begin : 1) * 1e-3, name);
 }
 
-/* What it is a part of, and what it was about. */
+static void end_slice(const run_t *run)
+{
+    lap_json_put(run->json, "}}");
+}
+
+/* What it was about. */
 static void put_args(const run_t *run, const lap_trace_record_t *record, uint64_t begin,
                      uint64_t end)
 {
-    FILE *file = run->file;
+    lap_json_t *json = run->json;
     const double seconds = (double)(end - begin) * 1e-9;
-    fputs(",\"args\":{\"call\":", file);
-    lap_json_string(file, record->name);
-    fputs(",\"op\":", file);
-    lap_json_string(file, record->op);
+    lap_json_put(json, "call:%s op:%s", record->name, record->op);
     if (record->layer >= 0)
-        fprintf(file, ",\"layer\":%" PRId32, record->layer);
+        lap_json_put(json, "layer:%d", record->layer);
     if (record->group.size > 1)
-        fprintf(file, ",\"step\":%" PRIu32, record->step);
+        lap_json_put(json, "step:%u", record->step);
     if (record->group.size > 1 || record->traffic != LAP_TRAFFIC_NONE)
-        fprintf(file, ",\"kind\":\"%s\"", lap_traffic_name((lap_traffic_t)record->traffic));
-    if (record->m > 0) {
-        const double flops = 2.0 * record->m * record->n * record->k;
-        fprintf(file, ",\"m\":%" PRIu32 ",\"n\":%" PRIu32 ",\"k\":%" PRIu32, record->m, record->n,
-                record->k);
-        if (seconds > 0)
-            fprintf(file, ",\"tflops\":%.6g", flops / seconds * 1e-12);
-    }
+        lap_json_put(json, "kind:%s", lap_traffic_name((lap_traffic_t)record->traffic));
+    if (record->m > 0)
+        lap_json_put(json, "m:%u n:%u k:%u", record->m, record->n, record->k);
+    if (record->m > 0 && seconds > 0)
+        lap_json_put(json, "tflops:%.6g",
+                     2.0 * record->m * record->n * record->k / seconds * 1e-12);
     if (record->bytes > 0)
-        fprintf(file, ",\"bytes\":%" PRIu64, record->bytes);
+        lap_json_put(json, "bytes:%lu", record->bytes);
     if (record->bytes > 0 && seconds > 0 && record->kind != LAP_STEP_GEMM)
-        fprintf(file, ",\"gbs\":%.6g", (double)record->bytes / seconds * 1e-9);
+        lap_json_put(json, "gbs:%.6g", (double)record->bytes / seconds * 1e-9);
     if (record->peer >= 0)
-        fprintf(file, ",\"peer\":%" PRId32, record->peer);
+        lap_json_put(json, "peer:%d", record->peer);
     if (record->predicted_us > 0)
-        fprintf(file, ",\"predicted_us\":%.3f", (double)record->predicted_us);
-    fputs("}}", file);
+        lap_json_put(json, "predicted_us:%.3f", (double)record->predicted_us);
+}
+
+static void put_wait(const run_t *run, uint32_t index, uint64_t begin, uint64_t end)
+{
+    const lap_trace_record_t *record = &run->analysis->timeline->records[index];
+    char name[64];
+    snprintf(name, sizeof(name), "wait for rank %" PRId32, record->from);
+    begin_slice(run, run->first_pid + record->rank, run->tids[index], "wait", name, begin, end);
+    lap_json_put(run->json, "call:%s from:%d kind:%s", record->name, record->from,
+                 lap_traffic_name((lap_traffic_t)record->traffic));
+    end_slice(run);
 }
 
 static void put_record(const run_t *run, uint32_t index)
 {
     const lap_trace_record_t *record = &run->analysis->timeline->records[index];
-    const int pid = run->first_pid + record->rank;
+    const lap_span_t *span = &record->span;
+    const bool plain = record->kind == LAP_STEP_GEMM || record->kind == LAP_STEP_KERNEL ||
+                       record->kind == LAP_TRACE_HOST;
     char name[64];
-    if (!lap_span_known(&record->span))
+    if (!lap_span_known(span))
         return;
-    if (waited(record)) {
-        snprintf(name, sizeof(name), "wait for rank %" PRId32, record->from);
-        put_slice(run, pid, run->tids[index], "wait", name, record->span.ready, record->span.begin);
-        fprintf(run->file, ",\"args\":{\"call\":");
-        lap_json_string(run->file, record->name);
-        fprintf(run->file, ",\"from\":%" PRId32 ",\"kind\":\"%s\"}}", record->from,
-                lap_traffic_name((lap_traffic_t)record->traffic));
-    }
-    if (record->kind == LAP_STEP_WAIT)
-        snprintf(name, sizeof(name), "wait for rank %" PRId32, record->from);
-    else if (record->kind == LAP_STEP_GEMM || record->kind == LAP_STEP_KERNEL ||
-             record->kind == LAP_TRACE_HOST)
-        snprintf(name, sizeof(name), "%s", record->name);
-    else
-        snprintf(name, sizeof(name), "%s %s", category(record), record->name);
-    put_slice(run, pid, run->tids[index], category(record), name,
-              record->kind == LAP_STEP_WAIT ? record->span.ready : record->span.begin,
-              record->span.end);
     if (record->kind == LAP_STEP_WAIT) {
-        fprintf(run->file, ",\"args\":{\"call\":");
-        lap_json_string(run->file, record->name);
-        fprintf(run->file, ",\"from\":%" PRId32 ",\"kind\":\"%s\"}}", record->from,
-                lap_traffic_name((lap_traffic_t)record->traffic));
-    } else {
-        put_args(run, record, record->span.begin, record->span.end);
+        put_wait(run, index, span->ready, span->end);
+        return;
     }
+    if (waited(record))
+        put_wait(run, index, span->ready, span->begin);
+    snprintf(name, sizeof(name), "%s%s%s", plain ? "" : category(record), plain ? "" : " ",
+             record->name);
+    begin_slice(run, run->first_pid + record->rank, run->tids[index], category(record), name,
+                span->begin, span->end);
+    put_args(run, record, span->begin, span->end);
+    end_slice(run);
 }
 
 /* What was on its way, on the sender's side. */
@@ -196,9 +178,10 @@ static void put_flight(const run_t *run, const lap_trace_record_t *record, uint3
 {
     char name[64];
     snprintf(name, sizeof(name), "%s to rank %" PRId32, record->name, record->peer);
-    put_slice(run, run->first_pid + record->rank, tid, "link", name, record->flight.begin,
-              record->flight.end);
+    begin_slice(run, run->first_pid + record->rank, tid, "link", name, record->flight.begin,
+                record->flight.end);
     put_args(run, record, record->flight.begin, record->flight.end);
+    end_slice(run);
 }
 
 /* ---- tracks ---- */
@@ -249,7 +232,7 @@ static void lay_out_streams(const run_t *run, int rank)
     }
 }
 
-static int by_sent(const void *left, const void *right)
+int lap_trace_by_sent(const void *left, const void *right)
 {
     const lap_trace_record_t *const *a = left, *const *b = right;
     return (*a)->flight.begin < (*b)->flight.begin ? -1 : (*a)->flight.begin > (*b)->flight.begin;
@@ -268,7 +251,7 @@ static const lap_trace_record_t **list_flights(const run_t *run, int rank, size_
             list[count++] = record;
     }
     if (list)
-        qsort(list, count, sizeof(const void *), by_sent);
+        qsort(list, count, sizeof(const void *), lap_trace_by_sent);
     *count_p = count;
     return list;
 }
@@ -278,10 +261,8 @@ static const lap_trace_record_t **list_flights(const run_t *run, int rank, size_
 static void put_counter(const run_t *run, int rank, const char *name, const char *unit,
                         uint64_t when, double value)
 {
-    begin_event(run);
-    fprintf(run->file,
-            "\"ph\":\"C\",\"pid\":%d,\"name\":\"%s\",\"ts\":%.3f,\"args\":{\"%s\":%.10g}}",
-            run->first_pid + rank, name, us(run, when), unit, value);
+    lap_json_put(run->json, "{ph:'C' pid:%d name:%s ts:%.3f args:{%s:%.10g}}",
+                 run->first_pid + rank, name, us(run, when), unit, value);
 }
 
 typedef struct change {
@@ -366,12 +347,11 @@ static uint64_t just_before(uint64_t begin, uint64_t end)
 static void put_flow_end(const run_t *run, const char *phase, uint32_t id, int rank, uint32_t tid,
                          uint64_t when)
 {
-    begin_event(run);
-    fprintf(run->file,
-            "\"ph\":\"%s\",\"cat\":\"signal\",\"name\":\"signal\",\"id\":%" PRIu32
-            ",\"pid\":%d,\"tid\":%" PRIu32 ",\"ts\":%.3f%s}",
-            phase, id + (uint32_t)run->first_pid * 16, run->first_pid + rank, tid, us(run, when),
-            *phase == 'f' ? ",\"bp\":\"e\"" : "");
+    lap_json_put(run->json, "{ph:%s cat:'signal' name:'signal' id:%u pid:%d tid:%u ts:%.3f", phase,
+                 id + (uint32_t)run->first_pid * 16, run->first_pid + rank, tid, us(run, when));
+    if (*phase == 'f')
+        lap_json_put(run->json, "bp:'e'");
+    lap_json_put(run->json, "}");
 }
 
 static void put_flow(const run_t *run, uint32_t index)
@@ -415,13 +395,13 @@ static void put_path(const run_t *run)
             snprintf(name, sizeof(name), "rank %d: %s", piece->rank, record->name);
         else
             snprintf(name, sizeof(name), "rank %d: not running", piece->rank);
-        put_slice(run, pid, PATH_TID, "critical", name, piece->begin, piece->end);
-        fprintf(run->file,
-                ",\"args\":{\"rank\":%d,\"what\":\"%s\",\"of\":\"%s\",\"call\":", piece->rank,
-                kinds[piece->kind], record && piece->kind == LAP_PATH_RUN ? category(record) : "");
-        lap_json_string(run->file, record ? record->name : "");
-        fprintf(run->file, ",\"kind\":\"%s\"}}",
-                record ? lap_traffic_name((lap_traffic_t)record->traffic) : "none");
+        begin_slice(run, pid, PATH_TID, "critical", name, piece->begin, piece->end);
+        lap_json_put(run->json, "rank:%d what:%s of:%s call:%s kind:%s", piece->rank,
+                     kinds[piece->kind],
+                     record && piece->kind == LAP_PATH_RUN ? category(record) : "",
+                     record ? record->name : "",
+                     record ? lap_traffic_name((lap_traffic_t)record->traffic) : "none");
+        end_slice(run);
     }
 }
 
@@ -438,15 +418,14 @@ static void put_process(const run_t *run, int rank)
     put_order(run, run->first_pid + rank, 0, "process_sort_index", run->first_pid + rank);
 }
 
-static lap_status_t put_run(FILE *file, const lap_trace_file_t *trace, const lap_trace_t *timeline,
-                            int first_pid, bool *any, lap_analysis_t *analysis)
+static lap_status_t put_run(lap_json_t *json, const lap_trace_file_t *trace,
+                            const lap_trace_t *timeline, int first_pid, lap_analysis_t *analysis)
 {
-    run_t run = {.file = file,
+    run_t run = {.json = json,
                  .trace = trace,
                  .analysis = analysis,
                  .first_pid = first_pid,
-                 .tids = lap_alloc(timeline->nrecords, sizeof(uint32_t)),
-                 .any = any};
+                 .tids = lap_alloc(timeline->nrecords, sizeof(uint32_t))};
     lap_status_t status = LAP_OK;
     if (!run.tids)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a trace of %zu records",
@@ -471,60 +450,55 @@ static lap_status_t put_run(FILE *file, const lap_trace_file_t *trace, const lap
 }
 
 /* How clocks were brought together: "one clock", or by how much each was moved. */
-static void put_clocks(FILE *file, const lap_trace_t *timeline)
+static void put_clocks(lap_json_t *json, const lap_trace_t *timeline)
 {
-    fputs(",\"clocks\":[", file);
+    lap_json_put(json, "clocks:[");
     for (int r = 0; timeline->clocks && r < timeline->size; r++)
-        fprintf(file, "%s{\"offset_us\":%.3f,\"bound_us\":%.3f}", r ? "," : "",
-                (double)timeline->clocks[r].ns * 1e-3, (double)timeline->clocks[r].bound * 1e-3);
-    fputs("]", file);
+        lap_json_put(json, "{offset_us:%.3f bound_us:%.3f}", (double)timeline->clocks[r].ns * 1e-3,
+                     (double)timeline->clocks[r].bound * 1e-3);
+    lap_json_put(json, "]");
 }
 
-static void put_side(FILE *file, const char *name, const lap_trace_t *timeline,
+static void put_side(lap_json_t *json, const char *name, const lap_trace_t *timeline,
                      const lap_analysis_t *analysis, int first_pid)
 {
-    fprintf(file,
-            ",\"%s\":{\"first_pid\":%d,\"ranks\":%d,\"records\":%zu,\"dropped\":%zu,"
-            "\"emulated_link\":%s,\"ms\":%.6f,\"hidden\":%.6f,\"by_rank\":[",
-            name, first_pid, timeline->size, timeline->nrecords, timeline->dropped,
-            timeline->emulated ? "true" : "false", (double)(analysis->end - analysis->begin) * 1e-6,
-            lap_analysis_hidden(analysis));
+    lap_json_put(json,
+                 "%s:{first_pid:%d ranks:%d records:%zu dropped:%zu emulated_link:%c ms:%.6f "
+                 "hidden:%.6f by_rank:[",
+                 name, first_pid, timeline->size, timeline->nrecords, timeline->dropped,
+                 timeline->emulated, (double)(analysis->end - analysis->begin) * 1e-6,
+                 lap_analysis_hidden(analysis));
     for (int r = 0; r < timeline->size; r++) {
         const lap_rank_times_t *times = &analysis->ranks[r];
-        fprintf(
-            file, "%s{\"compute_ms\":%.6f,\"comm_ms\":%.6f,\"hidden_ms\":%.6f,\"exposed_ms\":%.6f}",
-            r ? "," : "", (double)times->busy_ns * 1e-6, (double)times->flight_ns * 1e-6,
-            (double)times->hidden_ns * 1e-6, (double)(times->flight_ns - times->hidden_ns) * 1e-6);
+        lap_json_put(json, "{compute_ms:%.6f comm_ms:%.6f hidden_ms:%.6f exposed_ms:%.6f}",
+                     (double)times->busy_ns * 1e-6, (double)times->flight_ns * 1e-6,
+                     (double)times->hidden_ns * 1e-6,
+                     (double)(times->flight_ns - times->hidden_ns) * 1e-6);
     }
-    fputs("]", file);
-    put_clocks(file, timeline);
-    fputs("}", file);
+    lap_json_put(json, "]");
+    put_clocks(json, timeline);
+    lap_json_put(json, "}");
 }
 
-static lap_status_t put_file(FILE *file, const lap_trace_file_t *trace)
+static lap_status_t put_file(lap_json_t *json, const lap_trace_file_t *trace)
 {
     lap_analysis_t measured = {.timeline = NULL}, simulated = {.timeline = NULL};
-    bool any = false;
     lap_status_t status = LAP_OK;
-    fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[", file);
+    lap_json_put(json, "{displayTimeUnit:'ns' traceEvents:[\n");
     if (trace->measured)
-        status = put_run(file, trace, trace->measured, 0, &any, &measured);
+        status = put_run(json, trace, trace->measured, 0, &measured);
     if (trace->simulated && status == LAP_OK)
-        status = put_run(file, trace, trace->simulated, SIMULATED_PID, &any, &simulated);
+        status = put_run(json, trace, trace->simulated, SIMULATED_PID, &simulated);
     if (status == LAP_OK) {
-        fputs("\n],\"lapstrake\":{\"version\":", file);
-        lap_json_string(file, lap_version_string());
-        fputs(",\"command\":", file);
-        lap_json_string(file, trace->command);
-        fputs(",\"title\":", file);
-        lap_json_string(file, trace->title);
+        lap_json_put(json, "] lapstrake:{version:%s command:%s title:%s", lap_version_string(),
+                     trace->command, trace->title);
         if (trace->measured)
-            put_side(file, "measured", trace->measured, &measured, 0);
+            put_side(json, "measured", trace->measured, &measured, 0);
         if (trace->simulated)
-            put_side(file, "simulated", trace->simulated, &simulated, SIMULATED_PID);
+            put_side(json, "simulated", trace->simulated, &simulated, SIMULATED_PID);
         if (trace->more)
-            trace->more(trace->context, file);
-        fputs("}}\n", file);
+            trace->more(trace->context, json);
+        lap_json_put(json, "}}");
     }
     lap_analysis_clear(&measured);
     lap_analysis_clear(&simulated);
@@ -534,12 +508,12 @@ static lap_status_t put_file(FILE *file, const lap_trace_file_t *trace)
 /* The caller frees the text. */
 static lap_status_t make_text(const lap_trace_file_t *trace, char **text_p, size_t *bytes_p)
 {
-    FILE *file = open_memstream(text_p, bytes_p);
-    if (!file)
+    lap_json_t json = {.file = open_memstream(text_p, bytes_p)};
+    if (!json.file)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the text of a trace");
-    lap_status_t status = put_file(file, trace);
-    const bool full = ferror(file) != 0;
-    if ((fclose(file) != 0 || full) && status == LAP_OK)
+    lap_status_t status = put_file(&json, trace);
+    const bool full = ferror(json.file) != 0;
+    if ((fclose(json.file) != 0 || full) && status == LAP_OK)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the text of a trace");
     return status;
 }

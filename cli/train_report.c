@@ -3,7 +3,6 @@
  * What `lap train` prints: lines as it goes, from the first rank of each group; at the end tables
  * for people, or JSON for programs.
  */
-#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -441,150 +440,127 @@ static void print_tables(const lap_train_t *train, const lap_train_result_t *res
 
 /* ---- JSON ---- */
 
-void lap_train_put_comm(FILE *file, const lap_train_comm_t *comm, bool traced)
+/* Those of what was not traced are null. */
+static void json_comm(lap_json_t *json, const lap_train_comm_t *comm, bool traced)
 {
-    const struct {
-        const char *key;
-        double seconds;
-    } figures[] = {{"comm", comm->total},
-                   {"hidden", comm->hidden},
-                   {"exposed", comm->exposed},
-                   {"waited", comm->waited},
-                   {"waited_wire", comm->causes[LAP_CAUSE_WIRE]},
-                   {"waited_late", comm->causes[LAP_CAUSE_LATE]},
-                   {"waited_core", comm->causes[LAP_CAUSE_CORE]}};
-    for (size_t i = 0; i < sizeof(figures) / sizeof(figures[0]); i++) {
-        fprintf(file, "%s\"%s_ms\":", i > 0 ? "," : "", figures[i].key);
-        if (traced)
-            fprintf(file, "%.9g", ms(figures[i].seconds));
-        else
-            fputs("null", file);
-    }
+    const double unit = traced ? 1e3 : NAN;
+    lap_json_put(json,
+                 "comm_ms:%.9g hidden_ms:%.9g exposed_ms:%.9g waited_ms:%.9g waited_wire_ms:%.9g "
+                 "waited_late_ms:%.9g waited_core_ms:%.9g",
+                 comm->total * unit, comm->hidden * unit, comm->exposed * unit, comm->waited * unit,
+                 comm->causes[LAP_CAUSE_WIRE] * unit, comm->causes[LAP_CAUSE_LATE] * unit,
+                 comm->causes[LAP_CAUSE_CORE] * unit);
 }
 
-static void print_json_comm(const lap_train_iteration_t *it, int row)
+void lap_train_put_comm(FILE *file, const lap_train_comm_t *comm, bool traced)
 {
-    lap_train_put_comm(stdout, &it->rows[row], it->traced);
+    lap_json_t json = {.file = file};
+    json_comm(&json, comm, traced);
 }
 
 /* Of an iteration, or of a typical one, over its time. */
-static void print_json_rates(const lap_train_t *train, const lap_train_result_t *result,
-                             const lap_train_iteration_t *it)
+static void json_rates(lap_json_t *json, const lap_train_t *train, const lap_train_result_t *result,
+                       const lap_train_iteration_t *it)
 {
     const double bytes = it->rows[LAP_TRAIN_ALL].bytes;
-    printf(",\"tokens_per_s\":%.6g,\"tflops\":%.6g,", rate(lap_train_tokens(train), it->seconds),
-           rate(result->flops, it->seconds) * 1e-12);
-    lap_bench_json_number("mfu", lap_train_mfu(train, result, it->seconds));
-    printf(",");
-    lap_bench_json_number("wire_gbps", it->traced ? rate(bytes, it->seconds) * 1e-9 : NAN);
+    lap_json_put(json, "tokens_per_s:%.6g tflops:%.6g mfu:%.6g wire_gbps:%.6g",
+                 rate(lap_train_tokens(train), it->seconds),
+                 rate(result->flops, it->seconds) * 1e-12,
+                 lap_train_mfu(train, result, it->seconds),
+                 it->traced ? rate(bytes, it->seconds) * 1e-9 : NAN);
 }
 
-static void print_json_result(const lap_train_t *train, const lap_train_result_t *result)
+static void json_iteration(lap_json_t *json, const lap_train_t *train,
+                           const lap_train_result_t *result, const lap_train_iteration_t *it)
+{
+    lap_json_put(json, "{loss:%.17g grad_norm:%.17g ms:%.6g", it->loss,
+                 lap_train_has_norm(train) ? it->norm : NAN, ms(it->seconds));
+    json_comm(json, &it->rows[LAP_TRAIN_ALL], it->traced);
+    lap_json_put(json, "passes_ms:%.6g issue_ms:%.6g traced:%c", ms(it->passes), ms(it->issue),
+                 it->traced);
+    json_rates(json, train, result, it);
+    lap_json_put(json, "}");
+}
+
+static void json_result(lap_json_t *json, const lap_train_t *train,
+                        const lap_train_result_t *result)
 {
     const lap_train_iteration_t it = lap_train_typical(train, result);
-    printf("\"overlap\":%s,\"iterations\":[", result->overlap ? "true" : "false");
-    for (int i = 0; i < result->done; i++) {
-        const lap_train_iteration_t *own = &result->iterations[i];
-        printf(isfinite(own->loss) ? "%s{\"loss\":%.17g" : "%s{\"loss\":null", i ? "," : "",
-               own->loss);
-        const bool known = lap_train_has_norm(train) && isfinite(own->norm);
-        printf(known ? ",\"grad_norm\":%.17g" : ",\"grad_norm\":null", own->norm);
-        printf(",\"ms\":%.6g,", ms(own->seconds));
-        print_json_comm(own, LAP_TRAIN_ALL);
-        printf(",\"passes_ms\":%.6g,\"issue_ms\":%.6g,\"traced\":%s", ms(own->passes),
-               ms(own->issue), own->traced ? "true" : "false");
-        print_json_rates(train, result, own);
-        printf("}");
-    }
-    printf("],\"gemms\":[");
-    const char *comma = "";
+    lap_json_put(json, "overlap:%c iterations:[", result->overlap);
+    for (int i = 0; i < result->done; i++)
+        json_iteration(json, train, result, &result->iterations[i]);
+    lap_json_put(json, "] gemms:[");
     for (int g = 0; g < LAP_TRAIN_OTHERS; g++) {
-        if (!result->gemms[g].kind)
+        const lap_nn_gemm_t *gemm = &result->gemms[g];
+        if (!gemm->kind)
             continue;
-        printf("%s{\"gemm\":\"%s\",\"op\":\"%s\",\"method\":\"%s\",\"bytes\":%zu,", comma,
-               lap_train_row_name(g), result->gemms[g].kind, result->gemms[g].method,
-               result->gemms[g].bytes);
-        print_json_comm(&it, g);
-        printf("}");
-        comma = ",";
+        lap_json_put(json, "{gemm:%s op:%s method:%s bytes:%zu", lap_train_row_name(g), gemm->kind,
+                     gemm->method, gemm->bytes);
+        json_comm(json, &it.rows[g], it.traced);
+        lap_json_put(json, "}");
     }
-    printf("],\"collectives\":{");
-    print_json_comm(&it, LAP_TRAIN_OTHERS);
+    lap_json_put(json, "] collectives:{");
+    json_comm(json, &it.rows[LAP_TRAIN_OTHERS], it.traced);
     if (train->grid.pp > 1) {
-        printf("},\"messages\":{");
-        print_json_comm(&it, LAP_TRAIN_MESSAGES);
-        printf(",");
-        lap_bench_json_number("bubble_ms", it.traced ? ms(it.bubble) : NAN);
+        lap_json_put(json, "} messages:{");
+        json_comm(json, &it.rows[LAP_TRAIN_MESSAGES], it.traced);
+        lap_json_put(json, "bubble_ms:%.6g", it.traced ? ms(it.bubble) : NAN);
     }
-    printf("},\"gradients\":{");
-    print_json_comm(&it, LAP_TRAIN_GRADIENTS);
-    printf("},\"all\":{");
-    print_json_comm(&it, LAP_TRAIN_ALL);
-    printf("},");
-    lap_bench_json_number("predicted_ms", result->predicted > 0 ? ms(result->predicted) : NAN);
-    printf(",\"passes_ms\":%.6g", ms(it.passes));
-    print_json_rates(train, result, &it);
+    lap_json_put(json, "} gradients:{");
+    json_comm(json, &it.rows[LAP_TRAIN_GRADIENTS], it.traced);
+    lap_json_put(json, "} all:{");
+    json_comm(json, &it.rows[LAP_TRAIN_ALL], it.traced);
+    lap_json_put(json, "} predicted_ms:%.6g passes_ms:%.6g",
+                 result->predicted > 0 ? ms(result->predicted) : NAN, ms(it.passes));
+    json_rates(json, train, result, &it);
 }
 
 /* What else the layers and the optimizer are made of. */
-static void print_json_model(const lap_train_t *train)
+static void json_model(lap_json_t *json, const lap_train_t *train)
 {
     const lap_nn_desc_t *desc = &train->desc;
-    printf("\"heads\":%zu,\"kv_heads\":%zu,\"head_dim\":%zu,\"ffn\":%zu,\"activation\":\"%s\","
-           "\"norm\":\"%s\",",
-           desc->heads, lap_nn_kv_heads(desc), desc->head_dim, lap_nn_ffn(desc),
-           lap_activation_names[desc->activation], lap_norm_names[desc->norm]);
+    lap_json_put(json, "heads:%zu kv_heads:%zu head_dim:%zu ffn:%zu activation:%s norm:%s",
+                 desc->heads, lap_nn_kv_heads(desc), desc->head_dim, lap_nn_ffn(desc),
+                 lap_activation_names[desc->activation], lap_norm_names[desc->norm]);
     if (train->model)
-        printf("\"model\":\"%s\",\"vocab\":%zu,\"positions\":\"%s\",\"tied\":%s,", train->model,
-               desc->vocab, lap_positions_names[desc->positions], desc->tied ? "true" : "false");
-    printf("\"optimizer\":\"%s\",\"lr\":%.9g,", lap_optimizer_names[train->optimizer.kind],
-           (double)train->optimizer.lr);
-}
-
-/* The ranks, and how they share what they do. */
-static void print_json_grid(const lap_train_t *train)
-{
-    const lap_grid_t *grid = &train->grid;
-    printf("\"tp\":%d,\"cp\":%d,\"pp\":%d,\"dp\":%d,", grid->tp, grid->cp, grid->pp, grid->dp);
-    if (grid->cp > 1)
-        printf("\"cp_comm_type\":\"%s\",", lap_cp_comm_names[train->desc.cp_comm]);
-    if (grid->pp == 1)
-        return;
-    printf("\"schedule\":");
-    lap_json_string(stdout, train->pipeline.schedule);
-    printf(",");
+        lap_json_put(json, "model:%s vocab:%zu positions:%s tied:%c", train->model, desc->vocab,
+                     lap_positions_names[desc->positions], desc->tied);
+    lap_json_put(json, "optimizer:%s lr:%.9g", lap_optimizer_names[train->optimizer.kind],
+                 (double)train->optimizer.lr);
 }
 
 static void print_json(const lap_train_t *train, const lap_train_result_t *results, size_t count)
 {
     const lap_nn_desc_t *desc = &train->desc;
-    printf("{\"layer\":\"%s\",", lap_nn_kind_name(desc->kind));
-    print_json_grid(train);
-    printf("\"dtype\":\"%s\",\"device\":\"%s\",", lap_dtype_name(desc->dtype), train->device);
-    print_json_result(train, &results[0]);
-    printf(",\"fp8\":\"%s\",", lap_fp8_recipe_names[desc->fp8]);
-    printf("\"hidden\":%zu,\"seq\":%zu,\"batch\":%zu,\"micro_batches\":%d,\"layers\":%zu,"
-           "\"transport\":\"%s\",",
-           desc->hidden, desc->seq, train->batch, train->micro, desc->layers, train->transport);
-    print_json_model(train);
-    printf("\"tuned\":");
-    if (train->tuned[0])
-        printf("\"%s\",", train->tuned);
-    else
-        printf("null,");
-    lap_bench_json_link(&results[0].link);
+    const lap_grid_t *grid = &train->grid;
+    lap_json_t json = {.file = stdout};
+    lap_json_put(&json, "{layer:%s tp:%d cp:%d pp:%d dp:%d", lap_nn_kind_name(desc->kind), grid->tp,
+                 grid->cp, grid->pp, grid->dp);
+    if (grid->cp > 1)
+        lap_json_put(&json, "cp_comm_type:%s", lap_cp_comm_names[desc->cp_comm]);
+    if (grid->pp > 1)
+        lap_json_put(&json, "schedule:%s", train->pipeline.schedule);
+    lap_json_put(&json, "dtype:%s device:%s", lap_dtype_name(desc->dtype), train->device);
+    json_result(&json, train, &results[0]);
+    lap_json_put(&json,
+                 "fp8:%s hidden:%zu seq:%zu batch:%zu micro_batches:%d layers:%zu transport:%s",
+                 lap_fp8_recipe_names[desc->fp8], desc->hidden, desc->seq, train->batch,
+                 train->micro, desc->layers, train->transport);
+    json_model(&json, train);
+    lap_json_put(&json, "tuned:%s", train->tuned[0] ? train->tuned : NULL);
+    lap_bench_json_link(&json, &results[0].link);
     if (count > 1) {
-        printf(",\"baseline\":{");
-        print_json_result(train, &results[1]);
-        printf("}");
+        lap_json_put(&json, "baseline:{");
+        json_result(&json, train, &results[1]);
+        lap_json_put(&json, "}");
     }
-    lap_bench_json_interrupted(train->interrupted > 0);
-    printf(",\"tokens\":%.0f,\"gemm_flops\":%.9g,\"seed\":%" PRIu64
-           ",\"cores\":%d,\"local_ranks\":%d",
-           lap_train_tokens(train), results[0].flops, desc->seed, results[0].cores,
-           results[0].local_ranks);
-    lap_about_json(train->device);
-    printf("}\n");
+    if (train->interrupted)
+        lap_json_put(&json, "interrupted:true");
+    lap_json_put(&json, "tokens:%.0f gemm_flops:%.9g seed:%lu cores:%d local_ranks:%d",
+                 lap_train_tokens(train), results[0].flops, desc->seed, results[0].cores,
+                 results[0].local_ranks);
+    lap_about_json(&json, train->device);
+    lap_json_put(&json, "}");
 }
 
 void lap_train_report(const lap_train_t *train, const lap_train_result_t *results, size_t count)

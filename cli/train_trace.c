@@ -62,77 +62,54 @@ static void put_place(const void *given, int rank, char *text, size_t bytes)
                                      lap_grid_at(grid, (lap_axis_t)axis, rank));
 }
 
-static void put_number(FILE *file, const char *key, double value)
-{
-    if (isfinite(value))
-        fprintf(file, ",\"%s\":%.9g", key, value);
-    else
-        fprintf(file, ",\"%s\":null", key);
-}
-
 /* A GEMM of all layers, or the gradients between replicas. */
-static void put_row(FILE *file, const char *name, const char *kind, const char *op,
+static void put_row(lap_json_t *json, const char *name, const char *kind, const char *op,
                     const lap_train_comm_t *comm)
 {
-    fprintf(file, "{\"name\":\"%s\",\"kind\":\"%s\",\"op\":\"%s\"", name, kind, op);
-    fputs(",", file);
-    lap_train_put_comm(file, comm, true);
-    put_number(file, "bytes", comm->bytes);
-    fputs("}", file);
+    lap_json_put(json, "{name:%s kind:%s op:%s", name, kind, op);
+    fputc(',', json->file);
+    lap_train_put_comm(json->file, comm, true);
+    lap_json_put(json, "bytes:%.9g}", comm->bytes);
 }
 
-static void put_more(const void *given, FILE *file)
+static void put_more(const void *given, lap_json_t *json)
 {
     const context_t *context = given;
     const lap_train_t *train = context->train;
     const lap_train_result_t *result = context->result;
+    const lap_grid_t *grid = &train->grid;
     const lap_train_iteration_t it = lap_train_typical(train, result);
-    fprintf(file, ",\"grid\":{\"tp\":%d,\"cp\":%d,\"pp\":%d,\"dp\":%d},\"micro_batches\":%d",
-            train->grid.tp, train->grid.cp, train->grid.pp, train->grid.dp, train->micro);
-    put_number(file, "step_ms", it.seconds * 1e3);
-    put_number(file, "passes_ms", it.passes * 1e3);
-    if (train->grid.pp > 1)
-        put_number(file, "bubble_ms", it.bubble * 1e3);
-    put_number(file, "predicted_ms", result->predicted > 0 ? result->predicted * 1e3 : NAN);
-    put_number(file, "tokens_per_s", lap_train_tokens(train) / it.seconds);
-    fputs(",\"rows\":[", file);
-    const char *comma = "";
+    lap_json_put(
+        json, "grid:{tp:%d cp:%d pp:%d dp:%d} micro_batches:%d step_ms:%.9g passes_ms:%.9g",
+        grid->tp, grid->cp, grid->pp, grid->dp, train->micro, it.seconds * 1e3, it.passes * 1e3);
+    if (grid->pp > 1)
+        lap_json_put(json, "bubble_ms:%.9g", it.bubble * 1e3);
+    lap_json_put(json, "predicted_ms:%.9g tokens_per_s:%.9g rows:[",
+                 result->predicted > 0 ? result->predicted * 1e3 : NAN,
+                 lap_train_tokens(train) / it.seconds);
     for (int g = 0; g < LAP_TRAIN_OTHERS; g++) {
         char op[80];
         if (!result->gemms[g].kind)
             continue;
         snprintf(op, sizeof(op), "%s %s", result->gemms[g].kind, result->gemms[g].method);
-        fputs(comma, file);
-        put_row(file, lap_train_row_name(g), "tp", op, &it.rows[g]);
-        comma = ",";
+        put_row(json, lap_train_row_name(g), "tp", op, &it.rows[g]);
     }
-    if (it.rows[LAP_TRAIN_OTHERS].bytes > 0) {
-        fputs(comma, file);
-        put_row(file, "others", "", "collectives", &it.rows[LAP_TRAIN_OTHERS]);
-        comma = ",";
-    }
-    if (train->grid.pp > 1) {
-        fputs(comma, file);
-        put_row(file, "messages", "pp", "p2p", &it.rows[LAP_TRAIN_MESSAGES]);
-        comma = ",";
-    }
-    if (train->grid.dp * train->grid.cp > 1) {
-        fputs(comma, file);
-        put_row(file, "gradients", "dp", "buckets", &it.rows[LAP_TRAIN_GRADIENTS]);
-    }
-    fputs("]", file);
+    if (it.rows[LAP_TRAIN_OTHERS].bytes > 0)
+        put_row(json, "others", "", "collectives", &it.rows[LAP_TRAIN_OTHERS]);
+    if (grid->pp > 1)
+        put_row(json, "messages", "pp", "p2p", &it.rows[LAP_TRAIN_MESSAGES]);
+    if (grid->dp * grid->cp > 1)
+        put_row(json, "gradients", "dp", "buckets", &it.rows[LAP_TRAIN_GRADIENTS]);
+    lap_json_put(json, "]");
     if (it.traced) {
-        fputs(",\"all\":", file);
-        put_row(file, "all", "", "", &it.rows[LAP_TRAIN_ALL]);
+        lap_json_put(json, "all:");
+        put_row(json, "all", "", "", &it.rows[LAP_TRAIN_ALL]);
     }
-    fputs(",\"iterations\":[", file);
-    for (int i = 0; i < result->done; i++) {
-        fprintf(file, "%s{\"step\":%d", i ? "," : "", result->first + i + 1);
-        put_number(file, "loss", result->iterations[i].loss);
-        put_number(file, "ms", result->iterations[i].seconds * 1e3);
-        fputs("}", file);
-    }
-    fputs("]", file);
+    lap_json_put(json, "iterations:[");
+    for (int i = 0; i < result->done; i++)
+        lap_json_put(json, "{step:%d loss:%.9g ms:%.9g}", result->first + i + 1,
+                     result->iterations[i].loss, result->iterations[i].seconds * 1e3);
+    lap_json_put(json, "]");
 }
 
 /* ---- writing ---- */

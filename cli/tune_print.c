@@ -12,35 +12,32 @@ static void print_json(const lap_tune_t *tune, const lap_tune_entry_t *entry,
                        const lap_tune_effort_t *effort)
 {
     const lap_tune_end_t *end = &entry->end;
-    printf("{\"file\":");
-    lap_json_string(stdout, tune->output);
-    printf(",\"gemms\":{");
-    const char *comma = "";
+    const bool tuned = end->best == LAP_TUNE_TUNED; /* else other rules were timed */
+    char text[LAP_TUNE_TEXT];
+    lap_json_t json = {.file = stdout};
+    lap_json_put(&json, "{file:%s gemms:{", tune->output);
     for (int u = 0; u < LAP_TUNE_UNITS; u++) {
         const lap_tune_choice_t *choice = &tune->choices[u];
-        char text[LAP_TUNE_TEXT];
         if (!tune->has[u])
             continue;
         lap_tune_words(&lap_tune_units[u], &entry->rules.rules[lap_tune_units[u].gemm], text);
-        const bool tuned = end->best == LAP_TUNE_TUNED; /* else other rules were timed */
-        printf("%s\"%s\":{\"rule\":\"%s\",\"changed\":%s,", comma, lap_tune_units[u].name, text,
-               tuned && choice->candidate >= 0 ? "true" : "false");
-        lap_bench_json_number("ratio", tuned ? choice->ratio : NAN);
-        printf("}");
-        comma = ",";
+        lap_json_put(&json, "%s:{rule:%s changed:%c ratio:%.6g}", lap_tune_units[u].name, text,
+                     tuned && choice->candidate >= 0, tuned ? choice->ratio : NAN);
     }
-    printf("}");
-    for (int w = 0; w < LAP_TUNE_WAYS; w++)
-        printf(",\"%s_ms\":%.6g", lap_tune_way_names[w], end->seconds[w] * 1e3);
-    printf(",\"written\":\"%s\",\"measured\":\"%s\",\"cached\":%s", lap_tune_way_names[end->best],
-           entry->date, effort ? "false" : "true");
+    lap_json_put(&json, "}");
+    for (int w = 0; w < LAP_TUNE_WAYS; w++) {
+        snprintf(text, sizeof(text), "%s_ms", lap_tune_way_names[w]);
+        lap_json_put(&json, "%s:%.6g", text, end->seconds[w] * 1e3);
+    }
+    lap_json_put(&json, "written:%s measured:%s cached:%c", lap_tune_way_names[end->best],
+                 entry->date, !effort);
     if (effort)
-        printf(",\"timed\":%d,\"left_out\":%d,\"same\":%d,\"passes\":%d", effort->timed,
-               effort->left_out, effort->same, effort->passes);
-    printf(",\"heads\":%zu,\"heads_given\":%zu", tune->train.desc.heads, tune->heads);
-    lap_json_text("note", *tune->note ? tune->note : NULL);
-    lap_about_json(tune->train.device);
-    printf("}\n");
+        lap_json_put(&json, "timed:%d left_out:%d same:%d passes:%d", effort->timed,
+                     effort->left_out, effort->same, effort->passes);
+    lap_json_put(&json, "heads:%zu heads_given:%zu note:%s", tune->train.desc.heads, tune->heads,
+                 *tune->note ? tune->note : NULL);
+    lap_about_json(&json, tune->train.device);
+    lap_json_put(&json, "}");
 }
 
 void lap_tune_print(const lap_tune_t *tune, const lap_tune_entry_t *entry,

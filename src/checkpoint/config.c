@@ -81,10 +81,10 @@ size_t lap_ckpt_config(const lap_nn_t *nn, char *text, size_t room)
  * The value of a key in the object that a text begins with, not in those within it; "": it has no such key. `key` may
  * be NULL: then all of the object is looked at. *json_p tells what is wrong with it.
  */
-static const char *look_up(const char *object, const char *key, lap_json_t *json_p)
+static const char *look_up(const char *object, const char *key, lap_json_reader_t *json_p)
 {
     char name[128];
-    *json_p = (lap_json_t){.text = object, .bytes = strlen(object)};
+    *json_p = (lap_json_reader_t){.text = object, .bytes = strlen(object)};
     for (bool more = lap_json_open(json_p, '{'); more; more = lap_json_next(json_p, '}')) {
         if (!lap_json_take_key(json_p, name, sizeof(name)))
             break;
@@ -100,7 +100,7 @@ static const char *look_up(const char *object, const char *key, lap_json_t *json
 
 static const char *find_key(const char *object, const char *key)
 {
-    lap_json_t json;
+    lap_json_reader_t json;
     return look_up(object, key, &json);
 }
 
@@ -236,7 +236,7 @@ static void add_all(lap_ckpt_fields_t *fields_p, const char *text, size_t seq)
 static lap_status_t parse(const char *path, const char *text, size_t seq,
                           lap_ckpt_fields_t *fields_p)
 {
-    lap_json_t json;
+    lap_json_reader_t json;
     (void)look_up(text, NULL, &json);
     if (!lap_json_end(&json))
         return lap_error(LAP_ERR_INVALID, "'%s' is damaged at byte %zu: %s", path, json.at,

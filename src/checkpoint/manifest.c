@@ -13,6 +13,7 @@
 #include "core/output.h"
 #include "util/digest.h"
 #include "util/json.h"
+#include "util/json_write.h"
 
 /* 1 had neither layers nor training, 2 no file for FP8, which is still written without one. */
 #define FORMAT 3
@@ -27,49 +28,60 @@ static lap_status_t path_of(const char *dir, char path[PATH_MAX])
 
 /* ---- written ---- */
 
-/* Values have nothing that JSON has another way for. */
-static size_t put_fields(const char *key, const lap_ckpt_fields_t *fields, char *text, size_t room)
+static void put_fields(lap_json_t *json, const char *key, const lap_ckpt_fields_t *fields)
 {
-    size_t used = (size_t)snprintf(text, room, "\"%s\":{", key);
+    lap_json_put(json, "%s:{", key);
     for (size_t i = 0; i < fields->count; i++)
-        used += (size_t)snprintf(text + used, room - used, "%s\"%s\":\"%s\"", i ? "," : "",
-                                 fields->all[i].name, fields->all[i].value);
-    return used + (size_t)snprintf(text + used, room - used, "},");
+        lap_json_put(json, "%s:%s", fields->all[i].name, fields->all[i].value);
+    lap_json_put(json, "}");
 }
 
-static size_t put_text(const lap_ckpt_manifest_t *manifest, char text[MOST_BYTES])
+/* As 16 hexadecimal digits: numbers of JSON have 53 bits. */
+static void put_sum(lap_json_t *json, const char *key, uint64_t sum)
 {
-    size_t used =
-        (size_t)snprintf(text, MOST_BYTES,
-                         "{\"lap_checkpoint\":%d,\"step\":%" PRIu64 ",\"samples\":%" PRIu64
-                         ",\"optimizer_steps\":%" PRIu64 ",\"files\":[",
-                         manifest->nfiles == LAP_CKPT_FILES ? FORMAT : FORMAT - 1, manifest->step,
-                         manifest->samples, manifest->optimizer_steps);
-    for (size_t f = 0; f < manifest->nfiles; f++)
-        used += (size_t)snprintf(text + used, MOST_BYTES - used,
-                                 "%s{\"name\":\"%s\",\"bytes\":%" PRIu64
-                                 ",\"header_checksum\":\"%016" PRIx64
-                                 "\",\"checksum\":\"%016" PRIx64 "\"}",
-                                 f ? "," : "", manifest->files[f].name, manifest->files[f].bytes,
-                                 manifest->files[f].header_sum, manifest->files[f].sum);
-    used += (size_t)snprintf(text + used, MOST_BYTES - used, "],");
-    used += put_fields("layers", &manifest->layers, text + used, MOST_BYTES - used);
-    used += put_fields("training", &manifest->training, text + used, MOST_BYTES - used);
-    return used + (size_t)snprintf(text + used, MOST_BYTES - used,
-                                   "\"manifest_checksum\":\"%016" PRIx64 "\"}\n",
-                                   lap_digest(LAP_DIGEST_INIT, text, used));
+    char text[20];
+    snprintf(text, sizeof(text), "%016" PRIx64, sum);
+    lap_json_put(json, "%s:%s", key, text);
+}
+
+/* The last checksum is of all bytes before its key, with the comma. */
+static void put_all(lap_json_t *json, const lap_ckpt_manifest_t *manifest, const char *text)
+{
+    lap_json_put(json, "{lap_checkpoint:%d step:%lu samples:%lu optimizer_steps:%lu files:[",
+                 manifest->nfiles == LAP_CKPT_FILES ? FORMAT : FORMAT - 1, manifest->step,
+                 manifest->samples, manifest->optimizer_steps);
+    for (size_t f = 0; f < manifest->nfiles; f++) {
+        lap_json_put(json, "{name:%s bytes:%lu", manifest->files[f].name, manifest->files[f].bytes);
+        put_sum(json, "header_checksum", manifest->files[f].header_sum);
+        put_sum(json, "checksum", manifest->files[f].sum);
+        lap_json_put(json, "}");
+    }
+    lap_json_put(json, "]");
+    put_fields(json, "layers", &manifest->layers);
+    put_fields(json, "training", &manifest->training);
+    fflush(json->file);
+    const uint64_t sum = lap_digest(LAP_DIGEST_INIT, text, (size_t)ftell(json->file));
+    put_sum(json, "manifest_checksum", lap_digest(sum, ",", 1));
+    lap_json_put(json, "}");
 }
 
 lap_status_t lap_ckpt_manifest_write(const char *dir, const lap_ckpt_manifest_t *manifest)
 {
-    char path[PATH_MAX], text[MOST_BYTES];
+    char path[PATH_MAX], text[MOST_BYTES + 1] = "";
     lap_output_t output;
-    const size_t bytes = put_text(manifest, text);
+    lap_json_t json = {.file = fmemopen(text, MOST_BYTES, "w")};
+    bool whole = json.file;
+    if (json.file) {
+        put_all(&json, manifest, text);
+        whole = !ferror(json.file);
+        whole = fclose(json.file) == 0 && whole;
+    }
+    if (!whole)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a manifest of %d bytes", MOST_BYTES);
     LAP_TRY(path_of(dir, path));
     LAP_TRY(lap_output_open("the manifest", path, &output));
     lap_status_t status = LAP_OK;
-    if (fwrite(text, 1, bytes, output.file) != bytes || fflush(output.file) != 0 ||
-        fsync(output.fd) != 0)
+    if (fputs(text, output.file) < 0 || fflush(output.file) != 0 || fsync(output.fd) != 0)
         status = lap_error_errno("cannot write the manifest %s", path);
     return lap_output_close(&output, status);
 }
@@ -77,7 +89,7 @@ lap_status_t lap_ckpt_manifest_write(const char *dir, const lap_ckpt_manifest_t 
 /* ---- read ---- */
 
 /* A number of 64 bits as 16 hexadecimal digits, in quotes. */
-static bool take_sum(lap_json_t *json, uint64_t *sum_p)
+static bool take_sum(lap_json_reader_t *json, uint64_t *sum_p)
 {
     char text[20];
     uint64_t sum = 0;
@@ -92,7 +104,7 @@ static bool take_sum(lap_json_t *json, uint64_t *sum_p)
 }
 
 /* The key that comes next, which is known: only we write such files. */
-static bool take_key(lap_json_t *json, const char *key)
+static bool take_key(lap_json_reader_t *json, const char *key)
 {
     char text[24];
     const size_t at = json->at;
@@ -104,12 +116,12 @@ static bool take_key(lap_json_t *json, const char *key)
     return lap_json_fail(json, "expected another key");
 }
 
-static bool take_field(lap_json_t *json, const char *key, uint64_t *number_p)
+static bool take_field(lap_json_reader_t *json, const char *key, uint64_t *number_p)
 {
     return take_key(json, key) && lap_json_take_number(json, number_p);
 }
 
-static bool take_file(lap_json_t *json, lap_ckpt_manifest_t *manifest)
+static bool take_file(lap_json_reader_t *json, lap_ckpt_manifest_t *manifest)
 {
     if (manifest->nfiles == LAP_CKPT_FILES)
         return lap_json_fail(json, "expected at most 3 files");
@@ -125,7 +137,7 @@ static bool take_file(lap_json_t *json, lap_ckpt_manifest_t *manifest)
     return !lap_json_next(json, '}') && !json->wrong;
 }
 
-static bool take_files(lap_json_t *json, lap_ckpt_manifest_t *manifest)
+static bool take_files(lap_json_reader_t *json, lap_ckpt_manifest_t *manifest)
 {
     if (!take_key(json, "files"))
         return false;
@@ -135,7 +147,7 @@ static bool take_files(lap_json_t *json, lap_ckpt_manifest_t *manifest)
     return !json->wrong;
 }
 
-static bool take_fields(lap_json_t *json, const char *key, lap_ckpt_fields_t *fields)
+static bool take_fields(lap_json_reader_t *json, const char *key, lap_ckpt_fields_t *fields)
 {
     if (!take_key(json, key))
         return false;
@@ -150,7 +162,7 @@ static bool take_fields(lap_json_t *json, const char *key, lap_ckpt_fields_t *fi
     return !json->wrong;
 }
 
-static bool take_all(lap_json_t *json, lap_ckpt_manifest_t *manifest)
+static bool take_all(lap_json_reader_t *json, lap_ckpt_manifest_t *manifest)
 {
     uint64_t format = 0, sum = 0;
     if (!lap_json_open(json, '{') || !take_field(json, "lap_checkpoint", &format))
@@ -178,7 +190,7 @@ static bool take_all(lap_json_t *json, lap_ckpt_manifest_t *manifest)
 /* One of a newer version is not damaged. */
 static lap_status_t check_version(const char *path, const char *text, size_t bytes)
 {
-    lap_json_t json = {.text = text, .bytes = bytes};
+    lap_json_reader_t json = {.text = text, .bytes = bytes};
     uint64_t format = 0;
     if (!lap_json_open(&json, '{') || !take_field(&json, "lap_checkpoint", &format) ||
         format <= FORMAT)
@@ -191,7 +203,7 @@ static lap_status_t check_version(const char *path, const char *text, size_t byt
 lap_status_t lap_ckpt_manifest_parse(const char *path, const char *text, size_t bytes,
                                      lap_ckpt_manifest_t *manifest_p)
 {
-    lap_json_t json = {.text = text, .bytes = bytes};
+    lap_json_reader_t json = {.text = text, .bytes = bytes};
     lap_ckpt_manifest_t manifest = {.nfiles = 0};
     LAP_TRY(check_version(path, text, bytes));
     if (!take_all(&json, &manifest))

@@ -49,7 +49,7 @@ static const type_row_t types[] = {
     {NULL, LAP_ST_OTHER, 0},
 };
 
-static bool read_type(lap_json_t *json, lap_st_tensor_t *tensor)
+static bool read_type(lap_json_reader_t *json, lap_st_tensor_t *tensor)
 {
     char name[16];
     const size_t at = json->at;
@@ -66,7 +66,7 @@ static bool read_type(lap_json_t *json, lap_st_tensor_t *tensor)
     return lap_json_fail(json, "expected a type such as \"F32\"");
 }
 
-static bool read_dims(lap_json_t *json, lap_st_tensor_t *tensor)
+static bool read_dims(lap_json_reader_t *json, lap_st_tensor_t *tensor)
 {
     for (bool more = lap_json_open(json, '['); more; more = lap_json_next(json, ']')) {
         if (tensor->ndims == LAP_ST_DIMS)
@@ -77,18 +77,18 @@ static bool read_dims(lap_json_t *json, lap_st_tensor_t *tensor)
     return !json->wrong;
 }
 
-static bool read_offsets(lap_json_t *json, lap_st_tensor_t *tensor)
+static bool read_offsets(lap_json_reader_t *json, lap_st_tensor_t *tensor)
 {
     return lap_json_open(json, '[') && lap_json_take_number(json, &tensor->begin) &&
            lap_json_next(json, ']') && lap_json_take_number(json, &tensor->end) &&
            !lap_json_next(json, ']') && !json->wrong;
 }
 
-static bool read_tensor(lap_json_t *json, lap_st_tensor_t *tensor)
+static bool read_tensor(lap_json_reader_t *json, lap_st_tensor_t *tensor)
 {
     static const char *const keys[] = {"dtype", "shape", "data_offsets"};
-    static bool (*const readers[])(lap_json_t *, lap_st_tensor_t *) = {read_type, read_dims,
-                                                                       read_offsets};
+    static bool (*const readers[])(lap_json_reader_t *, lap_st_tensor_t *) = {read_type, read_dims,
+                                                                              read_offsets};
     unsigned seen = 0;
     char key[16];
     for (bool more = lap_json_open(json, '{'); more; more = lap_json_next(json, '}')) {
@@ -107,7 +107,7 @@ static bool read_tensor(lap_json_t *json, lap_st_tensor_t *tensor)
            (seen == 7 || lap_json_fail(json, "expected dtype, shape and data_offsets"));
 }
 
-static bool skip_metadata(lap_json_t *json)
+static bool skip_metadata(lap_json_reader_t *json)
 {
     static const size_t room = 65536;
     char *text = lap_alloc(room, 1);
@@ -122,7 +122,7 @@ static bool skip_metadata(lap_json_t *json)
 
 static lap_status_t read_tensors(lap_st_file_t *file)
 {
-    lap_json_t json = {.text = file->header + 8, .bytes = file->data - 8};
+    lap_json_reader_t json = {.text = file->header + 8, .bytes = file->data - 8};
     size_t room = 0;
     for (bool more = lap_json_open(&json, '{'); more; more = lap_json_next(&json, '}')) {
         lap_st_tensor_t tensor = {.ndims = 0};

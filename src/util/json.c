@@ -4,14 +4,14 @@
 
 #include <string.h>
 
-bool lap_json_fail(lap_json_t *json, const char *expected)
+bool lap_json_fail(lap_json_reader_t *json, const char *expected)
 {
     if (!json->wrong)
         json->wrong = expected;
     return false;
 }
 
-static void skip_space(lap_json_t *json)
+static void skip_space(lap_json_reader_t *json)
 {
     static const char spaces[] = {' ', '\t', '\r', '\n'};
     while (json->at < json->bytes && memchr(spaces, json->text[json->at], sizeof(spaces)))
@@ -19,7 +19,7 @@ static void skip_space(lap_json_t *json)
 }
 
 /* Whether a character is next; if so it is taken. */
-static bool take(lap_json_t *json, char character)
+static bool take(lap_json_reader_t *json, char character)
 {
     skip_space(json);
     if (json->wrong || json->at == json->bytes || json->text[json->at] != character)
@@ -28,7 +28,7 @@ static bool take(lap_json_t *json, char character)
     return true;
 }
 
-bool lap_json_open(lap_json_t *json, char bracket)
+bool lap_json_open(lap_json_reader_t *json, char bracket)
 {
     const bool object = bracket == '{';
     if (!take(json, bracket))
@@ -36,7 +36,7 @@ bool lap_json_open(lap_json_t *json, char bracket)
     return !take(json, object ? '}' : ']');
 }
 
-bool lap_json_next(lap_json_t *json, char bracket)
+bool lap_json_next(lap_json_reader_t *json, char bracket)
 {
     if (take(json, bracket))
         return false;
@@ -45,7 +45,7 @@ bool lap_json_next(lap_json_t *json, char bracket)
 }
 
 /* Four hexadecimal digits; -1: they are none. */
-static int take_hex(lap_json_t *json)
+static int take_hex(lap_json_reader_t *json)
 {
     int value = 0;
     if (json->bytes - json->at < 4)
@@ -67,7 +67,7 @@ static int take_hex(lap_json_t *json)
  * What follows a backslash, as one byte; -1: not that. Names of tensors are ASCII: characters beyond
  * come as they are, in UTF-8, or are refused.
  */
-static int take_escape(lap_json_t *json)
+static int take_escape(lap_json_reader_t *json)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     if (json->at == json->bytes)
@@ -81,7 +81,7 @@ static int take_escape(lap_json_t *json)
     return found ? (unsigned char)to[found - from] : -1;
 }
 
-bool lap_json_take_string(lap_json_t *json, char *text, size_t room)
+bool lap_json_take_string(lap_json_reader_t *json, char *text, size_t room)
 {
     size_t length = 0;
     if (!take(json, '"'))
@@ -105,14 +105,14 @@ bool lap_json_take_string(lap_json_t *json, char *text, size_t room)
     return true;
 }
 
-bool lap_json_take_key(lap_json_t *json, char *key, size_t room)
+bool lap_json_take_key(lap_json_reader_t *json, char *key, size_t room)
 {
     if (!lap_json_take_string(json, key, room))
         return false;
     return take(json, ':') || lap_json_fail(json, "expected :");
 }
 
-bool lap_json_take_number(lap_json_t *json, uint64_t *number_p)
+bool lap_json_take_number(lap_json_reader_t *json, uint64_t *number_p)
 {
     uint64_t number = 0;
     skip_space(json);
@@ -133,7 +133,7 @@ bool lap_json_take_number(lap_json_t *json, uint64_t *number_p)
 
 /* ---- values that nobody wants ---- */
 
-static bool skip_string(lap_json_t *json)
+static bool skip_string(lap_json_reader_t *json)
 {
     for (json->at++; json->at < json->bytes && json->text[json->at] != '"'; json->at++) {
         if ((unsigned char)json->text[json->at] < 0x20)
@@ -146,7 +146,7 @@ static bool skip_string(lap_json_t *json)
     return true;
 }
 
-static bool skip_digits(lap_json_t *json)
+static bool skip_digits(lap_json_reader_t *json)
 {
     const size_t begin = json->at;
     while (json->at < json->bytes && json->text[json->at] >= '0' && json->text[json->at] <= '9')
@@ -154,7 +154,7 @@ static bool skip_digits(lap_json_t *json)
     return json->at > begin || lap_json_fail(json, "expected a digit");
 }
 
-static bool take_one(lap_json_t *json, const char *characters)
+static bool take_one(lap_json_reader_t *json, const char *characters)
 {
     const bool found =
         json->at < json->bytes && json->text[json->at] && strchr(characters, json->text[json->at]);
@@ -163,7 +163,7 @@ static bool take_one(lap_json_t *json, const char *characters)
 }
 
 /* A number, or one of three words. */
-static bool skip_plain(lap_json_t *json)
+static bool skip_plain(lap_json_reader_t *json)
 {
     static const char *const words[] = {"true", "false", "null"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
@@ -187,7 +187,7 @@ static bool skip_plain(lap_json_t *json)
 }
 
 /* Into the next value: what it opens is on the stack. False: a failure. */
-static bool skip_into(lap_json_t *json, char *stack, size_t *depth)
+static bool skip_into(lap_json_reader_t *json, char *stack, size_t *depth)
 {
     skip_space(json);
     const char c = json->at < json->bytes ? json->text[json->at] : '\0';
@@ -201,7 +201,7 @@ static bool skip_into(lap_json_t *json, char *stack, size_t *depth)
     return !json->wrong;
 }
 
-static bool skip_key(lap_json_t *json)
+static bool skip_key(lap_json_reader_t *json)
 {
     skip_space(json);
     if (json->at == json->bytes || json->text[json->at] != '"')
@@ -210,7 +210,7 @@ static bool skip_key(lap_json_t *json)
 }
 
 /* A key stands before each value of an object. */
-bool lap_json_skip(lap_json_t *json)
+bool lap_json_skip(lap_json_reader_t *json)
 {
     char stack[LAP_JSON_DEPTH];
     size_t depth = 0;
@@ -233,7 +233,7 @@ bool lap_json_skip(lap_json_t *json)
     return true;
 }
 
-bool lap_json_end(lap_json_t *json)
+bool lap_json_end(lap_json_reader_t *json)
 {
     skip_space(json);
     if (!json->wrong && json->at < json->bytes)

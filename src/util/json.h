@@ -15,32 +15,32 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct lap_json {
+typedef struct lap_json_reader {
     const char *text;
     size_t bytes;
     size_t at;         /* what is read next; after a failure where it is */
     const char *wrong; /* what was expected there; NULL: nothing has failed */
-} lap_json_t;
+} lap_json_reader_t;
 
 /* Begins an object or a list ('{' or '['). True: there is an element, which is next. */
-bool lap_json_open(lap_json_t *json, char bracket);
+bool lap_json_open(lap_json_reader_t *json, char bracket);
 
 /* After an element: goes on to the next (true), or past the end of the object or list. */
-bool lap_json_next(lap_json_t *json, char bracket);
+bool lap_json_next(lap_json_reader_t *json, char bracket);
 
 /* The key of an element of an object, with its colon; a string; a whole number. */
-bool lap_json_take_key(lap_json_t *json, char *key, size_t room);
-bool lap_json_take_string(lap_json_t *json, char *text, size_t room);
-bool lap_json_take_number(lap_json_t *json, uint64_t *number_p);
+bool lap_json_take_key(lap_json_reader_t *json, char *key, size_t room);
+bool lap_json_take_string(lap_json_reader_t *json, char *text, size_t room);
+bool lap_json_take_number(lap_json_reader_t *json, uint64_t *number_p);
 
 /* Any value, which is looked at and left out; LAP_JSON_DEPTH objects and lists deep at most. */
 #define LAP_JSON_DEPTH 64
-bool lap_json_skip(lap_json_t *json);
+bool lap_json_skip(lap_json_reader_t *json);
 
 /* Fails with what was expected, at the place of what was read last. Returns false. */
-bool lap_json_fail(lap_json_t *json, const char *expected);
+bool lap_json_fail(lap_json_reader_t *json, const char *expected);
 
 /* Whether all was well, and nothing but white space follows. */
-bool lap_json_end(lap_json_t *json);
+bool lap_json_end(lap_json_reader_t *json);
 
 #endif

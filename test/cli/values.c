@@ -191,31 +191,6 @@ static void test_sorting(void)
     tap_ok(parse(many, &args) == LAP_CLI_USAGE, "too many");
 }
 
-static void check_json(const char *given, const char *expected)
-{
-    char text[96] = "";
-    FILE *file = fmemopen(text, sizeof(text), "w");
-    lap_json_string(file, given);
-    fclose(file);
-    tap_ok(strcmp(text, expected) == 0, "a string as JSON: %s", text);
-}
-
-static void test_json(void)
-{
-    check_json("a\"b\\c\n\x01\xc3\xa9", "\"a\\\"b\\\\c\\u000a\\u0001\xc3\xa9\"");
-    /* What is no UTF-8: bytes of Latin-1, one that is cut, one that is written too long, a half of a pair, one too large. */
-    check_json("\xff"
-               "b",
-               "\"\\ufffdb\"");
-    check_json("\xe9t\xe9", "\"\\ufffdt\\ufffd\"");
-    check_json("x\xe2\x82", "\"x\\ufffd\\ufffd\"");
-    check_json("\xc0\xaf", "\"\\ufffd\\ufffd\"");
-    check_json("\xed\xa0\x80", "\"\\ufffd\\ufffd\\ufffd\"");
-    check_json("\xf4\x90\x80\x80", "\"\\ufffd\\ufffd\\ufffd\\ufffd\"");
-    check_json("\xe2\x82\xac \xf0\x9f\x9a\xa2 \xed\x9f\xbf \xf4\x8f\xbf\xbf",
-               "\"\xe2\x82\xac \xf0\x9f\x9a\xa2 \xed\x9f\xbf \xf4\x8f\xbf\xbf\"");
-}
-
 static void test_peaks(void)
 {
     const struct {
@@ -277,7 +252,6 @@ int main(void)
     test_lists();
     test_links();
     test_sorting();
-    test_json();
     test_peaks();
     test_orders();
     return tap_done();

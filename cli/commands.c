@@ -211,7 +211,7 @@ const lap_subcommand_t lap_itself = {
 const lap_variable_t lap_variables[] = {
     {"LAP_DEVICE", "the device, where no option names one: cpu, ref or cuda",
      "bench train tune calibrate"},
-    {"LAP_TRANSPORT", "the transport, likewise: shm, self, mpi, tcp, hosts, cuda_ipc or nccl",
+    {"LAP_TRANSPORT", "the transport, likewise: shm, self, mpi, hosts, cuda_ipc or nccl",
      "bench train tune calibrate"},
     {"LAP_TIMEOUT_S", "seconds that a rank waits for another, 60 unless set",
      "run bench train tune calibrate"},

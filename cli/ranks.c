@@ -98,16 +98,10 @@ bool lap_ranks_suit(const lap_command_t *command, const char *given, const char 
             command, "%s runs its ranks as threads of one process: start it without a launcher",
             source);
     if (!launched && lap_transport_find(transport, &ops) == LAP_OK &&
-        (ops->can & LAP_CAN_SPAN) != 0 && !ops->device) {
-        if (strcmp(transport, "tcp") == 0)
-            return lap_args_wrong(command,
-                                  "%s needs ranks that torchrun started, or that have LAP_RANK, "
-                                  "LAP_SIZE and LAP_MASTER=host:port of rank 0",
-                                  source);
+        (ops->can & LAP_CAN_SPAN) != 0 && !ops->device)
         return lap_args_wrong(
             command, "%s needs ranks that mpirun started: mpirun -n %d %s ...%s%s", source, nranks,
             command->name, given ? " --transport " : "", given ? transport : "");
-    }
     return true;
 }
 

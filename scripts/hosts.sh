@@ -18,7 +18,7 @@ Runs a command on hosts made of network namespaces, with links of a limited rate
   --rate RATE    of the link of each host, each way: kbit, mbit or gbit per second (default 1gbit)
   --delay TIME   added to each packet on its way, in us or ms; needs a kernel with netem (default: none)
   --mpirun NAME  the launcher of Open MPI or of MPICH (default mpirun)
-  --tcp          without MPI: each rank is started by itself, with LAP_RANK, LAP_SIZE and LAP_MASTER, and all are waited for
+  --tcp          without MPI, for GPUs: each rank is started by itself, with LAP_RANK, LAP_SIZE and LAP_MASTER, and all are waited for
   --help         this text
 
 The cores of the machine are split evenly among the hosts. The rate counts the headers of packets, so that MPI over TCP
@@ -27,7 +27,7 @@ Exit status: that of the launcher, or of the first rank that failed; 2 when the 
 number after a signal.
 
     scripts/hosts.sh --rate 1gbit -- build/lap bench ag 2048 4096 2048 --transport mpi
-    scripts/hosts.sh --rate 1gbit --ranks 4 --tcp -- build/lap bench ag 2048 4096 2048
+    scripts/hosts.sh --rate 1gbit --ranks 4 --tcp -- build/lap bench ag 2048 4096 2048 --device cuda
 EOF
 }
 

@@ -31,8 +31,8 @@ typedef struct lap_link {
 typedef struct lap_buffer_options {
     size_t size; /* sizeof(lap_buffer_options_t), set by LAP_BUFFER_OPTIONS_INIT */
     /*
-     * "shm" (processes of a host), "self" (threads), "mpi", "tcp" or "hosts" (over MPI or TCP
-     * between hosts, shm inside); NULL: that of the world, or else what fits.
+     * "shm" (processes of a host), "self" (threads), "mpi" or "hosts" (MPI between hosts, shm
+     * inside); NULL: that of the world, or else what fits.
      */
     const char *transport;
     lap_link_t link; /* both 0: not emulated */
@@ -81,10 +81,10 @@ LAP_API void *lap_buffer_data(lap_buffer_t *buffer, int rank);
 /*
  * Copies `bytes` bytes from `source` into the memory of `rank` at `offset`, then adds one to its
  * word `signal`.
- * Local; blocks only while it copies, or over MPI or TCP until most of it is in flight. `source`
+ * Local; blocks only while it copies, or over MPI until most of it is in flight. `source`
  * may be reused on return. Puts and raises of one rank to another arrive in the order of the calls.
  * Returns LAP_ERR_INVALID when the range or the signal is outside the buffer, or its group or world was destroyed, as
- * _raise and _wait do; over MPI or TCP also
+ * _raise and _wait do; over MPI also
  * LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT and LAP_ERR_NO_MEMORY, over an emulated link the last of them.
  */
 LAP_API lap_status_t lap_buffer_put(lap_buffer_t *buffer, int rank, size_t offset,
@@ -93,7 +93,7 @@ LAP_API lap_status_t lap_buffer_put(lap_buffer_t *buffer, int rank, size_t offse
 /*
  * Adds one to the word `signal` of `rank`. Earlier writes of this thread are visible to a rank that
  * sees the new value.
- * Local, does not block. Returns LAP_ERR_INVALID; over MPI, TCP or an emulated link also
+ * Local, does not block. Returns LAP_ERR_INVALID; over MPI or an emulated link also
  * LAP_ERR_NO_MEMORY.
  */
 LAP_API lap_status_t lap_buffer_raise(lap_buffer_t *buffer, int rank, size_t signal);

@@ -38,8 +38,8 @@ typedef struct lap_world_options {
     const char *device;
     int cpu_threads; /* of one GEMM, set in OpenBLAS for all of the process; 0: as it is */
     /*
-     * Of the buffers that do not ask for another: "shm", "self", "mpi", "tcp" or "hosts"; NULL:
-     * LAP_TRANSPORT of the environment, or else what fits. With "mpi", "tcp" and "hosts"
+     * Of the buffers that do not ask for another: "shm", "self", "mpi" or "hosts"; NULL:
+     * LAP_TRANSPORT of the environment, or else what fits. With "mpi" and "hosts"
      * lap_world_create makes a world over MPI or TCP. A transport that there is not is refused
      * when the first buffer is made. Worlds of threads know only "self".
      */
@@ -56,6 +56,7 @@ typedef struct lap_world_options {
  * Makes a world from the environment: `lap run`, or the variables of mpirun (Open MPI, MPICH),
  * torchrun or srun; a world of one rank when there are none of them. Ranks on several hosts meet
  * over TCP where they know where rank 0 is, from torchrun or LAP_MASTER=host:port; else over MPI.
+ * Between hosts TCP is for control: data needs MPI, or GPUs and NCCL.
  * MPI is started with MPI_THREAD_MULTIPLE unless the program has done so, and then ends with the
  * world: a program that makes several worlds over MPI one after the other initialises MPI itself.
  * Collective over all ranks of the job. `options` may be NULL. Writes *world_p on success; the
@@ -93,9 +94,9 @@ typedef struct lap_bootstrap {
 
 /*
  * Makes a world of ranks that are separate processes, with two callbacks of the caller's. Ranks of
- * several hosts are connected over TCP.
+ * several hosts are connected over TCP, for control; their data needs GPUs and NCCL.
  * Collective over all ranks. The callbacks are used only during this call, `allgather` once, or
- * twice with several hosts or the transports "tcp" and "hosts", and then `barrier` once, on success
+ * twice with several hosts or the transport "hosts", and then `barrier` once, on success
  * and on failure. Only a rank whose `bootstrap` makes no sense, or
  * that has no memory for the result of `allgather`, returns before both. Writes *world_p on
  * success; the caller destroys it.

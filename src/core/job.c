@@ -154,11 +154,10 @@ lap_status_t lap_job_look(const char *dir, int self, int rank)
                          "rank %d has ended, with status 0, and has not come to the other ranks",
                          rank);
     if (is_announced(dir, rank, LAP_JOB_WIRED))
-        return lap_error(
-            LAP_ERR_MISMATCH,
-            "rank %d has a transport over MPI or TCP (mpi, tcp or hosts), rank %d has not: "
-            "expected the same --transport, or LAP_TRANSPORT, on all ranks",
-            rank, self);
+        return lap_error(LAP_ERR_MISMATCH,
+                         "rank %d has a transport over MPI or TCP (mpi or hosts), rank %d has not: "
+                         "expected the same --transport, or LAP_TRANSPORT, on all ranks",
+                         rank, self);
     return LAP_OK;
 }
 

@@ -43,7 +43,8 @@ typedef void (*lap_port_take_t)(void *context, const lap_packet_t *packet, const
 typedef struct lap_wire lap_wire_t;
 
 typedef struct lap_wire_ops {
-    const char *name; /* "MPI" or "TCP" */
+    const char *name;  /* "MPI" or "TCP" */
+    bool carries_data; /* of callers; else only what ranks say to one another */
 
     /* Sends what lap_wire_begin gave; it belongs to the wire from then on. Does not block. */
     void (*send)(lap_wire_t *wire, lap_packet_t *packet);

@@ -188,20 +188,14 @@ err_destroy:
 }
 
 /*
- * Ranks with a wire between them: over TCP where they know where rank 0 is, unless MPI is asked for
- * by name; else over MPI.
+ * Ranks with a wire between them: over TCP, which carries no data, where they know where rank 0 is,
+ * unless MPI is asked for by name; else over MPI.
  */
 static lap_status_t wired_world_create(const lap_environment_t *environment,
                                        const lap_settings_t *settings, lap_world_t **world_p)
 {
-    const char *transport = settings->transport_name;
-    if (environment->master.hosts[0] && strcmp(transport, "mpi") != 0)
+    if (environment->master.hosts[0] && strcmp(settings->transport_name, "mpi") != 0)
         return lap_tcp_world_create(environment, settings, world_p);
-    if (strcmp(transport, "tcp") == 0)
-        return lap_error(LAP_ERR_INVALID,
-                         "transport tcp needs to know where rank 0 is, and %s started these ranks "
-                         "without telling: expected torchrun, or LAP_MASTER=host:port in all ranks",
-                         environment->launcher);
     return lap_mpi_world_create(environment, settings, world_p);
 }
 
@@ -218,15 +212,10 @@ static lap_status_t wired_world_announce(const lap_environment_t *environment,
     return status;
 }
 
-/* Whether it is over a wire by name; that over MPI is for lap_world_create and <lap/lap_mpi.h>. */
-static bool is_wired(const char *transport)
-{
-    return strcmp(transport, "tcp") == 0 || strcmp(transport, "hosts") == 0;
-}
-
 static bool needs_wire(const lap_environment_t *environment, const char *transport)
 {
-    return environment->hosts[0] || strcmp(transport, "mpi") == 0 || is_wired(transport);
+    return environment->hosts[0] || strcmp(transport, "mpi") == 0 ||
+           strcmp(transport, "hosts") == 0;
 }
 
 lap_status_t lap_world_create(const lap_world_options_t *options, lap_world_t **world_p)
@@ -370,7 +359,8 @@ static lap_status_t meet_with_cards(const lap_bootstrap_t *bootstrap, lap_status
     int made = -1;
     if (status == LAP_OK && mine.rank == 0)
         status = lap_rendezvous_dir_make(NULL, mine.dir, &made);
-    mine.wired = status == LAP_OK && is_wired(settings->transport_name);
+    /* By name; that over MPI is for lap_world_create and <lap/lap_mpi.h>. */
+    mine.wired = status == LAP_OK && strcmp(settings->transport_name, "hosts") == 0;
     lap_environment_host(mine.host, sizeof(mine.host));
     status = exchange_cards(bootstrap, status, &mine, cards);
     if (status == LAP_OK)

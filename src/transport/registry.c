@@ -14,7 +14,6 @@
 extern const lap_transport_ops_t lap_self_ops;
 extern const lap_transport_ops_t lap_shm_ops;
 extern const lap_transport_ops_t lap_mpi_ops;
-extern const lap_transport_ops_t lap_tcp_ops;
 extern const lap_transport_ops_t lap_hosts_ops;
 extern const lap_transport_ops_t lap_cuda_ipc_ops;
 extern const lap_transport_ops_t lap_nccl_ops;
@@ -24,7 +23,7 @@ static const lap_transport_ops_t *const transports[] = {
 #if LAP_HAVE_MPI
     &lap_mpi_ops,
 #endif
-    &lap_hosts_ops,    &lap_tcp_ops,
+    &lap_hosts_ops,
 #if LAP_HAVE_CUDA
     &lap_cuda_ipc_ops, &lap_nccl_ops,
 #endif
@@ -50,6 +49,12 @@ lap_status_t lap_transport_find(const char *name, const lap_transport_ops_t **op
         lap_join(names, sizeof(names), ops->name);
         all[i] = ops->name;
     }
+    if (strcmp(name, "tcp") == 0)
+        return lap_error(
+            LAP_ERR_INVALID,
+            "the transport tcp was removed: between hosts MPI carries data (mpi, hosts; "
+            "started by mpirun), or NCCL between GPUs (nccl); there are: %s",
+            names);
     return lap_error(LAP_ERR_INVALID, "there is no transport '%s'; there are: %s%s", name, names,
                      lap_nearest_hint(name, all, hint));
 }

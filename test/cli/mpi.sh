@@ -57,7 +57,7 @@ for odd in 0 1; do
         "$LAP" >"$work/out" 2>"$work/err" </dev/null
     ok "--transport mpi in rank $odd only: it ends, and not well" test $? != 0 -a $? != 124
     has '... with a sentence that names the setting' "$(cat "$work/err")" \
-        "rank $odd has a transport over MPI or TCP (mpi, tcp or hosts), rank $((1 - odd)) has not: expected the same --transport"
+        "rank $odd has a transport over MPI or TCP (mpi or hosts), rank $((1 - odd)) has not: expected the same --transport"
 done
 
 # ---- ranks that mpirun ends while they meet ----

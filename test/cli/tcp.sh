@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Ranks that meet over TCP, with the variables of torchrun and with LAP_MASTER: who comes, who does not, who should not.
-# FAULTS: the program that ends a rank in the middle of an operation. FAKE_CUDA: the folder of the fake driver.
+# WORLD: the program that does barriers until one fails. FAULTS: the one that ends a rank in the middle of an operation. FAKE_CUDA: the
+# folder of the fake driver.
 . "$(dirname "$0")/tap.bash"
 unset MASTER_ADDR MASTER_PORT RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK LAP_JOB LAP_DIR TORCHELASTIC_RUN_ID
 hosts="$LAP_SOURCE_DIR/test/tcp.sh"
@@ -23,7 +24,7 @@ rank() {
     shift 2
     {
         [ -z "${files:-}" ] || ulimit -n "$files"
-        LAP_RANK=$number LAP_SIZE=$size LAP_MASTER=${master:-127.0.0.1:$port} LAP_TIMEOUT_S=${limit:-20} exec "$LAP" "$@"
+        LAP_RANK=$number LAP_SIZE=$size LAP_MASTER=${master:-127.0.0.1:$port} LAP_TIMEOUT_S=${limit:-20} exec "${program:-$LAP}" "$@"
     } >"$work/out$number" 2>"$work/err$number" </dev/null &
     ranks+=($!)
 }
@@ -42,24 +43,14 @@ err() { cat "$work/err$1"; }
 
 # ---- worlds ----
 
-lap info
-has 'lap info tells of tcp' "$out" tcp 'TCP between'
 last='two hosts of two ranks'
-timeout 60 bash "$hosts" 2 "$LAP" train --layer layernorm_mlp --seq 8 --heads 4 --head-dim 4 --iters 2 >"$work/out" 2>"$work/err"
-is 'lap train on two hosts of two ranks, with the variables of torchrun' $? 0
-has '... over TCP between them' "$(cat "$work/out")" 'tensor-parallel group: [0, 1, 2, 3]' 'transport hosts' 'Iter 2'
-for r in 3 2 1 0; do
-    LAP_NODE=$((r / 2)) rank $r 4 train --layer layernorm_mlp --tp 2 --dp 2 --seq 8 --heads 4 --head-dim 4 --iters 2 --trace "$work/hosts.json"
-done
-join
-is 'a trace of two hosts' "$statuses" '0 0 0 0 '
-if command -v python3 >/dev/null; then
-    ok '... whose ranks have one clock on a host, and another host has bounds' python3 "$(dirname "$0")/trace.py" "$work/hosts.json" '
-clocks = it["lapstrake"]["measured"]["clocks"]
-assert [clock["bound_us"] for clock in clocks[:2]] == [0, 0] and clocks[2] == clocks[3] and clocks[2]["bound_us"] > 0, clocks
-near = [(s, f) for s, f in flows if s["pid"] // 2 == f["pid"] // 2]
-assert near and all(s["ts"] <= f["ts"] + 0.0015 for s, f in near), near'
-fi
+LAP_KEEP=1 timeout 60 bash "$hosts" 2 "$LAP" train --layer layernorm_mlp --seq 8 --heads 4 --head-dim 4 --iters 2 >"$work/out" 2>"$work/err"
+is 'lap train on CPUs of two hosts, with the variables of torchrun: all four ranks say the same' \
+    "$(grep -c 'rank [0-3]: .*met over TCP, which carries none; expected mpirun (MPI carries data between hosts), or GPUs with NCCL' "$work/err")" 4
+lap bench ag 8 8 8 --transport tcp
+has 'the transport tcp was removed' "$status $err" '2 ' '--transport: the transport tcp was removed: between hosts MPI carries data' 'NCCL'
+LAP_TRANSPORT=tcp lap bench ag 8 8 8
+has '... of which LAP_TRANSPORT is told, too' "$status $err" '2 ' 'LAP_TRANSPORT: the transport tcp was removed'
 rank 1 2 $tiny
 rank 0 2 $tiny
 join
@@ -69,19 +60,14 @@ rank 1 2 $tiny --transport shm
 rank 0 2 $tiny --transport shm
 join
 is '... but share memory' "$statuses" '0 0 '
-rank 1 2 $tiny --transport tcp
-rank 0 2 $tiny --transport tcp
-join
-is '... and need not' "$statuses" '0 0 '
-has '... over TCP' "$(cat "$work/out0")" 'transport tcp'
 LAP_NODE=1 rank 1 2 $tiny --transport shm
 LAP_NODE=0 rank 0 2 $tiny --transport shm
 join
 has 'LAP_NODE: two hosts do not' "$statuses$(err 0)" '1 1 ' 'rank 1 is on another host than rank 0: use hosts'
 if [ -e /proc/net/if_inet6 ] && grep -q ' lo$' /proc/net/if_inet6; then
     master="[::1]:$port"
-    LAP_NODE=1 rank 1 2 $tiny
-    LAP_NODE=0 rank 0 2 $tiny
+    rank 1 2 $tiny
+    rank 0 2 $tiny
     join
     master=
     is 'over IPv6' "$statuses" '0 0 '
@@ -109,10 +95,6 @@ RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_PORT=23456 lap $tiny
 has 'several hosts without MASTER_ADDR' "$status $err" '2 ' 'MASTER_ADDR is not set' LOCAL_WORLD_SIZE LAP_MASTER=host:port
 RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=a lap $tiny
 has 'or MASTER_PORT' "$status $err" '2 ' 'MASTER_PORT is not set' LOCAL_WORLD_SIZE LAP_MASTER=host:port
-lap bench ag 8 8 8 --transport tcp
-has 'without a launcher there is no transport tcp' "$status $err" '2 ' 'torchrun' 'LAP_MASTER=host:port'
-lap run -n 2 "$LAP" bench ag 8 8 8 --transport tcp
-has 'nor under lap run' "$err" 'where rank 0 is' 'LAP_MASTER=host:port'
 
 # ---- who does not come ----
 
@@ -206,7 +188,7 @@ join 2>/dev/null
 
 # ---- who is stopped ----
 
-# Both ranks, one after the other, so that the first has more to read than its kernel takes: for longer than the timeout.
+# Both ranks, one after the other, for longer than the timeout.
 state() { sed 's/.*) //;s/ .*//' "/proc/$1/stat" 2>/dev/null; }
 is_stopped() { test "$(state "$1")" = T; }
 at_work() { grep -qs lap-tcp "/proc/${ranks[0]}/task/"*/comm && grep -qs lap-tcp "/proc/${ranks[1]}/task/"*/comm; }
@@ -214,9 +196,10 @@ at_work() { grep -qs lap-tcp "/proc/${ranks[0]}/task/"*/comm && grep -qs lap-tcp
 wakes() { sed -n 's/^voluntary_ctxt_switches:[^0-9]*//p' "/proc/$1/task/$(tcp_thread "$1")/status"; }
 tcp_thread() { grep -lx lap-tcp "/proc/$1/task/"*/comm | sed 's,/comm$,,;s,.*/,,'; }
 is_woken() { local now && now=$(wakes "$1" 2>/dev/null) && [ "${now:-0}" -gt $2 ]; }
-much="bench ag 2048 2 4096 --iters 1000000 --warmup 0 --method serial --transport tcp"
-limit=3 rank 0 2 $much
-limit=3 rank 1 2 $much
+program=$WORLD
+LAP_NODE=0 limit=3 rank 0 2 forever
+LAP_NODE=1 limit=3 rank 1 2 forever
+program=
 ok 'two ranks with much to say are at work' until_true at_work
 for pid in "${ranks[@]}"; do
     sleep 0.3
@@ -236,48 +219,74 @@ is '... without a word, until it is killed' "$statuses$(err 0)$(err 1)" '137 137
 
 # ---- who dies ----
 
-# Of two hosts, in the middle of a benchmark and of a step of training.
-for command in "$much" 'train --layer layernorm_mlp --seq 32 --heads 4 --head-dim 4 --iters 1000000'; do
-    LAP_NODE=0 rank 0 2 $command
-    LAP_NODE=1 rank 1 2 $command
-    ok "two hosts are at work: ${command%% *}" until_true at_work
+# Of three hosts. Nobody sees the process of the victim, only its connections.
+program=$WORLD
+for victim in 2 0; do
+    for r in 0 1 2; do LAP_NODE=$r rank $r 3 forever; done
+    ok 'ranks of three hosts are at work' until_true at_work
     sleep 0.5
-    kill -s KILL "${ranks[1]}"
+    from=${EPOCHREALTIME/./}
+    kill -s KILL "${ranks[victim]}"
     join 2>/dev/null
-    has '... a rank that is killed' "$statuses$(err 0)" '1 137 ' 'rank 0: peer lost: ' 'rank 1 has died'
+    waited=$(((${EPOCHREALTIME/./} - from) / 1000))
+    is "... rank $victim is killed" "$statuses" "$([ $victim = 2 ] && echo '1 1 137 ' || echo '137 1 1 ')"
+    for r in 0 1 2; do
+        [ $r = $victim ] || has "... rank $r says so" "$(err $r)" "rank $victim has died"
+    done
+    ok "... soon ($waited ms)" test "$waited" -lt 10000
 done
-
-export LAP_KEEP=1 LAP_TRANSPORT FAULT_CLOCK=$work/clock
-victim=0
-# Four hosts of one rank: nobody sees the process of the victim, only its connections.
-for row in kill:hosts:2 kill:tcp:4 exit:tcp:4; do
-    IFS=: read -r fault LAP_TRANSPORT machines <<<"$row"
-    victim=$(((victim + 1) % 4))
-    last="$fault of rank $victim"
-    head -c 64 /dev/zero >"$work/clock"
-    LAP_HOSTS=$machines timeout 60 bash "$hosts" $((4 / machines)) "$FAULTS" ag ring "$fault" $victim 100 >"$work/out" 2>"$work/err"
-    is "$fault of rank $victim over $LAP_TRANSPORT, $machines hosts: the others are told at once" \
-        "$(cat "$work/out" "$work/err" | grep -c 'survivor is well')" 3
-done
-last='a stopped rank'
-head -c 64 /dev/zero >"$work/clock"
-LAP_TRANSPORT=tcp LAP_TIMEOUT_S=4 timeout 60 bash "$hosts" 2 "$FAULTS" ag ring stop 2 100 >"$work/out" 2>"$work/err" &
-stopped() { [ "$(cat "$work/out" "$work/err" | grep -c 'survivor is well')" = 3 ]; }
-ok 'a rank that is stopped: the others are told by the timeout' until_true stopped
-for pid in $(pgrep -f "^$FAULTS ag ring stop"); do
-    if grep -qaF "XDG_CACHE_HOME=$XDG_CACHE_HOME" "/proc/$pid/environ"; then kill -KILL "$pid"; fi
-done
-wait $! 2>/dev/null
-unset LAP_KEEP LAP_TRANSPORT
+program=
 
 # ---- GPUs of several hosts ----
 
 if [ "$LAP_HAVE_CUDA" = 1 ] && [ -e "$FAKE_CUDA/libnccl.so.2" ]; then
     last='GPUs'
     export LD_LIBRARY_PATH=$FAKE_CUDA LAP_GPU_TUNE=0
+    for r in 3 2 1 0; do
+        LAP_NODE=$((r / 2)) rank $r 4 train --layer layernorm_mlp --tp 2 --dp 2 --seq 8 --heads 4 --head-dim 4 --iters 2 --device cuda --trace "$work/hosts.json"
+    done
+    join
+    is 'a trace of two hosts' "$statuses" '0 0 0 0 '
+    if command -v python3 >/dev/null; then
+        ok '... whose ranks have one clock on a host, and another host has bounds' python3 "$(dirname "$0")/trace.py" "$work/hosts.json" '
+clocks = it["lapstrake"]["measured"]["clocks"]
+assert [clock["bound_us"] for clock in clocks[:2]] == [0, 0] and clocks[2] == clocks[3] and clocks[2]["bound_us"] > 0, clocks
+near = [(s, f) for s, f in flows if s["pid"] // 2 == f["pid"] // 2]
+assert near and all(s["ts"] <= f["ts"] + 0.0015 for s, f in near), near'
+    fi
     timeout 60 bash "$hosts" 1 "$LAP" bench ag 48 32 16 --device cuda --method ring --iters 1 --json >"$work/out" 2>"$work/err"
     has 'GPUs of two hosts talk over NCCL, and their ranks over TCP' "$? $(cat "$work/out")" '0 ' '"transport":"nccl"' '"ok":true'
     LAP_NCCL=/no/such/file timeout 60 bash "$hosts" 1 "$LAP" bench ag 48 32 16 --device cuda --method ring --iters 1 >"$work/out" 2>"$work/err"
     has '... and without NCCL are told what is missing' "$? $(cat "$work/err")" '1 ' 'NCCL' '/no/such/file'
+    for r in 0 1; do
+        LAP_NODE=$r rank $r 2 train --layer layernorm_mlp --seq 32 --heads 4 --head-dim 4 --iters 1000000 --device cuda
+    done
+    ok 'two hosts train' until_true at_work
+    sleep 2
+    kill -s KILL "${ranks[1]}"
+    join 2>/dev/null
+    has '... a rank that is killed' "$statuses$(err 0)" '1 137 ' 'rank 0: peer lost: ' 'rank 1 has died'
+    export LAP_KEEP=1 FAULT_CLOCK=$work/clock LAP_DEVICE=cuda
+    victim=0
+    # On four hosts of one rank nobody sees the process of the victim, only its connections.
+    for row in kill:2 kill:4 exit:4; do
+        IFS=: read -r fault machines <<<"$row"
+        victim=$(((victim + 1) % 4))
+        last="$fault of rank $victim"
+        head -c 64 /dev/zero >"$work/clock"
+        LAP_HOSTS=$machines timeout 60 bash "$hosts" $((4 / machines)) "$FAULTS" ag ring "$fault" $victim 100 >"$work/out" 2>"$work/err"
+        is "$fault of rank $victim, $machines hosts: the others are told at once" \
+            "$(cat "$work/out" "$work/err" | grep -c 'survivor is well')" 3
+    done
+    last='a stopped rank'
+    head -c 64 /dev/zero >"$work/clock"
+    LAP_TIMEOUT_S=4 timeout 60 bash "$hosts" 2 "$FAULTS" ag ring stop 2 100 >"$work/out" 2>"$work/err" &
+    stopped() { [ "$(cat "$work/out" "$work/err" | grep -c 'survivor is well')" = 3 ]; }
+    ok 'a rank that is stopped: the others are told by the timeout' until_true stopped
+    for pid in $(pgrep -f "^$FAULTS ag ring stop"); do
+        if grep -qaF "XDG_CACHE_HOME=$XDG_CACHE_HOME" "/proc/$pid/environ"; then kill -KILL "$pid"; fi
+    done
+    wait $! 2>/dev/null
+    unset LAP_KEEP LAP_DEVICE
 fi
 finish

@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Ranks over TCP on hosts that have nothing in common but a network (scripts/hosts.sh --tcp), and what they say when it fails.
+# Ranks that meet over TCP on hosts that have nothing in common but a network (scripts/hosts.sh --tcp), and what they say when it fails.
+# WORLD: the program that does barriers until one fails. FAKE_CUDA: the folder of the fake driver.
 . "$(dirname "$0")/tap.bash"
 script=$LAP_SOURCE_DIR/scripts/hosts.sh
 unset LAP_RANK LAP_SIZE LAP_MASTER LAP_NODE LAP_JOB LAP_DIR
@@ -26,17 +27,24 @@ is 'the status is that of the rank that fails' "$status" 7
 
 hosts "$LAP" bench ag 8 8 8 --iters 1 --transport shm
 has 'there is no memory in common' "$status $err" '1 ' 'rank 1 is on another host than rank 0: use hosts'
-hosts --ranks 4 "$LAP" bench ag 64 16 64 --iters 1 --json
-is 'lap bench on four ranks of two hosts' "$status $(grep -o '"ok":[a-z]*' <<<"$out" | sort -u)" '0 "ok":true'
-has '... over TCP between them' "$out" '"transport":"hosts"'
-gpt='train --model gpt --layers 2 --seq 16 --heads 4 --head-dim 8 --vocab 64 --steps 2 --json'
-losses() { grep -o '"loss":[0-9.]*' <<<"$out" | tr '\n' ' '; }
-# shellcheck disable=SC2086
-hosts --ranks 4 "$LAP" $gpt --tp 2 --dp 2
-two="$status $(losses)"
-# shellcheck disable=SC2086
-lap $gpt --tp 2 --dp 2
-is 'lap train on two hosts has the losses of one' "$two" "$status $(losses)"
+hosts --ranks 4 "$LAP" bench ag 64 16 64 --iters 1
+has '... and TCP carries no data of CPUs' "$status $err" '1 ' 'met over TCP, which carries none; expected mpirun (MPI carries data between hosts), or GPUs with NCCL'
+much=("$WORLD forever")
+if [ "$LAP_HAVE_CUDA" = 1 ] && [ -e "$FAKE_CUDA/libnccl.so.2" ]; then
+    export LD_LIBRARY_PATH=$FAKE_CUDA LAP_GPU_TUNE=0
+    hosts --ranks 4 "$LAP" bench ag 64 16 64 --iters 1 --method ring --device cuda --json
+    is 'lap bench on GPUs of two hosts' "$status $(grep -o '"ok":[a-z]*' <<<"$out" | sort -u)" '0 "ok":true'
+    has '... over NCCL between them' "$out" '"transport":"nccl"'
+    gpt='train --model gpt --layers 2 --seq 16 --heads 4 --head-dim 8 --vocab 64 --steps 2 --device cuda --json'
+    losses() { grep -o '"loss":[0-9.]*' <<<"$out" | tr '\n' ' '; }
+    # shellcheck disable=SC2086
+    hosts --ranks 4 "$LAP" $gpt --tp 2 --dp 2
+    two="$status $(losses)"
+    # shellcheck disable=SC2086
+    lap $gpt --tp 2 --dp 2
+    is 'lap train on two hosts has the losses of one' "$two" "$status $(losses)"
+    much+=("$LAP train --model gpt --layers 2 --seq 32 --heads 4 --head-dim 8 --vocab 64 --steps 1000000 --tp 4 --device cuda")
+fi
 
 # ---- hosts that do not reach each other ----
 
@@ -65,12 +73,12 @@ is_there() { test -n "$(pid_at "$1")"; }
 has_ended() { ! kill -0 "$started" 2>/dev/null; }
 # patiently COMMAND...: as until_true, and for as long as ranks may take to start or to give up.
 patiently() { until_true "$@" || until_true "$@" || until_true "$@" || until_true "$@"; }
-# start LAP_ARGUMENT...: two hosts of two ranks in the background, which have far more to do than the test lasts.
+# start COMMAND...: two hosts of two ranks in the background, which have far more to do than the test lasts.
 start() {
-    last="lap $*"
-    IN_HOSTS=$work LAP_TIMEOUT_S=16 bash "$script" --tcp --ranks 4 "$LAP" "$@" >"$work/out" 2>"$work/err" </dev/null &
+    last="$*"
+    IN_HOSTS=$work LAP_TIMEOUT_S=16 bash "$script" --tcp --ranks 4 "$@" >"$work/out" 2>"$work/err" </dev/null &
     started=$!
-    for rank in 0 1 2 3; do ok "rank $rank is in its world: $1" patiently is_there $rank; done
+    for rank in 0 1 2 3; do ok "rank $rank is in its world: ${*:1:2}" patiently is_there $rank; done
     sleep 1
 }
 end() {
@@ -79,8 +87,6 @@ end() {
     status=$?
     err=$(cat "$work/err")
 }
-much=('bench ag 1024 64 1024 --iters 1000000 --warmup 0 --method ring'
-    'train --model gpt --layers 2 --seq 32 --heads 4 --head-dim 8 --vocab 64 --steps 1000000 --tp 4')
 for command in "${much[@]}"; do
     # shellcheck disable=SC2086
     start $command

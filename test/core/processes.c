@@ -190,7 +190,7 @@ static void with_callbacks(void)
         lap_world_destroy(world);
     }
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
-    options.transport = my_rank == 0 ? "tcp" : NULL;
+    options.transport = my_rank == 0 ? "hosts" : NULL;
     for (int i = 0; i < 2; i++) {
         bootstrap.allgather = i == 0 ? own_allgather : far_allgather;
         expect(lap_world_create_with(&bootstrap, i == 0 ? &options : NULL, &world) == LAP_OK,

@@ -3,7 +3,7 @@
  * One rank of a world of processes, for `lap run -n P world_process [MODE [RANK]]`. Modes:
  * collectives (the default), twice (two worlds after each other and two at once), die (RANK is
  * killed in a barrier), stop (RANK stops for good; the others expect a timeout, so set
- * LAP_TIMEOUT_S) and leave (RANK ends its world early).
+ * LAP_TIMEOUT_S), leave (RANK ends its world early) and forever (barriers, until one fails).
  */
 #include <signal.h>
 #include <stdio.h>
@@ -78,6 +78,18 @@ static void lose(lap_world_t **world_p, const char *mode, int lost)
                 "barrier", NULL);
 }
 
+/* What ends it is for who has started it to see. */
+static int forever(lap_world_t *world)
+{
+    lap_status_t status;
+    while ((status = lap_group_barrier(lap_world_group(world))) == LAP_OK)
+        continue;
+    fprintf(stderr, "rank %d: %s: %s\n", lap_world_rank(world), lap_status_string(status),
+            lap_last_error());
+    lap_world_destroy(world);
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "collectives";
@@ -88,6 +100,8 @@ int main(int argc, char **argv)
         collectives(world);
     else if (strcmp(mode, "twice") == 0)
         twice(world);
+    else if (strcmp(mode, "forever") == 0)
+        return forever(world);
     else
         lose(&world, mode, argc > 2 ? atoi(argv[2]) : lap_world_size(world) - 1);
     lap_world_destroy(world);

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The transports over a wire: the conformance suite, with and without a link. Run under mpirun, or with
- * the variables of torchrun: wire_process mpi|tcp|hosts.
+ * The transports over a wire: the conformance suite, with and without a link. Run under mpirun:
+ * wire_process mpi|hosts; or with the variables of torchrun, over TCP: wire_process control.
  */
+#include <stdatomic.h>
+
 #include "conformance.h"
+#include "core/board.h"
 
 /* What comes to a buffer that is gone is dropped, and does no harm. */
 static void check_early_destroy(lap_group_t *group)
@@ -41,18 +44,84 @@ static void check_many_bytes(lap_group_t *group)
     lap_buffer_destroy(buffer);
 }
 
-/* A world over the one is none over the other. */
-static void refuse_other(lap_world_t *world)
+/* Between hosts TCP carries no data: ranks of one share memory, and others are told what does. */
+static void refuse_data(lap_world_t *world)
 {
+    lap_group_t *all = lap_world_group(world), *near;
     lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
     lap_buffer_t *buffer = NULL;
-    const bool tcp = strcmp(world->wire->ops->name, "TCP") == 0;
-    const lap_transport_ops_t *ops;
-    options.transport = tcp ? "mpi" : "tcp";
-    if (lap_transport_find(options.transport, &ops) == LAP_OK)
-        tap_failure(lap_buffer_create(lap_world_group(world), 8, 1, &options, &buffer),
-                    LAP_ERR_UNSUPPORTED, options.transport, "expected hosts", NULL);
-    tap_success(lap_group_barrier(lap_world_group(world)), "all have heard it");
+    char *names[] = {NULL, "hosts", "mpi", "tcp"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        options.transport = names[i];
+        const lap_status_t status = lap_buffer_create(all, 8, 1, &options, &buffer);
+        if (i == 3)
+            tap_failure(status, LAP_ERR_INVALID, "tcp was removed", "MPI carries data", "NCCL",
+                        NULL);
+        else if (status == LAP_ERR_INVALID) /* a build without MPI */
+            tap_failure(status, LAP_ERR_INVALID, "no transport 'mpi'", NULL);
+        else
+            tap_failure(status, LAP_ERR_UNSUPPORTED, "met over TCP, which carries none",
+                        "mpirun (MPI carries data between hosts)", "GPUs with NCCL", NULL);
+    }
+    const int node = lap_world_rank(world) / world->local_size;
+    if (!tap_success(lap_group_split(all, node, 0, &near), "the ranks of this host"))
+        return;
+    options.transport = NULL;
+    check_rounds(near, &options, 20);
+    options.transport = "hosts";
+    check_rounds(near, &options, 20);
+    lap_group_destroy(near);
+    tap_success(lap_group_barrier(all), "all go on");
+}
+
+/* What has come to a port: of each rank how many packets, in order and whole, and how many others. */
+typedef struct taken {
+    _Atomic size_t right[64], wrong;
+} taken_t;
+
+static void take(void *context, const lap_packet_t *packet, const char *body)
+{
+    taken_t *taken = context;
+    bool right = packet->words[0] == atomic_load(&taken->right[packet->from]);
+    for (size_t i = 0; i < packet->bytes; i++)
+        right = right && (unsigned char)body[i] == (unsigned char)(i + packet->words[0]);
+    atomic_fetch_add(right ? &taken->right[packet->from] : &taken->wrong, 1);
+}
+
+/* More than the kernel takes at once, of many sizes, from each rank to each: the wire sends the rest. */
+static void check_many_packets(lap_world_t *world)
+{
+    enum { PACKETS = 3000 };
+    static taken_t taken;
+    lap_group_t *all = lap_world_group(world);
+    uint64_t port, ports[64];
+    const int size = world->size;
+    const lap_bank_t *bank = lap_board_bank(all);
+    tap_success(lap_wire_port_open(world->wire, take, &taken, bank, &port), "a port");
+    tap_success(lap_group_allgather(all, &port, sizeof(port), ports), "the ports of all");
+    for (size_t n = 0; n < PACKETS; n++)
+        for (int peer = 0; peer < size; peer++) {
+            lap_packet_t *packet;
+            const size_t bytes = n * 977 % LAP_WIRE_SMALL;
+            if (peer == world->rank ||
+                lap_wire_begin(world->wire, peer, bytes, NULL, &packet) != LAP_OK)
+                continue;
+            packet->port = ports[peer];
+            packet->from = (uint32_t)world->rank;
+            packet->words[0] = n;
+            for (size_t i = 0; i < bytes; i++)
+                lap_packet_body(packet)[i] = (char)(i + n);
+            world->wire->ops->send(world->wire, packet);
+        }
+    tap_success(lap_group_barrier(all), "whose packets come after these");
+    size_t right = 0;
+    for (int peer = 0; peer < size; peer++)
+        right += atomic_load(&taken.right[peer]);
+    tap_ok(right == (size_t)(size - 1) * PACKETS && atomic_load(&taken.wrong) == 0,
+           "packets come in order and whole: %zu, and %zu do not", right,
+           atomic_load(&taken.wrong));
+    tap_success(lap_group_barrier(all), "all have looked");
+    lap_wire_port_close(world->wire, port);
 }
 
 static void refuse_self(lap_group_t *group)
@@ -87,9 +156,16 @@ int main(int argc, char **argv)
     lap_world_t *world = NULL;
     lap_world_options_t world_options = LAP_WORLD_OPTIONS_INIT;
     const char *name = argc > 1 ? argv[1] : "mpi";
-    world_options.transport = name;
+    const bool control = strcmp(name, "control") == 0;
+    world_options.transport = control ? NULL : name;
     if (!tap_success(lap_world_create(&world_options, &world), "a world with a wire"))
         return tap_done();
+    if (control) {
+        refuse_data(world);
+        check_many_packets(world);
+        lap_world_destroy(world);
+        return tap_done();
+    }
     lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
     transport_conformance(world, &options, name);
     options.transport = name;
@@ -97,7 +173,6 @@ int main(int argc, char **argv)
     options.link.latency_s = 20e-6;
     transport_conformance(world, &options, name);
     refuse_self(lap_world_group(world));
-    refuse_other(world);
     check_shm(world);
     check_many_bytes(lap_world_group(world));
     check_early_destroy(lap_world_group(world));

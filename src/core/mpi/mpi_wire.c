@@ -415,6 +415,7 @@ static void lap_mpi_close(lap_wire_t *wire, bool well)
 
 static const lap_wire_ops_t wire_ops = {
     .name = "MPI",
+    .carries_data = true,
     .send = lap_mpi_send,
     .nudge = lap_mpi_nudge,
     .close = lap_mpi_close,

@@ -12,11 +12,13 @@ lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
                          "transport %s needs MPI, and this build has none: install libopenmpi-dev "
                          "or libmpich-dev and build again",
                          settings->transport_name);
-    return lap_error(LAP_ERR_UNSUPPORTED,
-                     "%d ranks were started on several hosts (%s), and this build has no MPI: set "
-                     "LAP_MASTER=host:port in all ranks, with the host of rank 0, so that they "
-                     "meet over TCP",
-                     environment->size, environment->hosts);
+    return lap_error(
+        LAP_ERR_UNSUPPORTED,
+        "%d ranks were started on several hosts (%s), and this build has no MPI, which "
+        "carries data between hosts: install libopenmpi-dev or libmpich-dev and build "
+        "again; or, with GPUs, set LAP_MASTER=host:port in all ranks, with the host of "
+        "rank 0",
+        environment->size, environment->hosts);
 }
 
 lap_status_t lap_mpi_describe(char *text, size_t bytes)

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The transports `mpi`, `tcp` and `hosts`: ranks that have a wire between them. A put becomes packets
- * that the owner of the memory takes in a thread of its own, whatever its other threads do: its words
- * are raised there as if the peer had done so. `mpi` and `tcp` use the wire of that kind between all
- * ranks, `hosts` either, only where memory cannot be mapped. They do not see MPI or TCP themselves:
- * those are in core/mpi and core/tcp.
+ * The transports `mpi` and `hosts`: ranks that have a wire between them. A put becomes packets that
+ * the owner of the memory takes in a thread of its own, whatever its other threads do: its words are
+ * raised there as if the peer had done so. `mpi` uses MPI between all ranks, `hosts` only where memory
+ * cannot be mapped. They do not see MPI itself: that is in core/mpi. A wire over TCP is for control
+ * alone; transport/nccl has its notes and its signals from the host on either.
  */
 #include "transport/wire/wire.h"
 
 #include <string.h>
-#include <strings.h>
 
 #include "core/status.h"
 #include "transport/host/host.h"
@@ -246,29 +245,35 @@ static lap_status_t open_slot(lap_buffer_t *buffer)
     return LAP_OK;
 }
 
-/* Whether the world has a wire, of the kind that the transport is named after. */
-static lap_status_t check_wire(const lap_buffer_t *buffer)
+/* Whether the world has a wire, which carries data to those ranks whose memory is not mapped. */
+static lap_status_t check_wire(const lap_buffer_t *buffer,
+                               bool (*maps)(const lap_buffer_t *buffer, int rank))
 {
-    const lap_wire_t *wire = buffer->group->world->wire;
+    const lap_group_t *group = buffer->group;
+    const lap_wire_t *wire = group->world->wire;
     const char *name = buffer->ops->name;
-    const bool over_mpi = strcmp(name, "mpi") == 0, over_tcp = strcmp(name, "tcp") == 0;
     if (!wire)
         return lap_error(LAP_ERR_UNSUPPORTED,
-                         "transport %s needs a world over MPI or TCP: start the ranks with mpirun, "
-                         "or with torchrun or LAP_MASTER, and make the world with the same "
-                         "transport, or with LAP_TRANSPORT=%s",
+                         "transport %s needs a world over MPI: start the ranks with mpirun, and "
+                         "make the world with the same transport, or with LAP_TRANSPORT=%s",
                          name, name);
-    if ((over_mpi || over_tcp) && strcasecmp(wire->ops->name, name) != 0)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "transport %s is not what this world is over: expected hosts, or %s", name,
-                         over_mpi ? "tcp" : "mpi");
+    if (wire->ops->carries_data || buffer->ops->device)
+        return LAP_OK;
+    for (int rank = 0; rank < group->size; rank++)
+        if (rank != group->rank && !maps(buffer, rank))
+            return lap_error(
+                LAP_ERR_UNSUPPORTED,
+                "transport %s cannot bring data of rank %d to rank %d: these ranks met "
+                "over %s, which carries none; expected mpirun (MPI carries data between "
+                "hosts), or GPUs with NCCL (LAP_DEVICE=cuda)",
+                name, rank, group->rank, wire->ops->name);
     return LAP_OK;
 }
 
 static lap_status_t buffer_create(lap_buffer_t *buffer, size_t bytes,
                                   bool (*maps)(const lap_buffer_t *buffer, int rank))
 {
-    LAP_TRY(check_wire(buffer));
+    LAP_TRY(check_wire(buffer, maps));
     LAP_TRY(lap_host_buffer_create_some(buffer, bytes, maps));
     lap_status_t status = lap_group_agree(buffer->group, open_slot(buffer));
     if (status == LAP_OK)
@@ -321,16 +326,9 @@ const lap_transport_ops_t lap_mpi_ops = {
     OVER_A_WIRE,
 };
 
-const lap_transport_ops_t lap_tcp_ops = {
-    .name = "tcp",
-    .summary = "processes that know where rank 0 is (torchrun, LAP_MASTER), TCP between all",
-    .buffer_create = lap_wire_buffer_create,
-    OVER_A_WIRE,
-};
-
 const lap_transport_ops_t lap_hosts_ops = {
     .name = "hosts",
-    .summary = "shared memory inside a host, MPI or TCP between hosts",
+    .summary = "shared memory inside a host, MPI between hosts",
     .buffer_create = lap_hosts_buffer_create,
     OVER_A_WIRE,
 };

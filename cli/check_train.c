@@ -3,6 +3,7 @@
  * `lap check train`: links the whole pass of a `lap train` with the same options, for all ranks that
  * share weights and their replicas, and proves it. Runs nothing, and needs neither ranks nor a GPU.
  */
+#include <inttypes.h>
 #include <stdio.h>
 
 #include <lap/lap.h>
@@ -192,7 +193,7 @@ static lap_status_t prove(const lap_train_t *train, const lap_nn_desc_t *desc,
                                   .replication = replication_of(train),
                                   .optimizer = &train->optimizer,
                                   .separate_step = !lap_train_joins(train, false),
-                                  .accumulates = train->micro > 1};
+                                  .micros = (size_t)train->micro};
     lap_nn_plan_t plan;
     lap_nn_desc_t proved = *desc;
     if (desc->shards > 1)
@@ -202,6 +203,12 @@ static lap_status_t prove(const lap_train_t *train, const lap_nn_desc_t *desc,
     LAP_TRY(lap_nn_plan_init(&proved, train->grid.tp, &plan));
     LAP_TRY(lap_nn_prove_linking(&plan, &how, proof_p));
     return proved.shards == desc->shards ? LAP_OK : count_shards(train, desc, proof_p);
+}
+
+/* Whether the proof has the digest of a step: that of all programs that it runs, of all ranks. */
+static bool has_digest(const lap_train_t *train)
+{
+    return lap_train_has_digest(train) && proved_replicas(train) == train->grid.dp;
 }
 
 /* ---- printing ---- */
@@ -237,6 +244,8 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
             "auto: %zu of these operators are proved as serial; they run with the method that is "
             "fastest when it is measured\n",
             proof->automatic);
+    if (has_digest(train))
+        printf("digest of a repeated step: %016" PRIx64 "\n", proof->digest);
     if (proof->launches < proof->fragments)
         printf("a pass that is repeated: %zu launch%s of graphs\n", proof->launches,
                proof->launches > 1 ? "es" : "");
@@ -262,7 +271,9 @@ static void print_json(const lap_train_t *train, const lap_target_t *target,
                  proof->kernels, proof->automatic, proof->steps, proof->links);
     for (int i = 0; i < PARTS; i++)
         lap_json_put(&json, "%s:%zu", parts[i].key, part_bytes(train, target, proof, i));
-    lap_json_put(&json, "bytes:%zu seconds:%.3f", all_bytes(train, target, proof), seconds);
+    lap_json_put(&json, "bytes:%zu", all_bytes(train, target, proof));
+    lap_json_digest(&json, has_digest(train) && status == LAP_OK ? proof->digest : 0);
+    lap_json_put(&json, "seconds:%.3f", seconds);
     lap_about_json(&json, train->device);
     lap_json_put(&json, "}");
 }

@@ -301,6 +301,8 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
         status = lap_trainer_end(&models[0].trainer, *end_p == LAP_CLI_OK);
     else if (*end_p == LAP_CLI_FAILED) /* on all ranks, which are all there */
         (void)lap_trainer_fail(&models[0].trainer, status);
+    for (int w = 0; w < count && status == LAP_OK && lap_train_has_digest(train); w++)
+        status = lap_trainer_digest(&models[w].trainer, &results[w].digest);
     if (first) /* from here on it prints by itself */
         lap_interrupt_prints(NULL, NULL);
     if (interrupted) {

@@ -24,6 +24,7 @@
 #include "schedule/trace.h"
 #include "trace_file.h"
 #include "train/trainer.h"
+#include "util/json_write.h"
 
 /* How a model is cut into the stages of a pipeline. */
 #define LAP_TRAIN_STAGES 1024
@@ -190,6 +191,15 @@ lap_status_t lap_train_trace(lap_train_model_t *model, bool on);
  * one by one, nor where gradients are not clipped: then the host looks at the loss before each step.
  */
 bool lap_train_joins(const lap_train_t *train, bool traced);
+
+/*
+ * Whether a proof knows all programs of a repeated step as they run: not yet those of pipelines, of a step that is issued
+ * apart, and of weights that are gathered behind it.
+ */
+bool lap_train_has_digest(const lap_train_t *train);
+
+/* Adds the digest of a step (schedule/digest.h) to an object; 0: null. */
+void lap_json_digest(lap_json_t *json, uint64_t digest);
 
 /* Whether steps compute the norm of the gradients: to clip by it, or for what it tells of a scale that changes. */
 static inline bool lap_train_has_norm(const lap_train_t *train)
@@ -379,6 +389,7 @@ typedef struct lap_train_result {
     int cores, local_ranks;            /* of this machine */
     double flops;                      /* of the GEMMs of a rank in an iteration */
     double peak;                       /* what a rank can do of them in a second; 0: not known */
+    uint64_t digest; /* of a step; 0: it is not known */
     double predicted;                  /* seconds of its forwards and backwards; 0: not predicted */
     lap_trace_t simulated; /* of a forward and backward, on rank 0; empty: not asked for */
     /* By row, of the first layer; kind is NULL when there is none. */

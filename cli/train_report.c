@@ -510,7 +510,9 @@ static void json_result(lap_json_t *json, const lap_train_t *train,
     json_comm(json, &it.rows[LAP_TRAIN_GRADIENTS], it.traced);
     lap_json_put(json, "} all:{");
     json_comm(json, &it.rows[LAP_TRAIN_ALL], it.traced);
-    lap_json_put(json, "} predicted_ms:%.6g passes_ms:%.6g",
+    lap_json_put(json, "}");
+    lap_json_digest(json, result->digest);
+    lap_json_put(json, "predicted_ms:%.6g passes_ms:%.6g",
                  result->predicted > 0 ? ms(result->predicted) : NAN, ms(it.passes));
     json_rates(json, train, result, &it);
 }

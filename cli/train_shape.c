@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What `lap train` trains, as the command line says it: the kind of layers or a model, and sizes. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -266,4 +267,17 @@ bool lap_train_shape(lap_train_t *train, const lap_args_t *args)
                        : cuda              ? "bfloat16"
                                            : "float32",
                        &desc->dtype);
+}
+
+bool lap_train_has_digest(const lap_train_t *train)
+{
+    const bool gathers_apart = train->desc.shards > 1 && !(train->overlap && train->param_overlap);
+    return train->grid.pp == 1 && lap_train_joins(train, false) && !gathers_apart;
+}
+
+void lap_json_digest(lap_json_t *json, uint64_t digest)
+{
+    char text[24];
+    snprintf(text, sizeof(text), "%016" PRIx64, digest);
+    lap_json_put(json, "digest:%s", digest ? text : NULL);
 }

@@ -11,6 +11,7 @@
 #include "core/status.h"
 #include "nn/context.h"
 #include "overlap/overlap.h"
+#include "schedule/digest.h"
 #include "util/alloc.h"
 
 /* ---- before there are ranks ---- */
@@ -318,6 +319,7 @@ static lap_status_t fill(lap_nn_t *nn)
     LAP_TRY(lap_nn_fill_params(nn));
     LAP_TRY(lap_nn_model_start(nn));
     nn->fresh = true;
+    nn->digests = LAP_NO_DIGEST;
     return LAP_OK;
 }
 

@@ -37,7 +37,8 @@ typedef struct lap_nn_pass {
     unsigned parts;   /* bits: of LAP_NN_FORWARD and so on */
     size_t seq;
     lap_nn_mode_t mode;
-    uint64_t used; /* when, in passes of these layers */
+    uint64_t used;   /* when, in passes of these layers */
+    uint64_t digest; /* of the program */
 
     bool bound, traced;
     const float *given_looks;
@@ -160,6 +161,8 @@ struct lap_nn {
     bool joined;           /* with replicas: */
     lap_nn_sync_t sync;    /* ... whose gradients are the sums */
     size_t seq;            /* of the latest forward; 0: none */
+    uint64_t digests,
+        digest; /* of the programs of this step so far, and of all of the latest one */
 
     lap_group_t *replicas; /* NULL: none have been joined */
     bool has_optimizer;

@@ -7,6 +7,7 @@
 #include "nn/nn.h"
 #include "nn/program.h"
 #include "overlap/op.h"
+#include "schedule/digest.h"
 #include "util/alloc.h"
 
 /* As the operators of the layers have chosen their methods; the context is the layers. */
@@ -111,10 +112,17 @@ static lap_status_t link_step(lap_nn_t *nn, const lap_nn_source_t *source, lap_n
     return LAP_OK;
 }
 
+/* This rank among those of all replicas, as far as they are known. */
+static int rank_of(const lap_nn_t *nn)
+{
+    return nn->background ? nn->background->group->rank * nn->list.plan.nranks + nn->list.rank
+                          : lap_nn_list_place(&nn->list);
+}
+
 static lap_status_t make_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
     const lap_nn_source_t source = lap_nn_chosen(nn);
-    lap_linked_t linked = {.rank = lap_nn_list_place(&nn->list),
+    lap_linked_t linked = {.rank = rank_of(nn),
                            .shares_queues = nn->engine->device->ops->facts.shares_queues};
     lap_status_t status = LAP_OK;
     lap_nn_link_regions(&nn->list, pass->mode.first, &linked);
@@ -133,6 +141,8 @@ static lap_status_t make_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
     }
     if (status == LAP_OK)
         status = lap_link(&linked);
+    if (status == LAP_OK)
+        status = lap_linked_digest(&linked, &pass->digest);
     if (status == LAP_OK)
         status = make_exec(nn, &linked, &pass->exec);
     lap_linked_clear(&linked);

@@ -210,8 +210,15 @@ typedef struct lap_nn_linking {
     lap_nn_replication_t replication;
     const lap_optimizer_desc_t *optimizer; /* NULL: there is no step */
     bool separate_step; /* the host comes between backward and the step: only counts launches so */
-    bool accumulates;   /* steps have several micro-batches: only counts programs so */
+    size_t micros;      /* that a step has; 0: one */
 } lap_nn_linking_t;
+
+/* Whether the step before, which was linked in the same way, has begun to gather what this forward reads. */
+static inline bool lap_nn_is_started(const lap_nn_linking_t *linking)
+{
+    return linking->replication.starts && linking->replication.ahead && !linking->first &&
+           !linking->more && linking->optimizer;
+}
 
 /* ---- expect.c ---- */
 
@@ -260,12 +267,14 @@ typedef struct lap_nn_proof {
     size_t state_bytes;                  /* of the optimizer; 0: its step is not linked */
     size_t program_bytes;                /* of the host: programs, lists, operators, and tasks */
     size_t records, shared_records; /* of a trace of a step; and of its calls of several ranks */
+    uint64_t digest; /* of the programs of all ranks in a step that is repeated: see digest.h */
 } lap_nn_proof_t;
 lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs);
 
 /*
- * Links and proves the pass of a plan: the first one, and later ones with both variants of backward.
- * Counts a later one that sets gradients, and the bytes of all programs that layers keep.
+ * Links and proves the pass of a plan: the first one, and later ones with both variants of backward; where a step has
+ * several micro-batches, those before the last, too. Counts a later one that sets gradients, and the bytes of all
+ * programs that layers keep.
  */
 lap_status_t lap_nn_prove(const lap_nn_plan_t *plan, const lap_target_t *target,
                           lap_nn_proof_t *proof_p);

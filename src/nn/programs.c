@@ -9,6 +9,7 @@
 #include "nn/program.h"
 #include "overlap/op.h"
 #include "overlap/overlap.h"
+#include "schedule/digest.h"
 #include "schedule/execute.h"
 #include "schedule/lower.h"
 #include "schedule/segments.h"
@@ -57,7 +58,8 @@ static lap_status_t link_parts(const lap_nn_list_t *list, const lap_nn_linking_t
                                lap_linked_t *linked)
 {
     const size_t seq = list->plan.desc.seq;
-    lap_nn_mode_t mode = {.first = linking->first, .more = linking->more};
+    lap_nn_mode_t mode = {
+        .first = linking->first, .more = linking->more, .started = lap_nn_is_started(linking)};
     lap_nn_link_regions(list, linking->first, linked);
     if (replicas)
         lap_nn_link_wire(list, replicas, linked);
@@ -76,7 +78,7 @@ static lap_status_t link_parts(const lap_nn_list_t *list, const lap_nn_linking_t
     mode.replicas = replicas;
     if (replicas && late && !held)
         LAP_TRY(lap_nn_link_part(list, LAP_NN_SYNC, seq, mode, source, linked));
-    if (linking->optimizer)
+    if (linking->optimizer && !held)
         LAP_TRY(ahead && linking->replication.starts
                     ? lap_nn_link_step_start(list, source, replicas, linked)
                     : lap_nn_link_step(list, source, ahead ? NULL : replicas, linked));
@@ -390,7 +392,7 @@ static bool is_kept(const lap_nn_list_t *list, const lap_nn_linking_t *linking,
     const bool forward = fragment->origin < list->parts[LAP_NN_BACKWARD];
     if (fragment->phase >= LAP_NN_PHASE_STEP)
         return false;
-    return linking->first ? delayed : linking->accumulates && (delayed || !forward);
+    return linking->first ? delayed : linking->micros > 1 && (delayed || !forward);
 }
 
 static size_t kept_bytes(const lap_nn_programs_t *programs, const lap_nn_linking_t *linking)
@@ -407,29 +409,75 @@ static size_t kept_bytes(const lap_nn_programs_t *programs, const lap_nn_linking
     return most;
 }
 
+/* The programs of a step; and of micro-batches before its last one, which sends and updates nothing. */
+typedef enum variant { FIRST, SETS, ADDS, SETS_HELD, ADDS_HELD, VARIANTS } variant_t;
+
+static lap_nn_linking_t linking_of(const lap_nn_linking_t *how, variant_t variant)
+{
+    lap_nn_linking_t linking = *how;
+    linking.first = variant == FIRST;
+    linking.more = variant == ADDS || variant == ADDS_HELD;
+    linking.replication.held = variant >= SETS_HELD;
+    return linking;
+}
+
+/* Links, proves and counts a variant; writes the digest of each rank. */
+static lap_status_t prove_variant(const lap_nn_plan_t *plan, const lap_nn_linking_t *how,
+                                  variant_t variant, lap_nn_proof_t *proof, size_t *kept,
+                                  uint64_t *digests)
+{
+    const lap_nn_linking_t linking = linking_of(how, variant);
+    lap_nn_programs_t programs;
+    lap_status_t status = lap_nn_programs_init(&programs, plan, &linking);
+    if (status == LAP_OK)
+        status = lap_nn_programs_prove(&programs, how->target);
+    if (status == LAP_OK && variant == SETS)
+        *proof = lap_nn_programs_count(&programs);
+    else if (status == LAP_OK && variant < SETS_HELD)
+        *kept += kept_bytes(&programs, &linking);
+    for (int rank = 0; rank < programs.size && status == LAP_OK; rank++)
+        status = lap_linked_digest(programs.list[rank], &digests[rank]);
+    lap_nn_programs_clear(&programs);
+    return status;
+}
+
+/* Of all ranks, the programs of a step one after the other. */
+static uint64_t digest_of(const uint64_t *digests, size_t size, size_t micros)
+{
+    uint64_t all = LAP_NO_DIGEST;
+    for (size_t rank = 0; rank < size; rank++) {
+        uint64_t step = LAP_NO_DIGEST;
+        for (size_t m = 0; m < micros; m++) {
+            const variant_t variant = m + 1 < micros ? m > 0 ? ADDS_HELD : SETS_HELD
+                                      : m > 0        ? ADDS
+                                                     : SETS;
+            step = lap_digest_add(step, digests[variant * size + rank]);
+        }
+        all = lap_digest_add(all, step);
+    }
+    return all;
+}
+
 lap_status_t lap_nn_prove_linking(const lap_nn_plan_t *plan, const lap_nn_linking_t *how,
                                   lap_nn_proof_t *proof_p)
 {
+    const size_t micros = how->micros > 1 ? how->micros : 1;
+    const size_t replicas = how->replication.replicas > 1 ? (size_t)how->replication.replicas : 1;
+    const size_t size = (size_t)plan->nranks * plan->desc.cp * replicas;
     size_t kept = 0;
     lap_status_t status = LAP_OK;
-    for (int i = 0; i < 3 && status == LAP_OK; i++) {
-        const bool sets = i == 1;
-        lap_nn_programs_t programs;
-        lap_nn_linking_t linking = *how;
-        linking.first = i == 0;
-        linking.more = i == 2;
-        status = lap_nn_programs_init(&programs, plan, &linking);
-        /* All of it is in the first pass, too, unless scales come from passes before. */
-        if (status == LAP_OK && (!sets || plan->desc.fp8 == LAP_FP8_DELAYED))
-            status = lap_nn_programs_prove(&programs, how->target);
-        if (status == LAP_OK && sets)
-            *proof_p = lap_nn_programs_count(&programs);
-        else if (status == LAP_OK)
-            kept += kept_bytes(&programs, &linking);
-        lap_nn_programs_clear(&programs);
-    }
-    if (status == LAP_OK)
+    uint64_t *digests = lap_alloc(VARIANTS * size, sizeof(*digests));
+    if (!digests)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the digests of %zu ranks", size);
+    for (int variant = FIRST; variant < VARIANTS && status == LAP_OK; variant++)
+        if (variant < SETS_HELD || micros > (variant == SETS_HELD ? 1u : 2u))
+            status = prove_variant(plan, how, (variant_t)variant, proof_p, &kept,
+                                   digests + (size_t)variant * size);
+    if (status == LAP_OK) {
         proof_p->program_bytes += kept;
+        proof_p->digest = digest_of(digests, size, micros);
+    }
+    lap_free(digests);
     return status;
 }
 

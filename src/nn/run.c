@@ -9,6 +9,7 @@
 #include "nn/nn.h"
 #include "nn/program.h"
 #include "overlap/op.h"
+#include "schedule/digest.h"
 #include "schedule/flight.h"
 
 /* ---- binding ---- */
@@ -446,6 +447,17 @@ static bool sends(const lap_nn_t *nn, int part)
            (backward && nn->background && nn->background->overlap && nn->held == 0);
 }
 
+/* A step that is traced has other programs. */
+static void note_digest(lap_nn_t *nn, unsigned parts, uint64_t digest)
+{
+    nn->digests = lap_digest_add(nn->digests, digest);
+    if (!lap_nn_has_part(parts, LAP_NN_STEP))
+        return;
+    if (!nn->tracing)
+        nn->digest = nn->digests;
+    nn->digests = LAP_NO_DIGEST;
+}
+
 static lap_status_t run(lap_nn_t *nn, unsigned parts, bool sending, bool gathering, bool more)
 {
     const int first = lap_nn_first_part(parts);
@@ -471,6 +483,7 @@ static lap_status_t run(lap_nn_t *nn, unsigned parts, bool sending, bool gatheri
     lap_status_t status = issue(nn, pass);
     if (status == LAP_OK) {
         nn->passes.seen |= parts;
+        note_digest(nn, parts, pass->digest);
         nn->started = starts || (nn->started && !gathering);
         return LAP_OK;
     }

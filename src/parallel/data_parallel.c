@@ -200,13 +200,13 @@ static lap_status_t build(void *context, size_t index, int which, lap_schedule_t
     return lap_op_schedule(op, dp->cut.list[index].rows, dp->group->rank, schedule_p);
 }
 
-/* The replicas of a rank of the layers are ranks of a world of its own. */
+/* Ranks are numbered as in a proof: those that share weights are neighbours, then contexts, then replicas. */
 static void join(lap_dp_t *dp)
 {
     dp->background = (lap_nn_background_t){
         .replicas = {.buckets = &dp->cut,
-                     .base = lap_nn_list_place(&dp->nn->list) - dp->group->rank,
-                     .stride = 1,
+                     .base = dp->nn->list.rank,
+                     .stride = dp->nn->list.plan.nranks,
                      .build = build,
                      .context = dp},
         .group = dp->group,

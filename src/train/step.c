@@ -7,6 +7,7 @@
 #include "core/status.h"
 #include "core/world.h"
 #include "nn/nn.h"
+#include "schedule/digest.h"
 #include "util/alloc.h"
 
 lap_status_t lap_trainer_join(lap_trainer_t *trainer, bool joins, bool defers)
@@ -108,6 +109,19 @@ lap_status_t lap_trainer_update(lap_trainer_t *trainer, lap_trainer_result_t *re
     }
     result->skips = trainer->scale.skipped;
     return lap_nn_wait(trainer->nn);
+}
+
+lap_status_t lap_trainer_digest(lap_trainer_t *trainer, uint64_t *digest_p)
+{
+    lap_group_t *world = trainer->groups.world;
+    uint64_t digest = LAP_NO_DIGEST;
+    void *all;
+    LAP_TRY(lap_group_collect(world, &trainer->nn->digest, sizeof(digest), &all));
+    for (int rank = 0; rank < world->size; rank++)
+        digest = lap_digest_add(digest, ((const uint64_t *)all)[rank]);
+    lap_free(all);
+    *digest_p = trainer->nn->digest ? digest : 0;
+    return LAP_OK;
 }
 
 /* ---- numbers that are not finite ---- */

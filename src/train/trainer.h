@@ -126,6 +126,9 @@ lap_status_t lap_trainer_sync(lap_trainer_t *trainer, double *loss_p);
 /* Makes the step of the optimizer, if it has not been made, and waits for it. Writes all but the loss. */
 lap_status_t lap_trainer_update(lap_trainer_t *trainer, lap_trainer_result_t *result);
 
+/* The digest of the programs of all ranks (schedule/digest.h) in the latest step that was not traced; 0: there was none. */
+lap_status_t lap_trainer_digest(lap_trainer_t *trainer, uint64_t *digest_p);
+
 /* Looks for the first tensor that is not finite, after a step whose `loss`, or else whose norm, is not. */
 lap_status_t lap_trainer_find_not_finite(lap_trainer_t *trainer, double loss,
                                          lap_nn_not_finite_t *found);

@@ -121,8 +121,8 @@ LAP_API lap_status_t lap_world_create_threads(int nranks, const lap_world_option
  * Ends a world. Local, never blocks on other ranks, NULL is fine. Destroy the objects made from it
  * first: those that are left refuse all calls with LAP_ERR_INVALID, and keep the memory of the
  * world until they are destroyed. A rank that waits for one which has left gets LAP_ERR_PEER_LOST.
- * Only a world over MPI waits until the others end it too, at most the timeout, because MPI frees
- * communicators collectively. A world that started MPI then gives MPI_Finalize up to 5 s.
+ * A world over MPI waits until the others end it too, at most the timeout, because MPI frees
+ * communicators collectively; and so does rank 0 of one over TCP, through which the others talk. A world that started MPI then gives MPI_Finalize up to 5 s.
  */
 LAP_API void lap_world_destroy(lap_world_t *world);
 

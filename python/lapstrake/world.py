@@ -125,7 +125,7 @@ class World(_Object):
                 transport: Optional[str] = None) -> World:
         """Makes a world of processes with two callbacks, which are used during this call only.
 
-        Ranks of several hosts are connected over TCP, at any port; data of theirs needs GPUs and NCCL.
+        Ranks of several hosts are connected over TCP, to any port of the host of rank 0; data of theirs needs GPUs and NCCL.
 
         `allgather` takes the bytes of this rank, and returns those of all ranks, in the order of ranks, joined.
         An exception of a callback is the cause of the one that this raises; a KeyboardInterrupt is raised itself.

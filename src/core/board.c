@@ -255,7 +255,12 @@ lap_status_t lap_group_look(lap_group_t *group)
     const lap_wire_t *wire = group->world->wire;
     const int error = wire ? lap_wire_error(wire, group->members[dead]) : 0;
     lap_group_describe(group, dead, who, sizeof(who));
-    if (error)
+    if (error == LAP_WIRE_NO_HUB)
+        lap_error(LAP_ERR_PEER_LOST,
+                  "%s cannot be reached any more: ranks of several hosts talk through rank 0, to "
+                  "which the connection is lost",
+                  who);
+    else if (error)
         lap_error(LAP_ERR_PEER_LOST,
                   "%s cannot be reached any more (%s): its host, or the network to it, is down",
                   who, strerror(error));

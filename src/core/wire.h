@@ -91,10 +91,7 @@ typedef struct lap_out {
     struct lap_out *next;
     int peer;
     bool large;
-    union {
-        void *request; /* room for an MPI_Request */
-        size_t sent;   /* bytes that TCP has taken */
-    } state;
+    void *request;       /* room for an MPI_Request */
     lap_packet_t packet; /* its body follows */
 } lap_out_t;
 

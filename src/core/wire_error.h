@@ -8,6 +8,9 @@
 /* Before lap_wire_lose: the network failed with this errno. */
 void lap_wire_note_error(lap_wire_base_t *base, int peer, int error);
 
+/* Instead of an errno: the rank was reached through rank 0, to which the connection has ended. */
+#define LAP_WIRE_NO_HUB (-1)
+
 /* Of a rank that the wire has lost: that errno; 0: its process has ended, so far as is known. */
 int lap_wire_error(const lap_wire_t *wire, int peer);
 

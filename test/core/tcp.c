@@ -317,7 +317,7 @@ static uint64_t join_well(int rank, int *fd_p)
 {
     const lap_tcp_hello_t hello = hello_of(rank);
     lap_tcp_challenge_t challenge;
-    char welcome[24 + sizeof(lap_tcp_address_t)];
+    char welcome[24];
     *fd_p = come(&hello, &challenge);
     tap_ok(challenge.magic == CHALLENGE_MAGIC &&
                challenge.proof == lap_tcp_proof(&master.key, LAP_TCP_RANK_0, &hello,
@@ -532,6 +532,25 @@ static void test_unserved(void)
     }
 }
 
+/* Rank 0 ends, then rank 1 because of it: rank 2, which sees only that rank 1 did, learns the cause. */
+static void check_report(lap_status_t status, const char *sentence, const char *expected)
+{
+    int ends[2] = {-1, -1}, fds[3] = {-1, -1, -1};
+    lap_tcp_rendezvous_t rendezvous = {.rank = 2, .size = 3, .fds = fds};
+    lap_deadline_t deadline = lap_deadline_after(20 * (uint64_t)SECOND);
+    tap_ok(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0 && close(ends[1]) == 0, "rank 0 ends");
+    fds[0] = ends[0];
+    lap_error(status, "%s", sentence);
+    tap_failure(lap_tcp_report(&rendezvous, status, &deadline), status, expected, NULL);
+    close(ends[0]);
+}
+
+static void test_rank_0_gone(void)
+{
+    check_report(LAP_ERR_PEER_LOST, "rank 1 has died", "rank 0 went away");
+    check_report(LAP_ERR_NO_MEMORY, "no memory", "no memory");
+}
+
 int main(void)
 {
     test_silence();
@@ -544,5 +563,6 @@ int main(void)
     test_stop();
     test_statuses();
     test_unserved();
+    test_rank_0_gone();
     return tap_done();
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Worlds of processes over TCP that go wrong: a rank is killed at each step on the way to a world, in it and
- * at its end, or another refuses its connection. Everybody else has to return the same failure, with the
+ * at its end. Everybody else has to return the same failure, with the
  * rank and the cause, long before the timeout. Ranks are forked; of four, two are on each of two hosts.
  */
 #include "core/tcp/tcp.h"
@@ -34,13 +34,11 @@ typedef enum step {
     GATHER_PLACES, /* the first of three gathers */
     GATHER_CARDS,
     LOCAL_MEETING,
-    BEFORE_MESH,
-    IN_MESH, /* it has called a rank, or let one in */
-    AFTER_MESH,
     GATHER_WIRED,
     IN_WORLD,
-    AT_END, /* others have ended their world in order */
-    LEAVES, /* it ends its world in order, before the others do */
+    IN_PART, /* of the world, in which rank 0 is not */
+    AT_END,  /* others have ended their world in order */
+    LEAVES,  /* it ends its world in order, before the others do */
 } step_t;
 
 static const char *const step_names[] = {"nowhere",
@@ -49,11 +47,9 @@ static const char *const step_names[] = {"nowhere",
                                          "where places are gathered",
                                          "where cards are gathered",
                                          "where the ranks of a host meet",
-                                         "before the mesh",
-                                         "in the mesh",
-                                         "after the mesh",
-                                         "where all tell that they are connected",
+                                         "where all tell that they have a wire",
                                          "in the world",
+                                         "in a part of the world",
                                          "at the end",
                                          "by leaving"};
 
@@ -70,14 +66,14 @@ static struct {
     result_t results[RANKS];
 } * shared;
 
-/* What goes wrong: the victim is killed at a step, or its connection to a rank leads nowhere. */
+/* What goes wrong: the victim is killed at a step. */
 static step_t fatal;
-static int victim, refused = -1, silent = -1;
+static int victim;
 static bool alone;     /* the victim has a host for itself */
 static bool still;     /* it stands still there, until the others have ended */
 static bool later;     /* rank 1 comes to rank 0 of its host when another host has failed */
 static int hasty = -1; /* this rank has a timeout of its own, of 2 s */
-static lap_tcp_address_t nobody; /* who listens there does not accept, or nobody does */
+static bool parts;     /* after a barrier of all, ranks but 0 do others among themselves */
 
 static int rank, gathers;
 
@@ -99,15 +95,6 @@ lap_status_t __wrap_lap_tcp_gather(lap_tcp_rendezvous_t *, const void *, size_t,
                                    lap_deadline_t *);
 lap_status_t __real_lap_bootstrap_meet(lap_world_t *, const lap_rendezvous_t *, lap_region_t *);
 lap_status_t __wrap_lap_bootstrap_meet(lap_world_t *, const lap_rendezvous_t *, lap_region_t *);
-lap_status_t __real_lap_tcp_mesh(const lap_world_t *, const lap_tcp_door_t *,
-                                 lap_tcp_rendezvous_t *, lap_deadline_t *, int **);
-lap_status_t __wrap_lap_tcp_mesh(const lap_world_t *, const lap_tcp_door_t *,
-                                 lap_tcp_rendezvous_t *, lap_deadline_t *, int **);
-lap_status_t __real_lap_tcp_begin_connect(const lap_tcp_address_t *, int *);
-lap_status_t __wrap_lap_tcp_begin_connect(const lap_tcp_address_t *, int *);
-void __real_lap_tcp_prepare(int, uint64_t);
-void __wrap_lap_tcp_prepare(int, uint64_t);
-
 lap_status_t __wrap_lap_tcp_meet(lap_tcp_rendezvous_t *rendezvous, lap_status_t ready,
                                  lap_deadline_t *deadline)
 {
@@ -138,39 +125,22 @@ lap_status_t __wrap_lap_bootstrap_meet(lap_world_t *world, const lap_rendezvous_
     return __real_lap_bootstrap_meet(world, &mine, board);
 }
 
-static bool in_mesh;
-static int calls;
+/* ---- ranks ---- */
 
-lap_status_t __wrap_lap_tcp_mesh(const lap_world_t *world, const lap_tcp_door_t *door,
-                                 lap_tcp_rendezvous_t *rendezvous, lap_deadline_t *deadline,
-                                 int **fds)
+/* Rank 0 has nothing to do with what the others do here, but that they talk through it. */
+static lap_status_t live_in_part(lap_group_t *all)
 {
-    reach(BEFORE_MESH);
-    in_mesh = true;
-    const lap_status_t status = __real_lap_tcp_mesh(world, door, rendezvous, deadline, fds);
-    in_mesh = false;
-    reach(AFTER_MESH);
+    lap_group_t *part = NULL;
+    LAP_TRY(lap_group_split(all, rank > 0 ? 0 : LAP_NO_GROUP, rank, &part));
+    reach(IN_PART);
+    lap_status_t status = LAP_OK;
+    for (int i = 0; part && status == LAP_OK && i < 100; i++) {
+        lap_sleep_until_ns(lap_now_ns() + SECOND / 100);
+        status = lap_group_barrier(part);
+    }
+    lap_group_destroy(part);
     return status;
 }
-
-/* In the mesh a rank calls those before it in their order. */
-lap_status_t __wrap_lap_tcp_begin_connect(const lap_tcp_address_t *address, int *fd_p)
-{
-    const int to = in_mesh ? calls++ : -1;
-    if (to >= 0 && rank == victim && (to == refused || to == silent))
-        address = &nobody;
-    return __real_lap_tcp_begin_connect(address, fd_p);
-}
-
-/* Of a connection that has been made. */
-void __wrap_lap_tcp_prepare(int fd, uint64_t timeout_ns)
-{
-    if (in_mesh)
-        reach(IN_MESH);
-    __real_lap_tcp_prepare(fd, timeout_ns);
-}
-
-/* ---- ranks ---- */
 
 static lap_status_t live(void)
 {
@@ -181,12 +151,14 @@ static lap_status_t live(void)
     if (status == LAP_OK) {
         reach(IN_WORLD);
         if (fatal == AT_END && rank == victim) {
-            while (atomic_load(&shared->ended) < RANKS - 1)
+            while (atomic_load(&shared->ended) < RANKS - 2) /* rank 0 ends last */
                 lap_sleep_until_ns(lap_now_ns() + SECOND / 1000);
             reach(AT_END);
         }
         if (fatal == IN_WORLD || (fatal == LEAVES && rank != victim))
             status = lap_group_barrier(all);
+        if (parts)
+            status = live_in_part(all);
     }
     lap_world_destroy(world);
     return status;
@@ -329,8 +301,6 @@ static void test_still(void)
         {LOCAL_MEETING, 2, 1, "of 2 ranks of one host these have not come to",
          "in time (the timeout of rank 2 is 2 s): 1"},
         {LOCAL_MEETING, 3, 0, "rank 0 ", ""}, /* who could tell the others what its host knows */
-        {BEFORE_MESH, 1, 3, "rank 3 has not connected to rank",
-         "in time (the timeout of rank 1 is 2 s)"},
     };
     still = true;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -363,6 +333,11 @@ static void test_goodbye(void)
     tap_note("rank 2 leaves in order while the others wait for it");
     run("100");
     check(LAP_ERR_PEER_LOST, "has left the group");
+    victim = 0;
+    tap_note("rank 0 leaves in order while the others wait for it");
+    run("100");
+    check(LAP_ERR_PEER_LOST, "has left the group");
+    victim = 2;
     fatal = AT_END;
     tap_note("rank 2 is killed when the others have ended their world in order");
     run("100");
@@ -370,34 +345,27 @@ static void test_goodbye(void)
     fatal = NOWHERE;
 }
 
-/* A rank that refuses a connection, as behind a firewall, and one at whose port somebody else is silent. */
-static void test_unreachable(void)
+/* Ranks but 0 go on among themselves, as long as rank 0 lives, which has left the world in order. */
+static void test_part(void)
 {
-    char words[64];
-    int fd = -1, port = 0;
-    tap_success(lap_tcp_listen(0, &fd, &port), "a port at which nobody answers");
-    nobody = (lap_tcp_address_t){.v4 = {.sin_family = AF_INET}};
-    nobody.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    lap_tcp_set_port(&nobody, port);
+    parts = true;
+    tap_note("rank 0 leaves in order while the others go on without it");
+    run("100");
+    check(LAP_OK, "");
+    fatal = IN_PART;
+    victim = 0;
+    tap_note("rank 0 is killed while the others go on without it");
+    run("100");
+    check(LAP_ERR_PEER_LOST, "ranks of several hosts talk through rank 0, to which the connection");
     victim = 3;
-    silent = 1;
-    tap_note("rank 3 does not reach rank 1");
-
-    run("12");
-    check(LAP_ERR_TIMEOUT, "rank 3 cannot reach rank 1 at 127.0.0.1:");
-    check(LAP_ERR_TIMEOUT, "(Connection timed out): expected hosts whose ranks can connect");
-    silent = -1;
-    close(fd);
-    for (victim = 1; victim < RANKS; victim++) {
-        refused = victim - 1;
-        tap_note("rank %d is refused by rank %d", victim, refused);
-        snprintf(words, sizeof(words), "rank %d cannot reach rank %d at 127.0.0.1:", victim,
-                 refused);
-        run("100");
-        check(LAP_ERR_PEER_LOST, words);
-        check(LAP_ERR_PEER_LOST, "(Connection refused): expected hosts whose ranks can connect");
-    }
-    refused = -1;
+    alone = true; /* only rank 0 knows of it */
+    tap_note("another rank is");
+    run("100");
+    for (int i = 0; i < RANKS; i++) /* rank 0 is not concerned */
+        tap_ok(i == victim || shared->results[i].status == (i ? LAP_ERR_PEER_LOST : LAP_OK),
+               "... rank %d: %s", i, shared->results[i].sentence);
+    parts = alone = false;
+    fatal = NOWHERE;
 }
 
 /* A rank that is killed where it has made a directory for those of its host leaves that, and nothing in it. */
@@ -426,7 +394,7 @@ int main(void)
     test_absent();
     test_still();
     test_goodbye();
-    test_unreachable();
+    test_part();
     remove_folder(folder);
     return tap_done();
 }

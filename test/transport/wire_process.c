@@ -7,6 +7,7 @@
 
 #include "conformance.h"
 #include "core/board.h"
+#include "util/clock.h"
 
 /* What comes to a buffer that is gone is dropped, and does no harm. */
 static void check_early_destroy(lap_group_t *group)
@@ -82,33 +83,39 @@ typedef struct taken {
 static void take(void *context, const lap_packet_t *packet, const char *body)
 {
     taken_t *taken = context;
+    if (packet->words[1]) /* the kernels are full before the first is taken */
+        lap_sleep_until_ns(lap_now_ns() + 300000000u);
     bool right = packet->words[0] == atomic_load(&taken->right[packet->from]);
     for (size_t i = 0; i < packet->bytes; i++)
         right = right && (unsigned char)body[i] == (unsigned char)(i + packet->words[0]);
     atomic_fetch_add(right ? &taken->right[packet->from] : &taken->wrong, 1);
 }
 
-/* More than the kernel takes at once, of many sizes, from each rank to each: the wire sends the rest. */
-static void check_many_packets(lap_world_t *world)
+/*
+ * More than the kernel takes at once, of many sizes: the wire sends the rest. From the last rank to the
+ * first, which has nothing to say that would wake it, or from each rank to each.
+ */
+static void check_many_packets(lap_world_t *world, bool one_way)
 {
-    enum { PACKETS = 3000 };
-    static taken_t taken;
+    const size_t packets = one_way ? 8000 : 3000;
+    taken_t taken = {.wrong = 0};
     lap_group_t *all = lap_world_group(world);
     uint64_t port, ports[64];
     const int size = world->size;
     const lap_bank_t *bank = lap_board_bank(all);
     tap_success(lap_wire_port_open(world->wire, take, &taken, bank, &port), "a port");
     tap_success(lap_group_allgather(all, &port, sizeof(port), ports), "the ports of all");
-    for (size_t n = 0; n < PACKETS; n++)
+    for (size_t n = 0; n < packets; n++)
         for (int peer = 0; peer < size; peer++) {
             lap_packet_t *packet;
             const size_t bytes = n * 977 % LAP_WIRE_SMALL;
-            if (peer == world->rank ||
+            if (peer == world->rank || (one_way && (peer > 0 || world->rank < size - 1)) ||
                 lap_wire_begin(world->wire, peer, bytes, NULL, &packet) != LAP_OK)
                 continue;
             packet->port = ports[peer];
             packet->from = (uint32_t)world->rank;
             packet->words[0] = n;
+            packet->words[1] = one_way && n == 0;
             for (size_t i = 0; i < bytes; i++)
                 lap_packet_body(packet)[i] = (char)(i + n);
             world->wire->ops->send(world->wire, packet);
@@ -117,7 +124,8 @@ static void check_many_packets(lap_world_t *world)
     size_t right = 0;
     for (int peer = 0; peer < size; peer++)
         right += atomic_load(&taken.right[peer]);
-    tap_ok(right == (size_t)(size - 1) * PACKETS && atomic_load(&taken.wrong) == 0,
+    const size_t senders = one_way ? world->rank == 0 : (size_t)size - 1;
+    tap_ok(right == senders * packets && atomic_load(&taken.wrong) == 0,
            "packets come in order and whole: %zu, and %zu do not", right,
            atomic_load(&taken.wrong));
     tap_success(lap_group_barrier(all), "all have looked");
@@ -162,7 +170,8 @@ int main(int argc, char **argv)
         return tap_done();
     if (control) {
         refuse_data(world);
-        check_many_packets(world);
+        check_many_packets(world, true);
+        check_many_packets(world, false);
         lap_world_destroy(world);
         return tap_done();
     }

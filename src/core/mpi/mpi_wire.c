@@ -80,7 +80,7 @@ static mpi_wire_t *self_of(lap_wire_t *wire)
 
 static MPI_Request *request_of(lap_out_t *out)
 {
-    return (MPI_Request *)(void *)&out->state.request;
+    return (MPI_Request *)(void *)&out->request;
 }
 
 /* ---- what other threads call ---- */

@@ -43,12 +43,7 @@ lap_status_t lap_tcp_listen(int port, int *fd_p, int *port_p);
  */
 lap_status_t lap_tcp_accept(int listener, int rank, int size, int *fd_p, lap_tcp_address_t *from_p);
 
-/*
- * LAP_ERR_PEER_LOST and LAP_ERR_TIMEOUT come without a sentence, with an errno. In two halves: the
- * connection that one begins can be written to when the other can be called.
- */
-lap_status_t lap_tcp_begin_connect(const lap_tcp_address_t *address, int *fd_p);
-lap_status_t lap_tcp_end_connect(int fd);
+/* LAP_ERR_PEER_LOST and LAP_ERR_TIMEOUT come without a sentence, with an errno. */
 lap_status_t lap_tcp_connect(const lap_tcp_address_t *address, lap_deadline_t *deadline, int *fd_p);
 
 /* Small packets leave at once, and an idle host that is gone is noticed within `timeout_ns`. */
@@ -96,12 +91,10 @@ uint64_t lap_tcp_proof(const lap_key_t *key, lap_tcp_side_t side, const lap_tcp_
 typedef struct lap_tcp_rendezvous {
     int rank, size;
     const lap_master_t *master;
-    uint64_t timeout_ns;    /* of this rank, */
-    lap_limit_t limit;      /* and the one that counts, as far as this rank knows */
-    int *fds;               /* of rank 0: to each rank; else the first is to rank 0; -1: none */
-    lap_tcp_address_t seen; /* this rank, as rank 0 sees it, */
-    lap_tcp_address_t master_address; /* and rank 0, as this rank does; neither in rank 0 */
-    bool failed;                      /* a failure has been sent: nobody gathers any more */
+    uint64_t timeout_ns; /* of this rank, */
+    lap_limit_t limit;   /* and the one that counts, as far as this rank knows */
+    int *fds;            /* of rank 0: to each rank; else the first is to rank 0; -1: none */
+    bool failed;         /* a failure has been sent: nobody gathers any more */
 } lap_tcp_rendezvous_t;
 
 /*
@@ -154,24 +147,13 @@ lap_status_t lap_tcp_hear(lap_tcp_rendezvous_t *rendezvous, int rank, int revent
 /* The same, of all connections, without waiting. */
 lap_status_t lap_tcp_look(lap_tcp_rendezvous_t *rendezvous);
 
-/* ---- the wire: tcp_mesh.c, tcp_wire.c ---- */
-
-/* Where a rank takes connections of others. */
-typedef struct lap_tcp_door {
-    /* Keeps out who was not at the rendezvous, if nobody reads the traffic there. */
-    lap_key_t key;
-    int listener;
-    lap_tcp_address_t *addresses; /* of all ranks, as this one reaches them */
-} lap_tcp_door_t;
+/* ---- the control channel of the world: tcp_wire.c ---- */
 
 /*
- * A connection to every other rank; *fds_p has one for each, -1 for this rank itself. A failure of
- * another rank that is reported at the rendezvous is a failure of this one.
+ * A wire over the connections of a rendezvous, at which ranks go on to gather until it starts; then it
+ * has taken the connections over. Until then what is sent is dropped, and closing it leaves them open.
  */
-lap_status_t lap_tcp_mesh(const lap_world_t *world, const lap_tcp_door_t *door,
-                          lap_tcp_rendezvous_t *rendezvous, lap_deadline_t *deadline, int **fds_p);
-
-/* A wire over connections to all ranks, which it takes over on success, with the memory of `fds`. */
-lap_status_t lap_tcp_wire_open(lap_world_t *world, int *fds, lap_wire_t **wire_p);
+lap_status_t lap_tcp_wire_open(lap_world_t *world, const int *fds, lap_wire_t **wire_p);
+void lap_tcp_wire_start(lap_wire_t *wire);
 
 #endif

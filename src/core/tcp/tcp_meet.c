@@ -122,7 +122,7 @@ static bool is_gone(const stranger_t *stranger)
     return poll(&gone, 1, 0) > 0;
 }
 
-/* A proof has come: a rank is admitted, and sent its address as it is seen from here. */
+/* A proof has come: a rank is admitted, and welcomed. */
 static lap_status_t admit(host_t *host, const stranger_t *stranger)
 {
     const lap_tcp_hello_t *hello = &stranger->received.hello;
@@ -150,8 +150,7 @@ static lap_status_t admit(host_t *host, const stranger_t *stranger)
     /* No rank waits longer than its hello says: the first timeout ends the rendezvous for all. */
     lap_limit_shorten(&host->rendezvous->limit, host->deadline, hello->left_ns,
                       (lap_limit_t){hello->timeout_ns, hello->rank});
-    (void)lap_tcp_send_frame(stranger->fd, LAP_OK, &stranger->from, sizeof(stranger->from),
-                             host->deadline);
+    (void)lap_tcp_send_frame(stranger->fd, LAP_OK, NULL, 0, host->deadline);
     return LAP_OK;
 }
 
@@ -384,8 +383,7 @@ static lap_status_t greet(attempt_t *attempt, int fd, const lap_tcp_address_t *a
     lap_deadline_part_t part = lap_deadline_begin_part(attempt->deadline, WELCOME_NS);
     lap_status_t status = prove(attempt, fd, address, &hello, &part.until);
     if (status == LAP_OK)
-        status = lap_tcp_receive_frame(fd, &rendezvous->seen, sizeof(rendezvous->seen), &verdict,
-                                       &part.until);
+        status = lap_tcp_receive_frame(fd, NULL, 0, &verdict, &part.until);
     lap_deadline_end_part(attempt->deadline, &part);
     attempt->reached = status == LAP_OK || verdict;
     if (!attempt->reached)
@@ -410,7 +408,6 @@ static lap_status_t try_address(attempt_t *attempt, const lap_tcp_address_t *add
     status = greet(attempt, fd, address);
     if (status == LAP_OK) {
         attempt->rendezvous->fds[0] = fd;
-        attempt->rendezvous->master_address = *address;
         lap_tcp_prepare(fd, attempt->rendezvous->timeout_ns);
         return LAP_OK;
     }

@@ -123,22 +123,8 @@ static lap_status_t wait_fd(int fd, short events, lap_deadline_t *deadline)
     return status;
 }
 
-lap_status_t lap_tcp_begin_connect(const lap_tcp_address_t *address, int *fd_p)
-{
-    const int fd = open_socket(address->any.sa_family);
-    if (fd < 0)
-        return errno == EAFNOSUPPORT ? LAP_ERR_PEER_LOST : lap_error_errno("socket");
-    if (connect(fd, &address->any, bytes_of(address)) == 0 || errno == EINPROGRESS) {
-        *fd_p = fd;
-        return LAP_OK;
-    }
-    const int error = errno;
-    close(fd);
-    errno = error;
-    return LAP_ERR_PEER_LOST;
-}
-
-lap_status_t lap_tcp_end_connect(int fd)
+/* What has become of a connection that was begun. */
+static lap_status_t end_connect(int fd)
 {
     int error = 0;
     socklen_t bytes = sizeof(error);
@@ -150,11 +136,14 @@ lap_status_t lap_tcp_end_connect(int fd)
 
 lap_status_t lap_tcp_connect(const lap_tcp_address_t *address, lap_deadline_t *deadline, int *fd_p)
 {
-    int fd = -1;
-    LAP_TRY(lap_tcp_begin_connect(address, &fd));
-    lap_status_t status = wait_fd(fd, POLLOUT, deadline);
+    const int fd = open_socket(address->any.sa_family);
+    if (fd < 0)
+        return errno == EAFNOSUPPORT ? LAP_ERR_PEER_LOST : lap_error_errno("socket");
+    lap_status_t status = LAP_ERR_PEER_LOST;
+    if (connect(fd, &address->any, bytes_of(address)) == 0 || errno == EINPROGRESS)
+        status = wait_fd(fd, POLLOUT, deadline);
     if (status == LAP_OK)
-        status = lap_tcp_end_connect(fd);
+        status = end_connect(fd);
     if (status == LAP_OK) {
         *fd_p = fd;
         return LAP_OK;

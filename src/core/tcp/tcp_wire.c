@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packets over TCP. Who sends a packet writes it to its socket at once, as far as the kernel takes
- * it. One thread per world does the rest: it sleeps until a socket can be read, or written where
- * something is left over. A connection that ends without a goodbye is a rank that is lost.
+ * The control channel between hosts: packets through rank 0. Every other rank has the connection by
+ * which it met rank 0, and rank 0 passes on what is for others. Who sends a packet writes it to its
+ * socket at once, as far as the kernel takes it. One thread per world does the rest: it sleeps until a
+ * socket can be read, or written where something is left over. A connection that ends without a goodbye
+ * is a rank that is lost, of which rank 0 tells the others.
  */
 #include "core/tcp/tcp.h"
 
 #include <errno.h>
 #include <linux/sockios.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -20,27 +23,36 @@
 #include "util/thread.h"
 
 #define EVENTS 64
-#define IN_BYTES (2 * (sizeof(lap_packet_t) + LAP_WIRE_BODY))
 #define STALL_NS 3000000000u /* how long the end waits, if all is well, for the next packet to go */
 #define PAUSE_NS 200000u
+#define LOST_PORT (LAP_WIRE_BYE - 1) /* rank 0 says that it has lost a rank: which, and the errno */
 
-/* Packets begin where a uint64_t may: bodies are padded. */
+/* Frames begin where a uint64_t may: bodies are padded. */
 #define PADDED(bytes) (((size_t)(bytes) + 7) / 8 * 8)
-_Static_assert(LAP_WIRE_SMALL % 8 == 0 && LAP_WIRE_BODY % 8 == 0,
-               "a packet has room for its padding");
+_Static_assert(LAP_WIRE_SMALL % 8 == 0, "a packet has room for its padding");
+
+/* What travels: a packet with its body, and between which ranks of the world. */
+typedef struct frame {
+    int32_t to, from;
+    lap_packet_t packet;
+} frame_t;
+
+#define IN_BYTES (16 * (sizeof(frame_t) + LAP_WIRE_SMALL))
 
 /* The connection to a rank. */
 typedef struct conn {
     int fd;
     int peer;
     pthread_mutex_t lock; /* of what follows */
-    lap_out_t *first, **last;
+    char *out;            /* frames to be sent: of its bytes from `sent` to `end` */
+    size_t sent, end, room;
     bool writes; /* the thread waits until the socket takes more, too */
     bool broken; /* nothing can be sent any more, */
     int error;   /* for a reason of the network's; 0: another */
 
+    _Atomic bool ended; /* nothing more comes */
+
     /* Used only by the thread. */
-    bool bye; /* its rank is well, sends nothing more, and may go */
     char *in; /* IN_BYTES, of which some have come; NULL: none ever did */
     size_t got;
 } conn_t;
@@ -48,14 +60,26 @@ typedef struct conn {
 typedef struct tcp_wire {
     lap_wire_base_t base;
     pthread_t thread;
-    int epoll, stop; /* the latter is an eventfd */
-    conn_t *conns;   /* one per rank */
-    int nconns;      /* whose locks are there */
+    int epoll, wake; /* the latter is an eventfd, by which the thread begins and ends */
+    _Atomic bool started, stops;
+    conn_t *conns; /* in rank 0 one per rank, else one, to rank 0 */
+    int nconns;    /* whose locks are there */
+    bool *bye;     /* of each rank: it is well, sends nothing more, and may go; of the thread */
 } tcp_wire_t;
 
 static tcp_wire_t *self_of(lap_wire_t *wire)
 {
     return (tcp_wire_t *)(void *)wire;
+}
+
+static bool is_hub(const tcp_wire_t *self)
+{
+    return self->base.world->rank == 0;
+}
+
+static conn_t *conn_to(tcp_wire_t *self, int peer)
+{
+    return &self->conns[is_hub(self) ? peer : 0];
 }
 
 /* ---- sending ---- */
@@ -75,63 +99,74 @@ static int network_error(int error)
     return error == ECONNRESET || error == EPIPE ? 0 : error;
 }
 
-/* With the lock of the connection held. */
-static void break_off(tcp_wire_t *self, conn_t *conn)
+/*
+ * With the lock of the connection held, as in flush. Without memory for what a rank is to hear it is
+ * lost: the thread finds the end of the connection.
+ */
+static void append(conn_t *conn, int to, int from, const lap_packet_t *packet)
 {
-    conn->broken = true;
-    while (conn->first) {
-        lap_out_t *out = conn->first;
-        conn->first = out->next;
-        lap_wire_put_back(&self->base, out);
+    const frame_t frame = {.to = to, .from = from, .packet = *packet};
+    const size_t body = PADDED(packet->bytes);
+    if (conn->broken)
+        return;
+    if (conn->sent > conn->room / 2) {
+        memmove(conn->out, conn->out + conn->sent, conn->end - conn->sent);
+        conn->end -= conn->sent;
+        conn->sent = 0;
     }
-    conn->last = &conn->first;
+    char *out = lap_grow_by(conn->out, conn->end, sizeof(frame) + body, &conn->room, 1);
+    if (!out) {
+        conn->broken = true;
+        conn->error = ENOMEM;
+        (void)shutdown(conn->fd, SHUT_RDWR);
+        return;
+    }
+    conn->out = out;
+    memcpy(out + conn->end, &frame, sizeof(frame));
+    memcpy(out + conn->end + sizeof(frame), packet + 1, packet->bytes);
+    conn->end += sizeof(frame) + body;
 }
 
 /*
- * Writes what the kernel takes, with the lock of the connection held. A failure is not yet a lost rank: it
- * may have sent its goodbye, which the thread has yet to read.
+ * Writes what the kernel takes. A failure is not yet a lost rank: it may have sent its goodbye, which
+ * the thread has yet to read.
  */
 static void flush(tcp_wire_t *self, conn_t *conn)
 {
-    while (conn->first) {
-        lap_out_t *out = conn->first;
-        const size_t bytes = sizeof(out->packet) + PADDED(out->packet.bytes) - out->state.sent;
-        const ssize_t sent = send(conn->fd, (const char *)&out->packet + out->state.sent, bytes,
+    while (conn->sent < conn->end && !conn->broken) {
+        const ssize_t sent = send(conn->fd, conn->out + conn->sent, conn->end - conn->sent,
                                   MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 && errno == EINTR)
             continue;
-        if (sent < 0 && errno != EAGAIN) {
-            conn->error = network_error(errno);
-            break_off(self, conn);
-        }
-        if (sent < 0)
+        if (sent < 0 && errno == EAGAIN)
             break;
-        out->state.sent += (size_t)sent;
-        if ((size_t)sent < bytes)
-            continue;
-        conn->first = out->next;
-        if (!conn->first)
-            conn->last = &conn->first;
-        lap_wire_put_back(&self->base, out);
+        if (sent < 0) {
+            conn->broken = true;
+            conn->error = network_error(errno);
+        } else {
+            conn->sent += (size_t)sent;
+        }
     }
-    if (conn->writes != (conn->first != NULL) && !conn->broken)
-        watch(self, conn, conn->first != NULL);
+    if (conn->sent == conn->end || conn->broken)
+        conn->sent = conn->end = 0;
+    if (conn->writes != (conn->end > 0) && !conn->broken)
+        watch(self, conn, conn->end > 0);
 }
 
+/* Before the world is made, what is sent is heard by nobody: ranks still gather at the connections. */
 static void lap_tcp_send(lap_wire_t *wire, lap_packet_t *packet)
 {
     tcp_wire_t *self = self_of(wire);
     lap_out_t *out = lap_wire_out_of(packet);
-    conn_t *conn = &self->conns[out->peer];
-    out->state.sent = 0;
+    conn_t *conn = conn_to(self, out->peer);
     pthread_mutex_lock(&conn->lock);
-    *conn->last = out;
-    conn->last = &out->next;
-    if (conn->broken)
-        break_off(self, conn);
-    else if (conn->first == out)
-        flush(self, conn);
+    if (atomic_load(&self->started)) {
+        append(conn, out->peer, self->base.world->rank, packet);
+        if (!conn->writes)
+            flush(self, conn);
+    }
     pthread_mutex_unlock(&conn->lock);
+    lap_wire_put_back(&self->base, out);
 }
 
 /* The thread sleeps in the kernel, which wakes it as soon as a packet comes. */
@@ -142,26 +177,92 @@ static void lap_tcp_nudge(lap_wire_t *wire)
 
 /* ---- the thread ---- */
 
-/* Takes the whole packets of what has come; false: they are none of ours. */
-static bool take_packets(tcp_wire_t *self, conn_t *conn)
+/* What rank 0 has to say to another, or to pass on; it goes with the next flush_all. */
+static void append_to(tcp_wire_t *self, int to, int from, const lap_packet_t *packet)
+{
+    conn_t *conn = conn_to(self, to);
+    pthread_mutex_lock(&conn->lock);
+    append(conn, to, from, packet);
+    pthread_mutex_unlock(&conn->lock);
+}
+
+static void flush_all(tcp_wire_t *self)
+{
+    for (int i = 0; i < self->nconns; i++) {
+        conn_t *conn = &self->conns[i];
+        pthread_mutex_lock(&conn->lock);
+        if (conn->end > 0 && !conn->writes)
+            flush(self, conn);
+        pthread_mutex_unlock(&conn->lock);
+    }
+}
+
+static void lose(tcp_wire_t *self, int peer, int error)
+{
+    lap_wire_note_error(&self->base, peer, error);
+    lap_wire_lose(&self->base, peer);
+}
+
+/* Whether a frame is from where it came, and for this rank or, in rank 0, for another. */
+static bool fits(const tcp_wire_t *self, const conn_t *conn, const frame_t *frame)
+{
+    const int size = self->base.world->size;
+    if (frame->packet.bytes > LAP_WIRE_SMALL)
+        return false;
+    return is_hub(self) ? frame->from == conn->peer && frame->to >= 0 && frame->to < size &&
+                              frame->to != conn->peer
+                        : frame->to == self->base.world->rank && frame->from >= 0 &&
+                              frame->from < size && frame->from != frame->to;
+}
+
+static void take(tcp_wire_t *self, const frame_t *frame)
+{
+    const lap_packet_t *packet = &frame->packet;
+    if (frame->to != self->base.world->rank)
+        append_to(self, frame->to, frame->from, packet);
+    else if (packet->port == LAP_WIRE_BYE)
+        self->bye[frame->from] =
+            packet->words[0] != 0; /* else it gives up, and may not have left */
+    else if (packet->port == LOST_PORT && frame->from == 0 &&
+             packet->words[0] < (uint64_t)self->base.world->size)
+        lose(self, (int)packet->words[0], (int)packet->words[1]);
+    else
+        lap_wire_deliver(&self->base, packet);
+}
+
+/* Takes the whole frames of what has come; false: they are none of ours. */
+static bool take_frames(tcp_wire_t *self, conn_t *conn)
 {
     size_t at = 0;
-    while (conn->got - at >= sizeof(lap_packet_t)) {
-        const lap_packet_t *packet = (const lap_packet_t *)(const void *)(conn->in + at);
-        if (packet->bytes > LAP_WIRE_BODY)
+    while (conn->got - at >= sizeof(frame_t)) {
+        const frame_t *frame = (const frame_t *)(const void *)(conn->in + at);
+        if (!fits(self, conn, frame))
             return false;
-        const size_t bytes = sizeof(*packet) + PADDED(packet->bytes);
+        const size_t bytes = sizeof(*frame) + PADDED(frame->packet.bytes);
         if (conn->got - at < bytes)
             break;
-        if (packet->port == LAP_WIRE_BYE)
-            conn->bye = packet->words[0] != 0; /* else it gives up, and may not have left */
-        else
-            lap_wire_deliver(&self->base, packet);
+        take(self, frame);
         at += bytes;
     }
     memmove(conn->in, conn->in + at, conn->got - at);
     conn->got -= at;
     return true;
+}
+
+/* Rank 0 has lost a rank, and tells the others; another one has lost with rank 0 all who are left. */
+static void lose_all(tcp_wire_t *self, const conn_t *conn, int error)
+{
+    const lap_packet_t news = {.port = LOST_PORT, .words = {(uint64_t)conn->peer, (uint64_t)error}};
+    const int size = self->base.world->size, rank = self->base.world->rank;
+    if (is_hub(self) && self->bye[conn->peer])
+        return;
+    if (is_hub(self))
+        lose(self, conn->peer, error);
+    for (int peer = 0; peer < size; peer++)
+        if (peer != rank && is_hub(self) && peer != conn->peer)
+            append_to(self, peer, rank, &news);
+        else if (peer != rank && !is_hub(self) && !self->bye[peer])
+            lose(self, peer, peer == 0 ? error : LAP_WIRE_NO_HUB);
 }
 
 /* Nothing more comes from a rank. Of an error, who sends may have heard instead. */
@@ -170,12 +271,11 @@ static void end_conn(tcp_wire_t *self, conn_t *conn, int error)
     (void)epoll_ctl(self->epoll, EPOLL_CTL_DEL, conn->fd, NULL);
     pthread_mutex_lock(&conn->lock);
     error = error ? error : conn->error;
-    break_off(self, conn);
+    conn->broken = true;
+    conn->sent = conn->end = 0;
     pthread_mutex_unlock(&conn->lock);
-    if (conn->bye)
-        return;
-    lap_wire_note_error(&self->base, conn->peer, error);
-    lap_wire_lose(&self->base, conn->peer);
+    lose_all(self, conn, error);
+    atomic_store(&conn->ended, true);
 }
 
 static void receive(tcp_wire_t *self, conn_t *conn)
@@ -192,8 +292,17 @@ static void receive(tcp_wire_t *self, conn_t *conn)
     if (got < 0)
         end_conn(self, conn, network_error(errno));
     conn->got += got > 0 ? (size_t)got : 0;
-    if (got == 0 || (got > 0 && !take_packets(self, conn)))
+    if (got == 0 || (got > 0 && !take_frames(self, conn)))
         end_conn(self, conn, got == 0 ? 0 : EPROTO);
+}
+
+/* It begins when the world is made, or ends without having begun. */
+static bool await_start(tcp_wire_t *self)
+{
+    uint64_t count;
+    while (read(self->wake, &count, sizeof(count)) < 0 && errno == EINTR)
+        continue;
+    return !atomic_load(&self->stops);
 }
 
 static void *wire_main(void *context)
@@ -201,6 +310,8 @@ static void *wire_main(void *context)
     tcp_wire_t *self = context;
     struct epoll_event events[EVENTS];
     lap_thread_be_urgent();
+    if (!await_start(self))
+        return NULL;
     for (;;) {
         const int count = epoll_wait(self->epoll, events, EVENTS, -1);
         for (int i = 0; i < count; i++) {
@@ -215,7 +326,15 @@ static void *wire_main(void *context)
             if (events[i].events & ~(uint32_t)EPOLLOUT)
                 receive(self, conn);
         }
+        flush_all(self);
     }
+}
+
+static void wake(tcp_wire_t *self)
+{
+    const uint64_t one = 1;
+    while (write(self->wake, &one, sizeof(one)) < 0 && errno == EINTR)
+        continue;
 }
 
 /* ---- the ends ---- */
@@ -224,10 +343,8 @@ static void *wire_main(void *context)
 static size_t undelivered(conn_t *conn)
 {
     int unsent = 0;
-    size_t bytes = 0;
     pthread_mutex_lock(&conn->lock);
-    for (const lap_out_t *out = conn->first; out; out = out->next)
-        bytes += sizeof(out->packet) + PADDED(out->packet.bytes) - out->state.sent;
+    size_t bytes = conn->end - conn->sent;
     if (!conn->broken && ioctl(conn->fd, SIOCOUTQ, &unsent) == 0)
         bytes += (size_t)unsent;
     pthread_mutex_unlock(&conn->lock);
@@ -243,9 +360,9 @@ static void drain(tcp_wire_t *self, bool well)
     lap_deadline_t deadline =
         lap_deadline_after(well ? self->base.world->timeout_ns : LAP_WIRE_LINGER_NS);
     lap_deadline_t stall = lap_deadline_after(well ? STALL_NS : LAP_WIRE_LINGER_NS);
-    for (int peer = 0; peer < self->nconns; peer++) {
+    for (int i = 0; i < self->nconns; i++) {
         size_t before = SIZE_MAX, left;
-        while ((left = undelivered(&self->conns[peer])) > 0 && !lap_deadline_passed(&deadline) &&
+        while ((left = undelivered(&self->conns[i])) > 0 && !lap_deadline_passed(&deadline) &&
                !lap_deadline_passed(&stall)) {
             if (left < before && before != SIZE_MAX)
                 stall = lap_deadline_after(well ? STALL_NS : LAP_WIRE_LINGER_NS);
@@ -255,39 +372,54 @@ static void drain(tcp_wire_t *self, bool well)
     }
 }
 
+/* Rank 0 goes last: the others talk through it. */
+static void await_others(tcp_wire_t *self, bool well)
+{
+    lap_deadline_t deadline =
+        lap_deadline_after(well ? self->base.world->timeout_ns : LAP_WIRE_LINGER_NS);
+    for (int peer = 1; peer < self->nconns; peer++)
+        while (!atomic_load(&self->conns[peer].ended) && !lap_deadline_passed(&deadline))
+            lap_sleep_until_ns(lap_now_ns() + PAUSE_NS);
+}
+
 static void wire_free(tcp_wire_t *self)
 {
-    for (int peer = 0; peer < self->nconns; peer++) {
-        conn_t *conn = &self->conns[peer];
-        lap_wire_free_outs(conn->first);
-        pthread_mutex_destroy(&conn->lock);
-        lap_free(conn->in);
+    for (int i = 0; i < self->nconns; i++) {
+        pthread_mutex_destroy(&self->conns[i].lock);
+        lap_free(self->conns[i].out);
+        lap_free(self->conns[i].in);
     }
     if (self->epoll >= 0)
         close(self->epoll);
-    if (self->stop >= 0)
-        close(self->stop);
+    if (self->wake >= 0)
+        close(self->wake);
+    lap_free(self->bye);
     lap_free(self->conns);
     lap_wire_base_free(&self->base);
     lap_free(self);
 }
 
 /*
- * Waits for nobody but until the kernels of the others have what was sent: a socket that is closed
- * before, with something left to read, would take it back.
+ * A socket that is closed before the kernel of the other host has what was sent, with something left to
+ * read, would take it back. A process that this one has forked may hold it open: it is shut down.
  */
 static void lap_tcp_close(lap_wire_t *wire, bool well)
 {
     tcp_wire_t *self = self_of(wire);
-    const uint64_t one = 1;
+    const bool started = atomic_load(&self->started);
     lap_wire_say_bye(&self->base, well);
-    drain(self, well);
-    while (write(self->stop, &one, sizeof(one)) < 0 && errno == EINTR)
-        continue;
+    if (started && is_hub(self))
+        await_others(self, well);
+    if (started)
+        drain(self, well);
+    atomic_store(&self->stops, true);
+    wake(self);
     pthread_join(self->thread, NULL);
-    for (int peer = 0; peer < self->nconns; peer++)
-        if (self->conns[peer].fd >= 0)
-            close(self->conns[peer].fd);
+    for (int i = 0; started && i < self->nconns; i++)
+        if (self->conns[i].fd >= 0) {
+            (void)shutdown(self->conns[i].fd, SHUT_WR);
+            close(self->conns[i].fd);
+        }
     wire_free(self);
 }
 
@@ -300,21 +432,22 @@ static const lap_wire_ops_t wire_ops = {
 
 static lap_status_t wire_init(tcp_wire_t *self, lap_world_t *world, const int *fds)
 {
+    const int nconns = world->rank == 0 ? world->size : 1;
     LAP_TRY(lap_wire_base_init(&self->base, &wire_ops, world));
-    self->conns = lap_alloc((size_t)world->size, sizeof(*self->conns));
-    if (!self->conns)
+    self->conns = lap_alloc((size_t)nconns, sizeof(*self->conns));
+    self->bye = lap_alloc((size_t)world->size, sizeof(*self->bye));
+    if (!self->conns || !self->bye)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a wire to %d ranks", world->size);
     self->epoll = epoll_create1(EPOLL_CLOEXEC);
-    self->stop = eventfd(0, EFD_CLOEXEC);
+    self->wake = eventfd(0, EFD_CLOEXEC);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
-    if (self->epoll < 0 || self->stop < 0 ||
-        epoll_ctl(self->epoll, EPOLL_CTL_ADD, self->stop, &event) != 0)
+    if (self->epoll < 0 || self->wake < 0 ||
+        epoll_ctl(self->epoll, EPOLL_CTL_ADD, self->wake, &event) != 0)
         return lap_error_errno("making a wire over TCP");
-    for (; self->nconns < world->size; self->nconns++) {
+    for (; self->nconns < nconns; self->nconns++) {
         conn_t *conn = &self->conns[self->nconns];
         conn->fd = fds[self->nconns];
         conn->peer = self->nconns;
-        conn->last = &conn->first;
         conn->broken = conn->fd < 0;
         pthread_mutex_init(&conn->lock, NULL);
         event.data.ptr = conn;
@@ -327,18 +460,24 @@ static lap_status_t wire_init(tcp_wire_t *self, lap_world_t *world, const int *f
     return LAP_OK;
 }
 
-lap_status_t lap_tcp_wire_open(lap_world_t *world, int *fds, lap_wire_t **wire_p)
+lap_status_t lap_tcp_wire_open(lap_world_t *world, const int *fds, lap_wire_t **wire_p)
 {
     tcp_wire_t *self = lap_alloc(1, sizeof(*self));
     if (!self)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a wire");
-    self->epoll = self->stop = -1;
+    self->epoll = self->wake = -1;
     const lap_status_t status = wire_init(self, world, fds);
     if (status != LAP_OK) {
         wire_free(self);
         return status;
     }
-    lap_free(fds);
     *wire_p = &self->base.wire;
     return LAP_OK;
+}
+
+void lap_tcp_wire_start(lap_wire_t *wire)
+{
+    tcp_wire_t *self = self_of(wire);
+    atomic_store(&self->started, true);
+    wake(self);
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How ranks that know where rank 0 is become a world (core/wired.c): they meet at rank 0, tell each
- * other their hosts and where they listen, and each connects to all others.
+ * other their hosts, and go on to talk through it.
  */
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "core/bootstrap.h"
@@ -22,19 +22,14 @@
 /* What each rank tells the others first. */
 typedef struct place {
     char host[sizeof(((lap_environment_t *)NULL)->host)];
-    lap_key_t key;          /* a random one; that of rank 0 is the world's */
-    lap_tcp_address_t seen; /* as rank 0 sees it; not of rank 0 */
-    int32_t port;           /* where it listens */
-    uint64_t left_ns;       /* how long it can still wait: nobody waits longer than rank 0 does, */
-    lap_limit_t limit;      /* by which timeout */
+    uint64_t left_ns;  /* how long it can still wait: nobody waits longer than rank 0 does, */
+    lap_limit_t limit; /* by which timeout */
 } place_t;
 
 /* A world being made. */
 typedef struct maker {
     lap_wired_t wired;
     lap_tcp_rendezvous_t rendezvous;
-    lap_tcp_door_t door;
-    int port; /* of the door */
 } maker_t;
 
 static lap_status_t gather(lap_wired_t *wired, const void *mine, size_t bytes, void *all)
@@ -57,16 +52,8 @@ static lap_status_t look(lap_wired_t *wired)
 
 static lap_status_t open_wire(lap_wired_t *wired, lap_world_t *world, lap_wire_t **wire_p)
 {
-    maker_t *maker = (maker_t *)wired;
-    int *fds = NULL;
-    LAP_TRY(lap_tcp_mesh(world, &maker->door, &maker->rendezvous, &wired->deadline, &fds));
-    const lap_status_t status = lap_tcp_wire_open(world, fds, wire_p);
-    for (int rank = 0; status != LAP_OK && rank < world->size; rank++)
-        if (fds[rank] >= 0)
-            close(fds[rank]);
-    if (status != LAP_OK)
-        lap_free(fds);
-    return status;
+    const maker_t *maker = (const maker_t *)wired;
+    return lap_tcp_wire_open(world, maker->rendezvous.fds, wire_p);
 }
 
 static const lap_wired_ops_t wired_ops = {
@@ -75,21 +62,6 @@ static const lap_wired_ops_t wired_ops = {
     .look = look,
     .open_wire = open_wire,
 };
-
-/*
- * Rank 0 and those of its host are reached by the address at which this rank reached rank 0: rank 0
- * may see them at one that is of use there only. The others are where rank 0 sees them.
- */
-static void find_addresses(maker_t *maker, const place_t *places)
-{
-    for (int rank = 0; rank < maker->wired.size; rank++) {
-        lap_tcp_address_t *address = &maker->door.addresses[rank];
-        const bool at_master = memcmp(places[rank].host, places[0].host, sizeof(places->host)) == 0;
-        *address = at_master ? maker->rendezvous.master_address : places[rank].seen;
-        lap_tcp_set_port(address, places[rank].port);
-    }
-    maker->door.key = places[0].key;
-}
 
 static void find_locals(lap_wired_t *wired, const place_t *places)
 {
@@ -106,23 +78,18 @@ static lap_status_t find_ranks(maker_t *maker, const char *host)
 {
     lap_wired_t *wired = &maker->wired;
     const size_t size = (size_t)wired->size;
-    place_t mine = {.key = maker->door.key,
-                    .seen = maker->rendezvous.seen,
-                    .port = maker->port,
-                    .left_ns = lap_deadline_left(&wired->deadline),
+    place_t mine = {.left_ns = lap_deadline_left(&wired->deadline),
                     .limit = maker->rendezvous.limit};
     snprintf(mine.host, sizeof(mine.host), "%s", host);
     place_t *places = lap_alloc(size, sizeof(*places));
     wired->locals = lap_alloc(size, sizeof(int));
-    maker->door.addresses = lap_alloc(size, sizeof(lap_tcp_address_t));
     lap_status_t status = LAP_OK;
-    if (!places || !wired->locals || !maker->door.addresses)
+    if (!places || !wired->locals)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %d ranks", wired->size);
     else
         status = gather(wired, &mine, sizeof(mine), places);
     if (status == LAP_OK && places) {
         find_locals(wired, places);
-        find_addresses(maker, places);
         if (wired->rank != 0 && places[0].left_ns < UINT64_MAX - LAP_BOOTSTRAP_GRACE_NS)
             lap_deadline_shorten(&wired->deadline, places[0].left_ns + LAP_BOOTSTRAP_GRACE_NS);
         wired->limit = maker->rendezvous.limit = places[0].limit;
@@ -133,7 +100,7 @@ static lap_status_t find_ranks(maker_t *maker, const char *host)
 
 /*
  * Whether this process can open so many more files. It tries: a rank that finds that out while it
- * connects would leave the others waiting for it.
+ * waits for others would leave them waiting for it.
  */
 static lap_status_t check_files(const maker_t *maker, int expected)
 {
@@ -141,7 +108,7 @@ static lap_status_t check_files(const maker_t *maker, int expected)
     if (!fds)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for %d files", expected);
     while (count < expected && error == 0) {
-        fds[count] = fcntl(maker->door.listener, F_DUPFD_CLOEXEC, 0);
+        fds[count] = eventfd(0, EFD_CLOEXEC);
         error = fds[count] < 0 ? errno : 0;
         count += error == 0;
     }
@@ -157,27 +124,16 @@ static lap_status_t check_files(const maker_t *maker, int expected)
 }
 
 /* For the rendezvous, at which rank 0 has a connection to each rank, and to who may be one. */
-static lap_status_t open_door(maker_t *maker)
-{
-    const bool host = maker->wired.rank == 0;
-    LAP_TRY(lap_tcp_random(&maker->door.key));
-    LAP_TRY(lap_tcp_listen(0, &maker->door.listener, &maker->port));
-    return check_files(maker, host ? 2 * maker->wired.size + LAP_TCP_STRANGERS + SPARE_FILES
-                                   : SPARE_FILES);
-}
-
-/* What cannot be used serves to tell the others so: it takes descriptors. */
 static lap_status_t prepare(maker_t *maker)
 {
     const lap_settings_t *settings = maker->wired.settings;
-    const lap_status_t status = settings->declines == LAP_OK
-                                    ? open_door(maker)
-                                    : lap_error(settings->declines, "%s", settings->why);
-    if (status != LAP_OK && maker->door.listener >= 0) {
-        close(maker->door.listener);
-        maker->door.listener = -1;
-    }
-    return status;
+    if (settings->declines != LAP_OK)
+        return lap_error(settings->declines, "%s", settings->why);
+    lap_key_t nonce; /* as proofs take: nobody waits for a rank that will have none */
+    LAP_TRY(lap_tcp_random(&nonce));
+    return check_files(maker, maker->wired.rank == 0
+                                  ? maker->wired.size + LAP_TCP_STRANGERS + SPARE_FILES
+                                  : SPARE_FILES);
 }
 
 static lap_status_t make(maker_t *maker, const lap_environment_t *environment,
@@ -185,9 +141,13 @@ static lap_status_t make(maker_t *maker, const lap_environment_t *environment,
 {
     LAP_TRY(lap_tcp_meet(&maker->rendezvous, prepare(maker), &maker->wired.deadline));
     LAP_TRY(find_ranks(maker, environment->host));
-    /* A connection to each rank; a heap, a pidfd and a socket of each rank of the host. */
-    const int files = maker->wired.size + 3 * maker->wired.local_size + SPARE_FILES;
-    return lap_wired_make(&maker->wired, check_files(maker, files), world_p);
+    /* A heap, a pidfd and a socket of each rank of the host. */
+    const int files = 3 * maker->wired.local_size + SPARE_FILES;
+    LAP_TRY(lap_wired_make(&maker->wired, check_files(maker, files), world_p));
+    lap_tcp_wire_start((*world_p)->wire);
+    lap_free(maker->rendezvous.fds);
+    maker->rendezvous.fds = NULL;
+    return LAP_OK;
 }
 
 lap_status_t lap_tcp_world_create(const lap_environment_t *environment,
@@ -202,13 +162,9 @@ lap_status_t lap_tcp_world_create(const lap_environment_t *environment,
                      .rendezvous = {.rank = environment->rank,
                                     .size = environment->size,
                                     .master = &environment->master,
-                                    .timeout_ns = settings->timeout_ns},
-                     .door.listener = -1};
+                                    .timeout_ns = settings->timeout_ns}};
     const lap_status_t status = make(&maker, environment, world_p);
     lap_tcp_part(&maker.rendezvous);
-    if (maker.door.listener >= 0)
-        close(maker.door.listener);
-    lap_free(maker.door.addresses);
     lap_wired_clear(&maker.wired);
     return status;
 }

@@ -143,17 +143,6 @@ static int proved_replicas(const lap_train_t *train)
     return train->grid.dp > 2 && lap_train_ranks(train) > MOST_RANKS ? 2 : train->grid.dp;
 }
 
-static lap_nn_replication_t replication_of(const lap_train_t *train)
-{
-    return (lap_nn_replication_t){.replicas = proved_replicas(train),
-                                  .bucket = train->bucket,
-                                  .by_layer = train->by_layer,
-                                  .wire = train->grad_dtype,
-                                  .late = !train->overlap || !train->grad_overlap,
-                                  .ahead = train->overlap && train->param_overlap,
-                                  .starts = train->step_overlap};
-}
-
 /* ---- pipelines ---- */
 
 static lap_status_t prove_stages(const lap_train_t *train, const lap_nn_desc_t *desc,
@@ -163,7 +152,8 @@ static lap_status_t prove_stages(const lap_train_t *train, const lap_nn_desc_t *
     const lap_stage_proving_t proving = {.desc = desc,
                                          .tp = train->grid.tp,
                                          .pp = train->grid.pp,
-                                         .replication = replication_of(train),
+                                         .replication =
+                                             lap_train_replication(train, proved_replicas(train)),
                                          .options = &options,
                                          .optimizer = &train->optimizer,
                                          .target = target};
@@ -190,7 +180,8 @@ static lap_status_t prove(const lap_train_t *train, const lap_nn_desc_t *desc,
                           const lap_target_t *target, lap_nn_proof_t *proof_p)
 {
     const lap_nn_linking_t how = {.target = target,
-                                  .replication = replication_of(train),
+                                  .replication =
+                                      lap_train_replication(train, proved_replicas(train)),
                                   .optimizer = &train->optimizer,
                                   .separate_step = !lap_train_joins(train, false),
                                   .micros = (size_t)train->micro};
@@ -293,9 +284,7 @@ int lap_cli_check_train(int argc, char **argv)
     if (train.config && *train.config_unused)
         lap_tell(command->name, "%s: without effect: %s", train.config, train.config_unused);
     lap_status_t status = lap_tune_use(&train, NULL);
-    lap_nn_desc_t desc = train.desc;
-    desc.overlap = train.overlap ? &train.rules : &train.serial;
-    desc.cp_overlap = train.overlap;
+    const lap_nn_desc_t desc = lap_train_layers(&train, train.overlap);
     const char *name = lap_train_own(&train, TARGET);
     if (name && !lap_arg_target(command, name, &target))
         return LAP_CLI_USAGE;

@@ -90,19 +90,13 @@ static lap_status_t predict(lap_nn_t *nn, lap_status_t status, lap_show_train_t 
 static lap_status_t show_after(const request_t *request, const lap_pass_t *pass, lap_nn_t *nn)
 {
     lap_nn_source_t source;
-    lap_nn_linking_t linking = {
-        .target = request->target,
-        .as_built = !pass && !nn,
-        .after = pass ? pass->name : NULL,
-        .replication = {.replicas = request->train.grid.dp,
-                        .bucket = request->train.bucket,
-                        .by_layer = request->train.by_layer,
-                        .wire = request->train.grad_dtype,
-                        .late = !request->train.overlap || !request->train.grad_overlap,
-                        .ahead = request->train.overlap && request->train.param_overlap,
-                        .starts = request->train.step_overlap},
-        .optimizer = nn ? NULL : &request->train.optimizer,
-        .separate_step = !lap_train_joins(&request->train, false)};
+    lap_nn_linking_t linking = {.target = request->target,
+                                .as_built = !pass && !nn,
+                                .after = pass ? pass->name : NULL,
+                                .replication =
+                                    lap_train_replication(&request->train, request->train.grid.dp),
+                                .optimizer = nn ? NULL : &request->train.optimizer,
+                                .separate_step = !lap_train_joins(&request->train, false)};
     if (nn) {
         source = lap_nn_chosen(nn);
         linking.source = &source;
@@ -191,24 +185,17 @@ static lap_status_t show_stage(const request_t *request, const lap_pass_t *pass)
 {
     const lap_train_t *train = &request->train;
     const lap_pp_options_t options = lap_train_stages(train, train->overlap);
-    lap_nn_desc_t desc = train->desc;
-    desc.overlap = train->overlap ? &train->rules : &train->serial;
-    desc.cp_overlap = train->overlap;
-    const lap_stage_proving_t proving = {
-        .desc = &desc,
-        .tp = train->grid.tp,
-        .pp = train->grid.pp,
-        .replication = {.replicas = train->grid.dp,
-                        .bucket = train->bucket,
-                        .by_layer = train->by_layer,
-                        .wire = train->grad_dtype,
-                        .late = !train->overlap || !train->grad_overlap,
-                        .ahead = train->overlap && train->param_overlap},
-        .options = &options,
-        .optimizer = &train->optimizer,
-        .target = request->target,
-        .as_built = !pass,
-        .after = pass ? pass->name : NULL};
+    const lap_nn_desc_t desc = lap_train_layers(train, train->overlap);
+    const lap_stage_proving_t proving = {.desc = &desc,
+                                         .tp = train->grid.tp,
+                                         .pp = train->grid.pp,
+                                         .replication =
+                                             lap_train_replication(train, train->grid.dp),
+                                         .options = &options,
+                                         .optimizer = &train->optimizer,
+                                         .target = request->target,
+                                         .as_built = !pass,
+                                         .after = pass ? pass->name : NULL};
     return show_linked(request, &proving, pass, NULL, 0, 0, 0);
 }
 
@@ -268,8 +255,8 @@ static lap_status_t predict_model(request_t *request, lap_train_model_t *model)
     double seconds;
     if (!model->trainer.pp)
         return show_after(request, NULL, model->trainer.nn);
-    return lap_stage_predict(model->trainer.pp, world, NULL, lap_group_rank(world) == 0 ? &viewer : NULL,
-                             &seconds);
+    return lap_stage_predict(model->trainer.pp, world, NULL,
+                             lap_group_rank(world) == 0 ? &viewer : NULL, &seconds);
 }
 
 /* One rank of --predict. */
@@ -293,8 +280,7 @@ static int predict_rank(const void *context, lap_world_t *world)
     const int result = status == LAP_OK ? LAP_CLI_OK
                                         : lap_ranks_fail(request->train.args.command->name,
                                                          lap_world_rank(world), status);
-    if (model.train)
-        lap_train_model_clear(&model);
+    lap_train_model_clear(&model);
     lap_grid_groups_clear(&groups);
     return result;
 }
@@ -302,9 +288,7 @@ static int predict_rank(const void *context, lap_world_t *world)
 static lap_status_t show_plan(request_t *request)
 {
     LAP_TRY(lap_tune_use(&request->train, NULL));
-    lap_nn_desc_t desc = request->train.desc;
-    desc.overlap = request->train.overlap ? &request->train.rules : &request->train.serial;
-    desc.cp_overlap = request->train.overlap;
+    const lap_nn_desc_t desc = lap_train_layers(&request->train, request->train.overlap);
     LAP_TRY(lap_nn_plan_init(&desc, request->train.grid.tp, &request->plan));
     if (request->each)
         return show_each(request);

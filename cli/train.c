@@ -45,34 +45,30 @@ static double flops_of(const lap_train_t *train, const lap_nn_gemm_t *gemm)
  * What the GEMMs are that other stages of a pipeline have: those of the logits, which the first rank has
  * not. Collective.
  */
-typedef struct described {
-    char words[2][24]; /* kind and method; "": it has none */
-    uint64_t bytes;
-} described_t;
-
 static lap_status_t share_gemms(lap_group_t *pp, lap_train_result_t *result)
 {
-    described_t own[LAP_TRAIN_OTHERS] = {{.bytes = 0}};
+    lap_train_words_t own[LAP_TRAIN_OTHERS] = {{.bytes = 0}};
     void *given;
     if (!pp)
         return LAP_OK;
     for (int g = 0; g < LAP_TRAIN_OTHERS; g++) {
         const lap_nn_gemm_t *gemm = &result->gemms[g];
         own[g].bytes = gemm->bytes;
-        snprintf(own[g].words[0], sizeof(own[g].words[0]), "%s", gemm->kind ? gemm->kind : "");
-        snprintf(own[g].words[1], sizeof(own[g].words[1]), "%s", gemm->kind ? gemm->method : "");
+        snprintf(own[g].kind, sizeof(own[g].kind), "%s", gemm->kind ? gemm->kind : "");
+        snprintf(own[g].method, sizeof(own[g].method), "%s", gemm->kind ? gemm->method : "");
     }
     LAP_TRY(lap_group_collect(pp, own, sizeof(own), &given));
-    const described_t(*all)[LAP_TRAIN_OTHERS] = given;
-    for (int g = 0; g < LAP_TRAIN_OTHERS; g++)
-        for (int r = 0; r < lap_group_size(pp) && !result->gemms[g].kind; r++) {
-            if (!*all[r][g].words[0])
-                continue;
-            memcpy(result->words[g], all[r][g].words, sizeof(result->words[g]));
-            result->gemms[g].kind = result->words[g][0];
-            result->gemms[g].method = result->words[g][1];
-            result->gemms[g].bytes = all[r][g].bytes;
-        }
+    const lap_train_words_t *all = given;
+    for (int i = 0; i < lap_group_size(pp) * LAP_TRAIN_OTHERS; i++) {
+        lap_nn_gemm_t *gemm = &result->gemms[i % LAP_TRAIN_OTHERS];
+        lap_train_words_t *words = &result->words[i % LAP_TRAIN_OTHERS];
+        if (gemm->kind || !*all[i].kind)
+            continue;
+        *words = all[i];
+        gemm->kind = words->kind;
+        gemm->method = words->method;
+        gemm->bytes = words->bytes;
+    }
     lap_free(given);
     return LAP_OK;
 }
@@ -115,7 +111,8 @@ static lap_status_t iterate(lap_train_model_t *model, const char *way,
     const bool says = logged && (!train->model || train->debug);
     const lap_group_t *tp = says ? trainer->groups.tp : NULL;
     lap_train_say(train, tp, "Iter %d%s", index + 1, way);
-    iteration->traced = lap_train_is_traced(train, index);
+    /* All of them, or where those that are traced do not count the second half. */
+    iteration->traced = train->trace && (!train->apart || index >= train->iters - train->iters / 2);
     if (train->apart)
         LAP_TRY(lap_train_trace(model, iteration->traced));
     LAP_TRY(
@@ -186,7 +183,7 @@ static lap_status_t prepare(const lap_train_t *train, const lap_grid_groups_t *g
     LAP_TRY(list_gemms(model, result));
     LAP_TRY(predict(model, result));
     lap_train_say_gemms(train, groups->tp, result);
-    return LAP_OK;
+    return lap_train_timeline_init(model);
 }
 
 /* What was measured, of the iterations that each way has. */
@@ -204,8 +201,6 @@ static void report(const lap_train_t *train, const lap_train_result_t *results, 
 
 /* What a training that a signal ends prints. */
 typedef struct so_far {
-    const lap_train_t *train;
-    const lap_group_t *world;
     const lap_train_result_t *results;
     int count;
     const lap_train_saver_t *saver;
@@ -213,7 +208,7 @@ typedef struct so_far {
 
 static void print_interrupted(const so_far_t *so_far)
 {
-    report(so_far->train, so_far->results, so_far->count, true);
+    report(so_far->saver->train, so_far->results, so_far->count, true);
     fflush(stdout);
     lap_train_saver_tell(so_far->saver);
 }
@@ -223,7 +218,7 @@ static void print_now(void *context, int signal)
 {
     const so_far_t *so_far = context;
     (void)signal;
-    lap_train_progress_end(so_far->train, so_far->world);
+    lap_train_progress_end(so_far->saver->train, so_far->saver->world);
     print_interrupted(so_far);
 }
 
@@ -237,8 +232,8 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
     lap_train_result_t results[2] = {{.overlap = train->overlap}, {.overlap = false}};
     lap_train_model_t models[2] = {{.train = NULL}, {.train = NULL}};
     const int count = train->compare ? 2 : 1;
-    lap_train_saver_t saver = {.train = train};
-    so_far_t so_far = {train, groups->world, results, count, &saver};
+    lap_train_saver_t saver = {.train = train, .world = groups->world};
+    so_far_t so_far = {results, count, &saver};
     const bool first = lap_group_rank(groups->world) == 0;
     lap_link_t link;
     if (first)
@@ -252,9 +247,6 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
         results[w].peak = lap_train_peak(train, results[w].local_ranks);
         status = prepare(train, groups, &models[w], &results[w]);
     }
-    lap_trace_t timelines[2] = {{.size = 0}, {.size = 0}};
-    for (int w = 0; w < count && status == LAP_OK; w++)
-        status = lap_train_timeline_init(&models[w], &timelines[w]);
     int done = 0, interrupted = 0; /* by all ways together */
     if (status == LAP_OK) {
         status = lap_train_saver_init(&saver, &models[0]);
@@ -316,20 +308,17 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
     else if (status == LAP_OK && first)
         report(train, results, count, false);
     if (status == LAP_OK)
-        status = lap_train_write_trace(train, groups->world, &results[0], &timelines[0], end_p);
+        status = lap_train_write_trace(&models[0], &results[0], end_p);
     if (status == LAP_OK && *end_p == LAP_CLI_OK && results[0].done > 0 &&
         !lap_train_is_hidden(train, &results[0], lap_group_rank(groups->world) == 0))
         *end_p = LAP_CLI_NOT_HIDDEN;
     if (status == LAP_OK && *end_p != LAP_CLI_OK) /* ranks that stop together end together */
         status = lap_group_barrier(groups->world);
     for (int w = 0; w < count; w++) {
-        if (models[w].train)
-            lap_train_model_clear(&models[w]);
+        lap_train_model_clear(&models[w]);
         lap_free(results[w].iterations);
         lap_trace_clear(&results[w].simulated);
     }
-    for (int w = 0; w < 2; w++) /* passes in flight are added to them when models end */
-        lap_trace_clear(&timelines[w]);
     return status;
 }
 

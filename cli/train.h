@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `lap train`: trains layers under tensor and data parallelism and says what their communication
- * cost. What the options mean is in train_options.h, the training in train_run.c, what is measured
- * of it in train_measure.c, and what is printed in train_report.c.
+ * `lap train`: trains layers on a grid of ranks (src/train) and says what their communication cost. What the options mean
+ * is in train_options.h, what is measured in train_measure.c, and what is printed in train_report.c.
  */
 #ifndef LAP_CLI_TRAIN_H
 #define LAP_CLI_TRAIN_H
@@ -20,26 +19,21 @@
 
 #include "cli.h"
 #include "gpu_share.h"
+#include "nn/program.h"
 #include "schedule/comm_times.h"
 #include "schedule/trace.h"
 #include "trace_file.h"
 #include "train/trainer.h"
 #include "util/json_write.h"
 
-/* How a model is cut into the stages of a pipeline. */
-#define LAP_TRAIN_STAGES 1024
-typedef struct lap_train_pipeline {
-    const char *schedule;
-    int virtual_stages; /* of a rank; 0: as many as the schedule needs */
-    size_t layers[LAP_TRAIN_STAGES];
-    size_t nlayers; /* 0: as evenly as can be */
-    bool overlap;   /* messages, with computing */
-} lap_train_pipeline_t;
+#define LAP_TRAIN_STAGES 1024 /* of a pipeline, at most */
 
 /* What is to be done. */
 typedef struct lap_train {
     lap_grid_t grid;
-    lap_train_pipeline_t pipeline;
+    lap_pp_options_t pipeline;       /* see lap_train_stages */
+    size_t stages[LAP_TRAIN_STAGES]; /* layers of each */
+    lap_dp_options_t replicas;       /* see lap_train_replicas */
     int iters;
     int log_interval;   /* of how many iterations one says what it does */
     bool quiet;         /* none does, and tables have no remarks */
@@ -55,12 +49,6 @@ typedef struct lap_train {
     bool cache;                 /* what lap tune has found may be used */
     char tuned[16];             /* the day when that was; "": the rules are not from there */
     bool overlap, compare;      /* compare: with and without overlap, one after the other */
-    lap_dtype_t grad_dtype;     /* of gradients on their way to other replicas */
-    size_t bucket;              /* elements that travel together; 0: those of a layer */
-    bool by_layer;              /* no bucket has weights of two layers */
-    bool step_overlap;          /* the step begins to gather weights */
-    bool grad_overlap;          /* of gradients, with backward */
-    bool param_overlap;         /* weights of a shared optimizer, with forward */
     const char *data;           /* files of tokens; NULL: made from the seed */
     bool data_ends;             /* after their last sample */
     const char *config;         /* the file of --config; NULL: none */
@@ -108,8 +96,13 @@ typedef struct lap_train_form {
 const lap_command_t *lap_train_extend(lap_train_form_t *form, const lap_option_t *own, size_t nown);
 const char *lap_train_own(const lap_train_t *train, size_t own);
 
-/* The options of a pipeline, with `overlap` as they say it, or without. */
+/* What there is to make of the options, with `overlap` as they say it, or without: layers, a pipeline, and replicas. */
+lap_nn_desc_t lap_train_layers(const lap_train_t *train, bool overlap);
 lap_pp_options_t lap_train_stages(const lap_train_t *train, bool overlap);
+lap_dp_options_t lap_train_replicas(const lap_train_t *train, bool overlap);
+
+/* The same of so many replicas for a proof. */
+lap_nn_replication_t lap_train_replication(const lap_train_t *train, int replicas);
 
 /* All ranks of the grid. */
 int lap_train_ranks(const lap_train_t *train);
@@ -150,7 +143,7 @@ int lap_train_start(const lap_train_t *train, int (*run)(const void *context, la
 
 /* ---- a model ---- */
 
-/* When an iteration ran, computed and communicated, by the clock of the rank: train_times.c. */
+/* When an iteration ran, computed and communicated, by the clock of the rank. */
 typedef struct lap_train_times {
     lap_comm_times_t kinds[LAP_AXES + 1]; /* by lap_axis_t; the last: of groups of no axis */
     lap_comm_times_t messages;            /* between stages: a part of LAP_AXIS_PP */
@@ -165,18 +158,19 @@ typedef struct lap_train_times {
 typedef struct lap_train_model {
     const lap_train_t *train;
     lap_trainer_t trainer;
-    lap_data_t *data;        /* where tokens come from; NULL: from the seed */
-    bool shuffle;            /* in a random order, */
-    uint64_t data_seed;      /* with this seed: as asked for, or as a checkpoint has it */
-    bool reported;           /* a loss or a norm was not finite */
-    lap_trace_t *timeline;   /* that passes are added to; NULL: none */
+    lap_data_t *data;      /* where tokens come from; NULL: from the seed */
+    bool shuffle;          /* in a random order, */
+    uint64_t data_seed;    /* with this seed: as asked for, or as a checkpoint has it */
+    bool reported;         /* a loss or a norm was not finite */
+    lap_trace_t *timeline; /* that passes are added to: records; NULL: none */
+    lap_trace_t records;
     lap_train_times_t times; /* of this iteration */
     int loaded;              /* the steps of the checkpoint that was loaded; -1: none was */
 } lap_train_model_t;
 
 /*
  * Makes a model with fresh weights, which stays where it is. `overlap` says which rules it has. Collective over the world;
- * lap_train_model_clear undoes it, also after a failure.
+ * lap_train_model_clear undoes it, also after a failure and of one that is all zero.
  */
 lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *train,
                                   const lap_grid_groups_t *groups, bool overlap, bool trace,
@@ -300,18 +294,16 @@ struct lap_train_iteration {
     double norm;    /* of the gradients; 0 unless lap_train_has_norm */
     double scale;   /* of its loss, */
     bool skipped;   /* which was too large: no step was made */
+    bool traced;    /* there are figures of communication */
     uint64_t skips; /* so far */
+    /* From here to the end: means of the ranks. */
     double seconds; /* all of it, */
     double passes;  /* until forward and backward had ended, with a step in them, */
     double issue;   /* until they were begun */
     double bubble;  /* a rank of a pipeline waited for what other stages compute */
-    bool traced;    /* there are figures of communication, by what it is for, */
-    lap_train_comm_t rows[LAP_TRAIN_ROWS];
-    lap_train_comm_t kinds[LAP_AXES]; /* and by the group that it is in */
+    lap_train_comm_t rows[LAP_TRAIN_ROWS]; /* of communication, by what it is for, */
+    lap_train_comm_t kinds[LAP_AXES];      /* and by the group that it is in */
 };
-
-/* Whether an iteration is traced: all of them, or where they are apart the second half. */
-bool lap_train_is_traced(const lap_train_t *train, int index);
 
 /* Before passes: the calls that they do not make have cost nothing in them. */
 void lap_train_forget(const lap_train_model_t *model);
@@ -341,9 +333,6 @@ lap_status_t lap_train_each_call(const lap_train_model_t *model, lap_train_each_
 /* Adds when a rank of a trace computed; -1: all that it has. */
 void lap_train_add_work(const lap_trace_t *trace, int rank, lap_intervals_t *work);
 
-/* Where the times of a call are. */
-lap_comm_times_t *lap_train_times_of(lap_train_times_t *times, const lap_train_call_t *call);
-
 /* ---- causes: train_causes.c ---- */
 
 /*
@@ -357,17 +346,12 @@ lap_status_t lap_train_explain(lap_train_model_t *model, lap_train_walk_t walk, 
 lap_status_t lap_train_explain_gradients(lap_train_model_t *model,
                                          lap_train_iteration_t *iteration);
 
-/* ---- times: train_times.c ---- */
-
 /* Forgets all times. */
 void lap_train_times_reset(lap_train_times_t *times);
 
 /* From now on the iteration runs, until it is interrupted to look at it, or ends. */
 void lap_train_times_resume(lap_train_times_t *times);
 void lap_train_times_pause(lap_train_times_t *times);
-
-/* The unions of messages, of each kind and of all become figures of the iteration. LAP_ERR_NO_MEMORY. */
-lap_status_t lap_train_times_sum(lap_train_times_t *times, lap_train_iteration_t *iteration);
 
 /* Makes the figures of all ranks into means, the same on every rank. Collective. */
 lap_status_t lap_train_average(lap_group_t *world, lap_train_iteration_t *iteration);
@@ -378,6 +362,12 @@ lap_status_t lap_train_average(lap_group_t *world, lap_train_iteration_t *iterat
  */
 lap_status_t lap_train_find_link(const lap_train_t *train, const lap_grid_groups_t *groups,
                                  lap_link_t *link_p);
+
+/* A GEMM of another rank; kind "": it has none. */
+typedef struct lap_train_words {
+    char kind[24], method[24];
+    uint64_t bytes;
+} lap_train_words_t;
 
 /* One way of training: with or without overlap. */
 typedef struct lap_train_result {
@@ -394,8 +384,7 @@ typedef struct lap_train_result {
     lap_trace_t simulated; /* of a forward and backward, on rank 0; empty: not asked for */
     /* By row, of the first layer; kind is NULL when there is none. */
     lap_nn_gemm_t gemms[LAP_TRAIN_OTHERS];
-    char words[LAP_TRAIN_OTHERS][2]
-              [24]; /* of a pipeline: what the kinds and methods of these are */
+    lap_train_words_t words[LAP_TRAIN_OTHERS]; /* of a pipeline: what these are on other ranks */
 } lap_train_result_t;
 
 /* An iteration of the medians of all figures. */
@@ -406,15 +395,14 @@ double lap_train_tokens(const lap_train_t *train);
 
 /* ---- traces: train_trace.c ---- */
 
-/* From now on the model's passes are added to a timeline, if so. The caller clears it. */
-lap_status_t lap_train_timeline_init(lap_train_model_t *model, lap_trace_t *timeline);
+/* From now on the model's passes are added to a timeline, if traced. */
+lap_status_t lap_train_timeline_init(lap_train_model_t *model);
 
 /* Adds what the host has done since then, if there is a timeline. */
 void lap_train_note(const lap_train_model_t *model, const char *what, uint64_t begin);
 
 /* Writes the file; one that cannot be written is an exit status, after a sentence. Collective. */
-lap_status_t lap_train_write_trace(const lap_train_t *train, lap_group_t *world,
-                                   const lap_train_result_t *result, lap_trace_t *timeline,
+lap_status_t lap_train_write_trace(lap_train_model_t *model, const lap_train_result_t *result,
                                    int *end_p);
 
 /* Whether as much was hidden as --assert-hidden asks for; says how much was if not. */

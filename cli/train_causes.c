@@ -248,7 +248,9 @@ static lap_status_t explain_call(void *context, const lap_train_call_t *call)
     explaining_t *explaining = context;
     const telling_t *told = explaining->told;
     lap_trace_t *trace = &explaining->call;
-    lap_comm_times_t *times = lap_train_times_of(&told->model->times, call);
+    lap_train_times_t *all = &told->model->times;
+    lap_comm_times_t *times =
+        call->row == LAP_TRAIN_MESSAGES ? &all->messages : &all->kinds[call->kind];
     lap_train_comm_t *row = &told->iteration->rows[call->row];
     lap_trace_view_t view;
     if (call->group != told->group)

@@ -57,7 +57,7 @@ bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const boo
         {train->desc.shards <= 1 && !alone,
          "is for a shared optimizer; expected --distributed-optimizer",
          LIST(NO_OVERLAP_PARAM, FP8_PARAMS, OVERLAP_STEP)},
-        {!train->param_overlap,
+        {!train->replicas.overlap_weights,
          "is for weights gathered during forward; expected no --no-overlap-param-sync",
          LIST(OVERLAP_STEP)},
         {train->desc.fp8 == LAP_FP8_NONE, "is for weights in FP8; expected --fp8 with it",
@@ -233,10 +233,8 @@ int lap_train_refuse(const lap_train_t *train, lap_status_t status)
 
 int lap_train_check(const lap_train_t *train, int nranks)
 {
-    lap_nn_desc_t desc = train->desc;
+    const lap_nn_desc_t desc = lap_train_layers(train, train->overlap);
     lap_status_t status = lap_grid_check(&train->grid, nranks);
-    desc.overlap = train->overlap ? &train->rules : &train->serial;
-    desc.cp_overlap = train->overlap;
     if (status == LAP_OK)
         status = lap_nn_validate(&desc, train->grid.tp);
     const lap_pp_options_t options = lap_train_stages(train, true);

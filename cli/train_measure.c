@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the iterations of `lap train` cost: which calls there are, and a ratio of communication becomes a link. What each call
- * cost is in train_causes.c: a row of GEMMs adds up its calls. Kinds, messages and all of them are unions, see train_times.c.
+ * cost is in train_causes.c: a row of GEMMs adds up its calls. Calls of several groups are in flight together, and a rank waits
+ * for several at once: kinds, messages and all of them are unions, in which that counts once.
  */
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "core/status.h"
@@ -108,11 +110,6 @@ const char *lap_train_row_name(int row)
     return row < LAP_TRAIN_HEAD ? lap_tp_gemm_name((lap_tp_gemm_t)row) : head[row - LAP_TRAIN_HEAD];
 }
 
-bool lap_train_is_traced(const lap_train_t *train, int index)
-{
-    return train->trace && (!train->apart || index >= train->iters - train->iters / 2);
-}
-
 void lap_train_add_work(const lap_trace_t *trace, int rank, lap_intervals_t *work)
 {
     for (size_t i = 0; i < trace->nrecords; i++) {
@@ -121,6 +118,65 @@ void lap_train_add_work(const lap_trace_t *trace, int rank, lap_intervals_t *wor
             lap_intervals_add(work, record->span.begin, record->span.end);
     }
 }
+
+/* ---- times ---- */
+
+void lap_train_times_reset(lap_train_times_t *times)
+{
+    for (size_t k = 0; k < sizeof(times->kinds) / sizeof(times->kinds[0]); k++)
+        lap_comm_times_clear(&times->kinds[k]);
+    lap_comm_times_clear(&times->messages);
+    lap_intervals_clear(&times->bubbles);
+    lap_intervals_clear(&times->busy);
+    lap_intervals_clear(&times->step);
+    times->ns = 0;
+}
+
+void lap_train_times_resume(lap_train_times_t *times)
+{
+    times->since = lap_now_ns();
+}
+
+void lap_train_times_pause(lap_train_times_t *times)
+{
+    const uint64_t now = lap_now_ns();
+    lap_intervals_add(&times->step, times->since, now);
+    times->ns += now - times->since;
+}
+
+/* The union in the place of what was added up; the bytes are a sum. */
+static lap_status_t put(lap_train_times_t *times, const lap_comm_times_t *kind,
+                        lap_train_comm_t *comm)
+{
+    lap_comm_sum_t sum;
+    LAP_TRY(lap_comm_times_sum(kind, &times->busy, &times->bubbles, &times->step, &sum));
+    comm->total = (double)sum.flight * 1e-9;
+    comm->hidden = (double)sum.hidden * 1e-9;
+    comm->exposed = (double)(sum.flight - sum.hidden) * 1e-9;
+    comm->waited = (double)sum.waited * 1e-9;
+    for (int c = 0; c < LAP_CAUSES; c++)
+        comm->causes[c] = (double)sum.causes[c] * 1e-9;
+    return LAP_OK;
+}
+
+/* The unions of messages, of each kind and of all become figures of the iteration. */
+static lap_status_t sum_times(lap_train_times_t *times, lap_train_iteration_t *iteration)
+{
+    lap_comm_times_t all = {.flight = {.list = NULL}};
+    lap_status_t status = put(times, &times->messages, &iteration->rows[LAP_TRAIN_MESSAGES]);
+    lap_comm_times_join(&times->kinds[LAP_AXIS_PP], &times->messages);
+    for (int k = 0; k <= LAP_AXES && status == LAP_OK; k++) {
+        lap_comm_times_join(&all, &times->kinds[k]);
+        if (k < LAP_AXES)
+            status = put(times, &times->kinds[k], &iteration->kinds[k]);
+    }
+    if (status == LAP_OK)
+        status = put(times, &all, &iteration->rows[LAP_TRAIN_ALL]);
+    lap_comm_times_clear(&all);
+    return status;
+}
+
+/* ---- what an iteration cost ---- */
 
 /* Between stages of a pipeline. Collective over it. */
 static lap_status_t measure_messages(lap_train_model_t *model, lap_train_iteration_t *iteration)
@@ -181,25 +237,14 @@ lap_status_t lap_train_measure(lap_train_model_t *model, lap_train_iteration_t *
         lap_train_add_work(model->timeline, -1, &times->busy);
     for (int i = 0; i < LAP_TRAIN_ALL; i++)
         iteration->rows[LAP_TRAIN_ALL].bytes += iteration->rows[i].bytes;
-    return lap_train_times_sum(times, iteration);
+    return sum_times(times, iteration);
 }
 
 lap_status_t lap_train_average(lap_group_t *world, lap_train_iteration_t *iteration)
 {
-    enum { TIMES = 4, EACH = sizeof(lap_train_comm_t) / sizeof(double) };
-    enum { ROWS = TIMES + EACH * LAP_TRAIN_ROWS, ALL = ROWS + EACH * LAP_AXES };
-    double figures[ALL] = {iteration->seconds, iteration->passes, iteration->issue,
-                           iteration->bubble};
-    memcpy(&figures[TIMES], iteration->rows, sizeof(iteration->rows));
-    memcpy(&figures[ROWS], iteration->kinds, sizeof(iteration->kinds));
-    LAP_TRY(lap_group_mean(world, figures, sizeof(figures) / sizeof(figures[0])));
-    iteration->seconds = figures[0];
-    iteration->passes = figures[1];
-    iteration->issue = figures[2];
-    iteration->bubble = figures[3];
-    memcpy(iteration->rows, &figures[TIMES], sizeof(iteration->rows));
-    memcpy(iteration->kinds, &figures[ROWS], sizeof(iteration->kinds));
-    return LAP_OK;
+    enum { FIRST = offsetof(lap_train_iteration_t, seconds), BYTES = sizeof(*iteration) - FIRST };
+    return lap_group_mean(world, (double *)(void *)((char *)iteration + FIRST),
+                          BYTES / sizeof(double));
 }
 
 /* ---- a link ---- */

@@ -14,6 +14,47 @@
 #include "train.h"
 #include "util/clock.h"
 
+/* ---- a description ---- */
+
+lap_nn_desc_t lap_train_layers(const lap_train_t *train, bool overlap)
+{
+    lap_nn_desc_t desc = train->desc;
+    desc.overlap = overlap ? &train->rules : &train->serial;
+    desc.cp_overlap = overlap;
+    return desc;
+}
+
+lap_pp_options_t lap_train_stages(const lap_train_t *train, bool overlap)
+{
+    lap_pp_options_t options = train->pipeline;
+    options.micro_batches = (size_t)train->micro;
+    options.layers_per_stage = options.nlayers_per_stage ? train->stages : NULL;
+    options.overlap = options.overlap && overlap;
+    return options;
+}
+
+lap_dp_options_t lap_train_replicas(const lap_train_t *train, bool overlap)
+{
+    lap_dp_options_t options = train->replicas;
+    options.overlap = options.overlap && overlap;
+    options.overlap_weights = options.overlap_weights && overlap;
+    return options;
+}
+
+lap_nn_replication_t lap_train_replication(const lap_train_t *train, int replicas)
+{
+    const lap_dp_options_t options = lap_train_replicas(train, train->overlap);
+    return (lap_nn_replication_t){.replicas = replicas,
+                                  .bucket = options.bucket,
+                                  .by_layer = options.by_layer,
+                                  .wire = options.wire_dtype,
+                                  .late = !options.overlap,
+                                  .ahead = options.overlap_weights,
+                                  .starts = options.overlap_step};
+}
+
+/* ---- a trainer ---- */
+
 lap_status_t lap_train_trace(lap_train_model_t *model, bool on)
 {
     if (model->trainer.dp)
@@ -25,29 +66,19 @@ lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *t
                                   const lap_grid_groups_t *groups, bool overlap, bool trace,
                                   lap_link_t link)
 {
-    lap_nn_desc_t layers = train->desc;
+    lap_nn_desc_t layers = lap_train_layers(train, overlap);
     lap_buffer_options_t buffer = LAP_BUFFER_OPTIONS_INIT;
     lap_optimizer_desc_t optimizer = train->optimizer;
-    lap_dp_options_t replicas = LAP_DP_OPTIONS_INIT;
+    lap_dp_options_t replicas = lap_train_replicas(train, overlap);
     lap_pp_options_t stages = lap_train_stages(train, overlap);
     lap_trainer_desc_t desc = LAP_TRAINER_DESC_INIT;
     *model = (lap_train_model_t){
         .train = train, .shuffle = train->shuffle, .data_seed = train->data_seed, .loaded = -1};
     buffer.transport = train->transport;
     buffer.link = link;
-    layers.overlap = overlap ? &train->rules : &train->serial;
-    layers.cp_overlap = overlap;
-    layers.buffer_options = &buffer;
+    layers.buffer_options = replicas.buffer_options = stages.buffer_options = &buffer;
     if (train->dynamic && optimizer.clip_norm == 0)
         optimizer.clip_norm = FLT_MAX; /* the norm tells whether gradients are finite */
-    replicas.bucket = train->bucket;
-    replicas.by_layer = train->by_layer;
-    replicas.wire_dtype = train->grad_dtype;
-    replicas.overlap = overlap && train->grad_overlap;
-    replicas.overlap_weights = overlap && train->param_overlap;
-    replicas.overlap_step = train->step_overlap;
-    replicas.buffer_options = &buffer;
-    stages.buffer_options = &buffer;
     desc.model = &layers;
     desc.micro_batches = (size_t)train->micro;
     desc.optimizer = &optimizer;
@@ -73,6 +104,7 @@ void lap_train_model_clear(lap_train_model_t *model)
 {
     lap_trainer_clear(&model->trainer);
     lap_data_close(model->data);
+    lap_trace_clear(&model->records); /* passes in flight are added to them when layers end */
     lap_train_times_reset(&model->times);
     *model = (lap_train_model_t){.train = NULL};
 }

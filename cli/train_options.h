@@ -139,15 +139,11 @@ bool lap_train_count(const lap_args_t *args, int option, const char *otherwise, 
 /* A number that is not negative. */
 bool lap_train_rate(const lap_args_t *args, int option, float otherwise, float *rate_p);
 
-/* ---- train_pipeline.c ---- */
-
-/* How a model is cut into stages, once the grid is known. */
-bool lap_train_pipeline(lap_train_t *train, const lap_args_t *args);
-
 /* ---- train_shape.c ---- */
 
-/* What is trained: layers or a model, and what they are made of; then its sizes. */
+/* What is trained: layers or a model, and what they are made of; how a model is cut into stages; then its sizes. */
 bool lap_train_kinds(lap_train_t *train, const lap_args_t *args);
+bool lap_train_pipeline(lap_train_t *train, const lap_args_t *args);
 bool lap_train_shape(lap_train_t *train, const lap_args_t *args);
 
 /* ---- train_checks.c ---- */

@@ -202,11 +202,11 @@ static bool parse_buckets(lap_train_t *train, const lap_args_t *args)
     size_t by;
     if (!lap_arg_choice(args->command, "--bucket-by", args->values[BUCKET_BY], names, &by))
         return false;
-    train->by_layer = by == 1;
-    if (train->by_layer && !args->given[BUCKET])
+    train->replicas.by_layer = by == 1;
+    if (train->replicas.by_layer && !args->given[BUCKET])
         return true;
     return lap_train_count(args, BUCKET, strcmp(train->device, "cuda") == 0 ? "4M" : "256K",
-                           &train->bucket);
+                           &train->replicas.bucket);
 }
 
 static bool parse_training(lap_train_t *train, const lap_args_t *args)
@@ -235,17 +235,17 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
     if (!train->model) /* as a file of --config may have it */
         train->desc.attention_dropout = train->desc.hidden_dropout = 0;
     optimizer->kind = (lap_optimizer_kind_t)kind;
-    train->grad_overlap = !args->given[NO_OVERLAP_GRAD];
-    train->param_overlap = !args->given[NO_OVERLAP_PARAM];
-    train->step_overlap = args->given[OVERLAP_STEP];
+    train->replicas.overlap = !args->given[NO_OVERLAP_GRAD];
+    train->replicas.overlap_weights = !args->given[NO_OVERLAP_PARAM];
+    train->replicas.overlap_step = args->given[OVERLAP_STEP];
     if (args->given[DISTRIBUTED]) {
         train->desc.shards = (size_t)train->grid.cp * (size_t)train->grid.dp;
-        train->desc.shard_bucket = train->bucket;
-        train->desc.shard_by_layer = train->by_layer;
+        train->desc.shard_bucket = train->replicas.bucket;
+        train->desc.shard_by_layer = train->replicas.by_layer;
         train->desc.fp8_params = args->given[FP8_PARAMS];
     }
-    if (lap_dtype_parse(args->values[GRAD_DTYPE], &train->grad_dtype) == LAP_OK &&
-        (train->grad_dtype == LAP_FLOAT32 || train->grad_dtype == LAP_BFLOAT16))
+    if (lap_dtype_parse(args->values[GRAD_DTYPE], &train->replicas.wire_dtype) == LAP_OK &&
+        (train->replicas.wire_dtype == LAP_FLOAT32 || train->replicas.wire_dtype == LAP_BFLOAT16))
         return true;
     return lap_args_wrong(args->command, "--grad-sync-dtype is '%s'; expected fp32 or bf16",
                           args->values[GRAD_DTYPE]);
@@ -390,7 +390,7 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     const lap_nn_desc_t *desc = &train->desc;
     lap_arg_settle(args, TP, "%d", train->grid.tp);
     lap_arg_settle(args, CP_A2A, "%zu", desc->cp_a2a);
-    lap_arg_settle(args, VIRTUAL_PP, "%d", train->pipeline.virtual_stages);
+    lap_arg_settle(args, VIRTUAL_PP, "%zu", train->pipeline.virtual_stages);
     lap_arg_settle(args, SCHEDULE, "%s", train->pipeline.schedule);
     const char *layers = args->values[STAGE_LAYERS];
     lap_arg_settle(args, STAGE_LAYERS, "%s", layers ? layers : "even");
@@ -438,8 +438,8 @@ static void settle(const lap_train_t *train, lap_args_t *args)
         lap_arg_settle(args, DATA_SEED, "as --seed");
     else
         lap_arg_settle(args, DATA_SEED, "%" PRIu64, train->data_seed);
-    lap_arg_settle(args, GRAD_DTYPE, "%s", lap_dtype_name(train->grad_dtype));
-    lap_arg_settle(args, BUCKET, "%zu", train->bucket);
+    lap_arg_settle(args, GRAD_DTYPE, "%s", lap_dtype_name(train->replicas.wire_dtype));
+    lap_arg_settle(args, BUCKET, "%zu", train->replicas.bucket);
     lap_arg_settle(args, DEVICE, "%s", train->device);
     lap_arg_settle(args, TRANSPORT, "%s", train->transport);
     lap_arg_settle(args, TRACE, "%s", train->trace_path ? "given" : "not given");
@@ -458,8 +458,11 @@ int lap_train_parse(const lap_command_t *command, bool runs, int argc, char **ar
     int status = lap_config_parse(command, &use, argc, argv, &args, line, &unused);
     if (status != LAP_CLI_GO)
         return status;
-    lap_train_t train = {
-        .grid = LAP_GRID_INIT, .desc = LAP_NN_DESC_INIT, .optimizer = LAP_OPTIMIZER_DESC_INIT};
+    lap_train_t train = {.grid = LAP_GRID_INIT,
+                         .pipeline = LAP_PP_OPTIONS_INIT,
+                         .replicas = LAP_DP_OPTIONS_INIT,
+                         .desc = LAP_NN_DESC_INIT,
+                         .optimizer = LAP_OPTIMIZER_DESC_INIT};
     train.data = args.values[DATA];
     train.data_ends = args.given[DATA_ENDS];
     train.config = args.values[CONFIG];

@@ -30,9 +30,9 @@ static bool is_survived(lap_status_t status)
 static lap_status_t open_place(lap_trainer_t *trainer)
 {
     char before[LAP_ERROR_TEXT];
-    const lap_status_t status = lap_trainer_lock(trainer);
-    if (status == LAP_OK)
-        return LAP_OK;
+    const lap_status_t status = lap_trainer_open(trainer);
+    if (status == LAP_OK || !trainer->desc.save)
+        return status;
     snprintf(before, sizeof(before), "%s", lap_last_error());
     return lap_error(status, "--save %s: %.900s", trainer->desc.save, before);
 }
@@ -59,17 +59,14 @@ static lap_status_t check_place(const lap_train_saver_t *saver)
 
 #define ORDER_FIELD(number) "on with seed %" number
 
-/* Fields of a description by the options that give them. */
-static const char *const nn_options[][2] = {
+/* Options that give fields of descriptions: of layers, then of the optimizer. */
+static const char *const options[][2] = {
     {"--seq", "seq"},
     {"--seed", "seed"},
     {"--dtype", "dtype"},
     {"--fp8", "fp8"},
     {"--attention-dropout", "attention_dropout"},
     {"--hidden-dropout", "hidden_dropout"},
-    {NULL, NULL},
-};
-static const char *const rate_options[][2] = {
     {"--lr", "lr"},
     {"--min-lr", "min_lr"},
     {"--lr-warmup-iters", "warmup"},
@@ -80,30 +77,23 @@ static const char *const rate_options[][2] = {
     {"--adam-beta2", "beta2"},
     {"--adam-eps", "epsilon"},
     {"--lr-decay-iters", "lr_decay_steps"}, /* the last: not without a decay */
-    {NULL, NULL},
 };
-
-static void describe_options(const char *const (*options)[2], const lap_field_t *table,
-                             const void *of, lap_ckpt_fields_t *fields)
-{
-    char room[LAP_FIELD_TEXT_BYTES];
-    for (; (*options)[0]; options++)
-        for (const lap_field_t *field = table; field->name; field++)
-            if (strcmp(field->name, (*options)[1]) == 0)
-                lap_ckpt_add_field(fields, (*options)[0], lap_field_text(field, of, room));
-}
+enum { OPTIONS = sizeof(options) / sizeof(options[0]), OF_LAYERS = 6 };
 
 /* What makes the data, the rates and the rounding of later steps. */
 static void describe(const lap_train_model_t *model)
 {
     const lap_train_t *train = model->train;
     lap_ckpt_fields_t *fields = &model->trainer.checkpoint->training;
-    char text[64];
+    char text[64], room[LAP_FIELD_TEXT_BYTES];
     fields->count = 0;
-    describe_options(nn_options, lap_nn_fields, &train->desc, fields);
-    describe_options(rate_options, lap_optimizer_fields, &train->optimizer, fields);
-    if (train->optimizer.lr_decay_steps == 0)
-        fields->count--;
+    for (size_t i = 0; i < OPTIONS - (train->optimizer.lr_decay_steps == 0); i++) {
+        const void *of = i < OF_LAYERS ? (const void *)&train->desc : &train->optimizer;
+        const lap_field_t *field = i < OF_LAYERS ? lap_nn_fields : lap_optimizer_fields;
+        while (strcmp(field->name, options[i][1]) != 0)
+            field++;
+        lap_ckpt_add_field(fields, options[i][0], lap_field_text(field, of, room));
+    }
     snprintf(text, sizeof(text), "%zu", (size_t)train->batch);
     lap_ckpt_add_field(fields, "--batch", text);
     lap_ckpt_add_field(fields, "--data", train->data ? train->data : "none");
@@ -261,8 +251,7 @@ lap_status_t lap_train_saver_init(lap_train_saver_t *saver, lap_train_model_t *m
     *saver = (lap_train_saver_t){.train = train, .world = world};
     trainer->on_saved = report;
     trainer->saver = saver;
-    LAP_TRY(lap_group_agree(world, open_place(trainer)));
-    LAP_TRY(lap_trainer_open(trainer));
+    LAP_TRY(open_place(trainer));
     if (!trainer->checkpoint)
         return LAP_OK;
     describe(model);

@@ -2,11 +2,13 @@
 /* What `lap train` trains, as the command line says it: the kind of layers or a model, and sizes. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "core/status.h"
 #include "nn/nn_fields.h"
+#include "nn/plan.h"
 #include "train_options.h"
 
 #define MICRO_MOST 65536
@@ -247,6 +249,53 @@ static bool parse_model_sizes(lap_train_t *train, const lap_args_t *args)
            lap_train_count(args, MAX_POSITIONS, "", &desc->max_positions);
 }
 
+/* "3,2,3" */
+static bool parse_layers(lap_train_t *train, const lap_args_t *args)
+{
+    size_t *count_p = &train->pipeline.nlayers_per_stage;
+    const char *text = args->values[STAGE_LAYERS];
+    for (const char *rest = text; rest; rest = *rest == ',' ? rest + 1 : NULL) {
+        char *end;
+        const unsigned long count = strtoul(rest, &end, 10);
+        if (end == rest || *rest < '0' || *rest > '9' || (*end != ',' && *end != '\0') ||
+            count < 1 || count > COUNT_MOST || *count_p == LAP_TRAIN_STAGES)
+            return lap_args_wrong(
+                args->command,
+                "--layers-per-stage is '%s'; expected numbers of layers, 1 or more, "
+                "with a comma between two of them, of at most %d stages",
+                text, LAP_TRAIN_STAGES);
+        train->stages[(*count_p)++] = count;
+        rest = end;
+    }
+    return true;
+}
+
+bool lap_train_pipeline(lap_train_t *train, const lap_args_t *args)
+{
+    lap_pp_options_t *pipeline = &train->pipeline;
+    const char *schedule = args->values[SCHEDULE];
+    int virtual_stages = 0;
+    if (args->values[VIRTUAL_PP] &&
+        !lap_arg_int(args->command, "--virtual-pp", args->values[VIRTUAL_PP], 1, LAP_NN_CHUNKS,
+                     &virtual_stages))
+        return false;
+    pipeline->overlap = !args->given[NO_OVERLAP_P2P];
+    pipeline->virtual_stages = (size_t)virtual_stages;
+    pipeline->schedule = schedule                       ? schedule
+                         : pipeline->virtual_stages > 1 ? "interleaved"
+                                                        : "1f1b";
+    if (strcmp(pipeline->schedule, "interleaved") == 0 && pipeline->virtual_stages == 1)
+        return lap_args_wrong(args->command,
+                              "--virtual-pp is 1 with --schedule interleaved; expected 2 to %d",
+                              LAP_NN_CHUNKS);
+    if (train->grid.pp > 1 && train->desc.kind != LAP_NN_MODEL)
+        return lap_args_wrong(args->command,
+                              "--pp is %d; expected --model with it: only models are cut into the "
+                              "stages of a pipeline",
+                              train->grid.pp);
+    return parse_layers(train, args);
+}
+
 bool lap_train_shape(lap_train_t *train, const lap_args_t *args)
 {
     const bool cuda = strcmp(train->device, "cuda") == 0;
@@ -271,7 +320,8 @@ bool lap_train_shape(lap_train_t *train, const lap_args_t *args)
 
 bool lap_train_has_digest(const lap_train_t *train)
 {
-    const bool gathers_apart = train->desc.shards > 1 && !(train->overlap && train->param_overlap);
+    const bool ahead = lap_train_replication(train, train->grid.dp).ahead;
+    const bool gathers_apart = train->desc.shards > 1 && !ahead;
     return train->grid.pp == 1 && lap_train_joins(train, false) && !gathers_apart;
 }
 

@@ -23,15 +23,15 @@ static bool writes_trace(const lap_train_t *train)
     return train->trace_path || train->report;
 }
 
-lap_status_t lap_train_timeline_init(lap_train_model_t *model, lap_trace_t *timeline)
+lap_status_t lap_train_timeline_init(lap_train_model_t *model)
 {
     const int size = lap_train_ranks(model->train);
-    *timeline = (lap_trace_t){.size = size, .most = LAP_TRACE_MOST / (size_t)size};
+    model->records = (lap_trace_t){.size = size, .most = LAP_TRACE_MOST / (size_t)size};
     /* Communication is hidden by kernels, too, which only a timeline times. */
     if (!model->train->trace)
         return LAP_OK;
-    model->timeline = timeline;
-    return lap_nn_set_timeline(model->trainer.nn, timeline);
+    model->timeline = &model->records;
+    return lap_nn_set_timeline(model->trainer.nn, model->timeline);
 }
 
 void lap_train_note(const lap_train_model_t *model, const char *what, uint64_t begin)
@@ -178,10 +178,12 @@ static void tell_not_written(const lap_train_t *train)
                      paths[i]);
 }
 
-lap_status_t lap_train_write_trace(const lap_train_t *train, lap_group_t *world,
-                                   const lap_train_result_t *result, lap_trace_t *timeline,
+lap_status_t lap_train_write_trace(lap_train_model_t *model, const lap_train_result_t *result,
                                    int *end_p)
 {
+    const lap_train_t *train = model->train;
+    lap_group_t *world = model->trainer.groups.world;
+    lap_trace_t *timeline = &model->records;
     if (!writes_trace(train))
         return LAP_OK;
     timeline->emulated = result->link.bytes_per_s > 0 || result->link.latency_s > 0;

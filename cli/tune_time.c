@@ -31,8 +31,7 @@ lap_status_t lap_tune_enter(lap_tune_contender_t *contender, const lap_tune_t *t
 
 void lap_tune_leave(lap_tune_contender_t *contender)
 {
-    if (contender->model.train)
-        lap_train_model_clear(&contender->model);
+    lap_train_model_clear(&contender->model);
     memset(contender, 0, sizeof(*contender));
 }
 

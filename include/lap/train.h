@@ -88,11 +88,12 @@ typedef struct lap_trainer_desc {
 
 /*
  * Makes a training, and loads what it goes on from. Collective over the ranks of the world. The strings
- * of the description live as long as the training. Writes *trainer_p on success; the caller destroys it
- * before the world.
- * Returns LAP_ERR_INVALID with the field, its value and what was expected, LAP_ERR_MISMATCH with the field in which ranks
- * differ, LAP_ERR_SYSTEM when checkpoints cannot be written to `save`, or as lap_nn_create, lap_pp_create,
- * lap_optimizer_create, lap_dp_create and lap_checkpoint_load.
+ * of the description live as long as the training, and so does a lock of the folder of `save`. Writes
+ * *trainer_p on success; the caller destroys it before the world.
+ * Returns LAP_ERR_INVALID with the field, its value and what was expected, or where another training saves
+ * into `save`; LAP_ERR_MISMATCH with the field in which ranks differ; LAP_ERR_SYSTEM when checkpoints cannot
+ * be written to `save`; or as lap_nn_create, lap_pp_create, lap_optimizer_create, lap_dp_create and
+ * lap_checkpoint_load.
  */
 LAP_API lap_status_t lap_trainer_create(lap_world_t *world, const lap_trainer_desc_t *desc,
                                         lap_trainer_t **trainer_p);

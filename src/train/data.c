@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The data of a step: tokens that the caller gives, or matrices that are a pure function of seed, step and sequence. */
+/* The data of a step: tokens of the caller, or matrices made of seed, step and sequence. */
 #include "train/trainer.h"
 
 #include <inttypes.h>
@@ -46,16 +46,6 @@ lap_status_t lap_trainer_data_init(lap_trainer_t *trainer)
     LAP_TRY(alloc_tensor(trainer, in, 1, &trainer->dx));
     LAP_TRY(alloc_tensor(trainer, out, 1, &trainer->y));
     return alloc_tensor(trainer, out, micro, &trainer->target);
-}
-
-void lap_trainer_data_clear(lap_trainer_t *trainer)
-{
-    const lap_tensor_t tensors[] = {trainer->x, trainer->y, trainer->target, trainer->dx};
-    for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++)
-        if (tensors[i].data)
-            trainer->device->ops->free(trainer->device, tensors[i].data);
-    lap_free(trainer->tokens);
-    lap_free(trainer->targets);
 }
 
 lap_tensor_t lap_trainer_part(lap_tensor_t matrix, size_t micro)

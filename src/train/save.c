@@ -16,20 +16,19 @@
 
 /* ---- the beginning ---- */
 
-lap_status_t lap_trainer_lock(lap_trainer_t *trainer)
-{
-    if (!trainer->desc.save || lap_group_rank(trainer->groups.world) != 0)
-        return LAP_OK;
-    return lap_ckpt_folder_lock(trainer->desc.save, &trainer->lock);
-}
-
 lap_status_t lap_trainer_open(lap_trainer_t *trainer)
 {
-    if (!trainer->desc.save && !trainer->desc.load)
+    const lap_trainer_desc_t *desc = &trainer->desc;
+    lap_group_t *world = trainer->groups.world;
+    lap_status_t status = LAP_OK;
+    if (!desc->save && !desc->load)
         return LAP_OK;
-    return lap_group_agree(trainer->groups.world,
-                           lap_checkpoint_create(trainer->groups.world, trainer->nn,
-                                                 trainer->optimizer, &trainer->checkpoint));
+    if (desc->save && lap_group_rank(world) == 0)
+        status = lap_ckpt_folder_lock(desc->save, &trainer->lock);
+    if (status == LAP_OK)
+        status =
+            lap_checkpoint_create(world, trainer->nn, trainer->optimizer, &trainer->checkpoint);
+    return lap_group_agree(world, status);
 }
 
 /* What dynamic loss scaling has come to goes on with the training. */
@@ -80,8 +79,8 @@ static bool saves(const lap_trainer_t *trainer)
 }
 
 /*
- * All but the newest of those that are kept; one that cannot be removed stays. One that is damaged, or was not finished,
- * is none that training can go on from: it does not count, and goes with those that are older.
+ * All but the newest of those that are kept; one that cannot be removed stays. One that is damaged,
+ * or was not finished, is none to go on from: it does not count, and goes with older ones.
  */
 static void remove_old(const lap_trainer_t *trainer)
 {

@@ -105,7 +105,7 @@ static lap_status_t make_parts(lap_trainer_t *trainer)
     return lap_group_agree(groups->world, lap_trainer_data_init(trainer));
 }
 
-/* The description of this rank, with those that it points to: of a training on its own, or of layers of any kind. */
+/* The description of this rank, and those that it points to; checked if groups are its `own`. */
 static lap_status_t read_desc(lap_trainer_t *trainer, const lap_trainer_desc_t *given, bool own)
 {
     lap_trainer_desc_t *desc = &trainer->desc;
@@ -146,7 +146,6 @@ static lap_status_t make(lap_trainer_t *trainer, lap_world_t *world)
     LAP_TRY(lap_grid_groups_init(&trainer->groups, &grid, lap_world_group(world)));
     LAP_TRY(make_parts(trainer));
     LAP_TRY(lap_trainer_join(trainer, true, true));
-    LAP_TRY(lap_group_agree(trainer->groups.world, lap_trainer_lock(trainer)));
     LAP_TRY(lap_trainer_open(trainer));
     return trainer->desc.load ? lap_trainer_load(trainer) : LAP_OK;
 }
@@ -175,6 +174,7 @@ lap_status_t lap_trainer_create(lap_world_t *world, const lap_trainer_desc_t *gi
 
 void lap_trainer_clear(lap_trainer_t *trainer)
 {
+    const lap_tensor_t tensors[] = {trainer->x, trainer->y, trainer->target, trainer->dx};
     lap_checkpoint_destroy(trainer->checkpoint);
     if (trainer->lock > 0)
         close(trainer->lock);
@@ -184,7 +184,11 @@ void lap_trainer_clear(lap_trainer_t *trainer)
         lap_pp_destroy(trainer->pp);
     else
         lap_nn_destroy(trainer->nn);
-    lap_trainer_data_clear(trainer);
+    for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++)
+        if (tensors[i].data)
+            trainer->device->ops->free(trainer->device, tensors[i].data);
+    lap_free(trainer->tokens);
+    lap_free(trainer->targets);
     if (trainer->own_groups)
         lap_grid_groups_clear(&trainer->groups);
     memset(trainer, 0, sizeof(*trainer));
@@ -203,7 +207,7 @@ void lap_trainer_destroy(lap_trainer_t *trainer)
 
 /* ---- a step ---- */
 
-/* Until the optimizer has made it: not where the loss is not finite, unless its step is a part of a pass. */
+/* Where the loss is not finite the optimizer makes no step, unless that is a part of the pass. */
 static lap_status_t make_step(lap_trainer_t *trainer, lap_trainer_result_t *result)
 {
     LAP_TRY(lap_trainer_fail(trainer, lap_trainer_read(trainer)));
@@ -244,7 +248,7 @@ lap_status_t lap_trainer_step(lap_trainer_t *trainer, lap_trainer_log_t *log_p)
         return lap_error(LAP_ERR_INVALID, "lap_trainer_step: trainer is NULL");
     LAP_TRY(make_step(trainer, &result));
     LAP_TRY(lap_trainer_end_step(trainer));
-    /* No step may follow the last one, and lap_trainer_destroy cannot finish a save: it is local. */
+    /* No step may follow the last, and lap_trainer_destroy cannot finish a save: it is local. */
     if (trainer->step >= trainer->desc.steps)
         LAP_TRY(lap_trainer_end(trainer, trainer->step == trainer->desc.steps));
     const lap_trainer_log_t log = {.step = trainer->step,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of a training: a step in its parts, for lap train and lap tune, which look at each; and layers that are
- * no model, which these measure. A step is
+ * The inside of a training: a step in its parts, for lap train and lap tune, which look at each;
+ * and layers that are no model, which these measure. A step is
  *
  *     lap_trainer_read(trainer);
  *     for (size_t m = 0; m < lap_trainer_passes(trainer); m++) {
@@ -45,26 +45,23 @@ struct lap_trainer {
 
     struct lap_device *device;
     int32_t *tokens, *targets; /* of all micro-batches of a model */
-    lap_tensor_t x,
-        target; /* of other layers: of the first micro-batch; those of the others follow it */
-    lap_tensor_t y, dx; /* of the one in work; dy takes the place of y */
+    lap_tensor_t x, target;    /* of other layers: of the first; those of the others follow it */
+    lap_tensor_t y, dx;        /* of the one in work; dy takes the place of y */
 
-    bool joins;   /* the optimizer's step is a part of the last pass */
-    size_t micro; /* the micro-batch in work */
-    double loss;  /* of this step so far: a part of the mean of all micro-batches */
-    size_t
-        not_finite; /* the first micro-batch of it whose loss is not finite; micro_batches: none */
-    bool dynamic;   /* the scale of the loss changes, */
+    bool joins;             /* the optimizer's step is a part of the last pass */
+    size_t micro;           /* the micro-batch in work */
+    double loss;            /* of this step so far: a part of the mean of all micro-batches */
+    size_t not_finite;      /* the first micro-batch whose loss is not; micro_batches: none */
+    bool dynamic;           /* the scale of the loss changes, */
     lap_loss_scale_t scale; /* from this on */
 
     struct lap_checkpoint *checkpoint; /* NULL: nothing is saved or loaded */
     int lock;                          /* of the folder of saves, on the first rank; 0: none */
     uint64_t keep;                     /* checkpoints; 0: all */
-    uint64_t saved,
-        wanted; /* the step of the latest checkpoint; of the one that is being written */
-    bool saving;
-    lap_trainer_saved_t on_saved; /* NULL: a save that fails ends the training */
-    void *saver;                  /* for it */
+    uint64_t saved, wanted;            /* steps of the latest, and of the one that is written */
+    bool saving;                       /* one is being written */
+    lap_trainer_saved_t on_saved;      /* NULL: a save that fails ends the training */
+    void *saver;                       /* for it */
 };
 
 /* What a step came to, the same on every rank. */
@@ -79,9 +76,8 @@ typedef struct lap_trainer_result {
 /* ---- trainer.c ---- */
 
 /*
- * Makes layers, optimizer and replicas on groups of the caller. The micro-batches of a step have the sizes of `model`,
- * which may be of any kind; its buffer_options and overlap live as long as the trainer. Collective.
- * lap_trainer_clear undoes it, also after a failure.
+ * Makes layers of any kind, optimizer and replicas on groups of the caller, not of the description.
+ * Collective; lap_trainer_clear undoes it, also after a failure.
  */
 lap_status_t lap_trainer_init(lap_trainer_t *trainer, const lap_grid_groups_t *groups,
                               const lap_trainer_desc_t *desc);
@@ -89,11 +85,10 @@ void lap_trainer_clear(lap_trainer_t *trainer);
 
 /* ---- data.c ---- */
 
-/* Memory for the data of a step. Local. */
+/* Memory for the data of a step, which lap_trainer_clear frees. Local. */
 lap_status_t lap_trainer_data_init(lap_trainer_t *trainer);
-void lap_trainer_data_clear(lap_trainer_t *trainer);
 
-/* Of all sequences of a step, the first of a micro-batch of this replica: they are dealt out in order. */
+/* Of all sequences of a step, which are dealt out in order, the first of a micro-batch here. */
 uint64_t lap_trainer_first(const lap_trainer_t *trainer, size_t micro);
 
 /* Of x or the target, what belongs to a micro-batch. */
@@ -107,7 +102,7 @@ lap_status_t lap_trainer_explain(lap_status_t status, const char *what, uint64_t
 
 /* ---- step.c ---- */
 
-/* From now on the step of the optimizer is a part of the last pass, if so, and what is begun at once is one program. */
+/* Says whether the optimizer's step joins the last pass, and whether a pass is one program. */
 lap_status_t lap_trainer_join(lap_trainer_t *trainer, bool joins, bool defers);
 
 /* How often forward and backward are begun in a step: a pipeline has all micro-batches at once. */
@@ -120,37 +115,34 @@ lap_status_t lap_trainer_begin(lap_trainer_t *trainer, size_t micro);
 lap_status_t lap_trainer_wait(lap_trainer_t *trainer);
 lap_status_t lap_trainer_add_loss(lap_trainer_t *trainer);
 
-/* Waits for the gradients of replicas. Writes the loss, as the mean of all micro-batches and replicas. */
+/* Waits for the gradients of replicas. Writes the mean loss of all micro-batches and replicas. */
 lap_status_t lap_trainer_sync(lap_trainer_t *trainer, double *loss_p);
 
-/* Makes the step of the optimizer, if it has not been made, and waits for it. Writes all but the loss. */
+/* Makes the optimizer's step, if no pass has, and waits for it. Writes all but the loss. */
 lap_status_t lap_trainer_update(lap_trainer_t *trainer, lap_trainer_result_t *result);
 
 /* The digest of the programs of all ranks (schedule/digest.h) in the latest step that was not traced; 0: there was none. */
 lap_status_t lap_trainer_digest(lap_trainer_t *trainer, uint64_t *digest_p);
 
-/* Looks for the first tensor that is not finite, after a step whose `loss`, or else whose norm, is not. */
+/* Looks for the first tensor that is not finite, where the `loss`, or else the norm, is not. */
 lap_status_t lap_trainer_find_not_finite(lap_trainer_t *trainer, double loss,
                                          lap_nn_not_finite_t *found);
 
 /* ---- save.c ---- */
 
-/* Locks the folder of saves, on the first rank, before there is anything to lose. Local. */
-lap_status_t lap_trainer_lock(lap_trainer_t *trainer);
-
-/* Makes what saves and loads, if anything does; goes on from a checkpoint. */
+/* Makes what saves and loads, if anything does, and locks the folder. Goes on from a checkpoint. */
 lap_status_t lap_trainer_open(lap_trainer_t *trainer);
 lap_status_t lap_trainer_load(lap_trainer_t *trainer);
 
-/* Counts a step. Begins to save where that is due, but for the last of all steps, or looks at a save in progress. */
+/* Counts a step. Begins to save where that is due before the last, or looks how a save goes. */
 lap_status_t lap_trainer_end_step(lap_trainer_t *trainer);
 
 /* Waits for a save in progress; before that saves the `last` step, if so. */
 lap_status_t lap_trainer_end(lap_trainer_t *trainer, bool last);
 
 /*
- * A failure that all ranks have, of which they have told each other, is returned. They finish a save together while they can:
- * no step may follow. Where a rank has died meanwhile this ends at once.
+ * Returns a failure that all ranks have, of which they have told each other. They finish a save
+ * together while they can: no step may follow. Where a rank has died meanwhile this ends at once.
  */
 lap_status_t lap_trainer_fail(lap_trainer_t *trainer, lap_status_t status);
 

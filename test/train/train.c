@@ -284,7 +284,7 @@ static void try_steps(lap_world_t *world, void *arg)
     rank_t rank = {.run = &(run_t){.lr = 0}};
     lap_trainer_desc_t desc = LAP_TRAINER_DESC_INIT;
     lap_nn_desc_t model = LAP_NN_DESC_INIT;
-    lap_trainer_t *trainer = NULL;
+    lap_trainer_t *trainer = NULL, *other = NULL;
     lap_status_t status = LAP_OK;
     (void)lap_model_preset("gpt", &model);
     model.layers = 1;
@@ -301,6 +301,8 @@ static void try_steps(lap_world_t *world, void *arg)
     desc.context = &rank;
     if (!tap_success(lap_trainer_create(world, &desc, &trainer), "a training that is stepped"))
         return;
+    tap_failure(lap_trainer_create(world, &desc, &other), LAP_ERR_INVALID,
+                "another training saves into the folder", NULL);
     for (uint64_t i = 0; i < own->made && status == LAP_OK; i++) {
         status = lap_trainer_step(trainer, NULL);
         /* A thread writes before the last step; a later step finishes what it wrote. */
@@ -385,6 +387,8 @@ static void try_failure(lap_world_t *world, void *arg)
     const lap_status_t status = lap_trainer_run(trainer);
     tap_failure(status, failure->of == OF_LOSS ? LAP_ERR_INVALID : LAP_ERR_SYSTEM, failure->words,
                 NULL);
+    tap_ok(lap_trainer_steps(trainer) == (failure->of == OF_LOSS ? 1 : 2),
+           "... with the steps that were made");
     tap_ok(is_whole(failure->dir, (unsigned)desc.save_every),
            "... the checkpoint that had begun is whole");
     lap_trainer_destroy(trainer);

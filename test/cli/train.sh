@@ -144,7 +144,7 @@ gemm="\{\"gemm\":\"[a-z0-9_]+\",\"op\":\"[a-z_]+\",\"method\":\"[a-z]+\",\"bytes
 train --layer attention --tp 2 --json --no-comm-overlap --link 1GB/s,5us
 is 'JSON: one line, nothing else' "$status$err $(wc -l <"$work/out")" '0 1'
 form="^\{\"layer\":\"attention\",\"tp\":2,\"cp\":1,\"pp\":1,\"dp\":1,\"dtype\":\"float32\",\"device\":\"cpu\",\"overlap\":false,"
-form+="\"iterations\":\[$iteration,$iteration,$iteration\],\"gemms\":\[($gemm,){5}$gemm\],\"collectives\":\{$comm\},\"gradients\":\{$comm\},\"all\":\{$comm\},\"predicted_ms\":$number,\"passes_ms\":$number,$rates,"
+form+="\"iterations\":\[$iteration,$iteration,$iteration\],\"gemms\":\[($gemm,){5}$gemm\],\"collectives\":\{$comm\},\"gradients\":\{$comm\},\"all\":\{$comm\},\"digest\":null,\"predicted_ms\":$number,\"passes_ms\":$number,$rates,"
 form+="\"fp8\":\"none\",\"hidden\":48,\"seq\":12,\"batch\":2,\"micro_batches\":1,\"layers\":1,\"transport\":\"shm\",\"heads\":12,\"kv_heads\":12,"
 form+="\"head_dim\":4,\"ffn\":192,\"activation\":\"gelu\",\"norm\":\"layernorm\",\"optimizer\":\"adamw\",\"lr\":0.00100000005,\"tuned\":null,\"link\":\{.*\"emulated\":true\},"
 form+="\"tokens\":24,\"gemm_flops\":$number,\"seed\":1234,\"cores\":[0-9]+,\"local_ranks\":2,\"host\":.*,\"date\":\"[^\"]*\"\}\$"

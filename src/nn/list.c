@@ -226,10 +226,7 @@ static bool is_listed(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
     return found;
 }
 
-/*
- * The gradients of norms are summed over ranks by a reduce-scatter, overlapped with a GEMM of one element
- * that nobody needs, and a gather.
- */
+/* The gradients of norms are summed over ranks by a reduce-scatter and a gather. */
 static void list_sums(lap_nn_list_t *list)
 {
     const lap_nn_plan_t *plan = &list->plan;
@@ -242,27 +239,17 @@ static void list_sums(lap_nn_list_t *list)
     const size_t own = lap_shard(rows, list->plan.nranks, list->rank, NULL);
     desc.m = rows;
     desc.cols = LAP_NN_SUM_COLS;
-    desc.kind = LAP_BULK_RS;
-    desc.n = desc.k = 1;
+    desc.kind = LAP_EXTERNAL_RS;
     const uint32_t all = lap_nn_add_part(list, "sums", list->sums, before, rows, LAP_NN_SUM_COLS,
                                          LAP_NN_SUM_COLS),
-                   column =
-                       lap_nn_add_part(list, "sums", list->sums, before, rows, 1, LAP_NN_SUM_COLS),
-                   one = lap_nn_add_part(list, "sums", list->sums, before, 1, 1, 1),
                    mine = lap_nn_add_part(list, "sums_r", list->sums_r, before, own,
                                           LAP_NN_SUM_COLS, LAP_NN_SUM_COLS),
                    summed = lap_nn_add_part(list, "sums_all", list->sums_all, before, rows,
-                                            LAP_NN_SUM_COLS, LAP_NN_SUM_COLS),
-                   rest = lap_nn_add_region(list, "sums_rest", LAP_NN_NONE, LAP_NN_PRIVATE,
-                                            LAP_NN_FIXED, LAP_FLOAT32, rows, 1);
+                                            LAP_NN_SUM_COLS, LAP_NN_SUM_COLS);
     lap_nn_entry_t *entry = lap_nn_add_call(list, "sums", LAP_NN_NONE, (lap_tp_gemm_t)0, &desc);
-    entry->reads[LAP_NN_A] = column;
-    entry->reads[LAP_NN_B] = one;
     entry->reads[LAP_NN_X] = all;
-    entry->writes[LAP_NN_D] = rest;
     entry->writes[LAP_NN_SECOND] = mine;
     desc.kind = LAP_EXTERNAL_AG;
-    desc.n = desc.k = 0;
     entry = lap_nn_add_call(list, "sums", LAP_NN_NONE, (lap_tp_gemm_t)1, &desc);
     entry->reads[LAP_NN_X] = mine;
     entry->writes[LAP_NN_SECOND] = summed;

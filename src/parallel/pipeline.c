@@ -13,8 +13,9 @@ const char *const lap_pipe_schedules[] = {"1f1b", "interleaved", "zb-h1",
 
 const char *lap_pipe_text(const lap_pipe_action_t *action, char text[LAP_PIPE_TEXT])
 {
-    snprintf(text, LAP_PIPE_TEXT, "%u%c%u", (unsigned)action->stage, "FBIW"[action->work],
-             (unsigned)action -> micro);
+    static const char works[] = "FBIW";
+    snprintf(text, LAP_PIPE_TEXT, "%u%c%u", (unsigned)action->stage, works[action->work],
+             (unsigned)action->micro);
     return text;
 }
 

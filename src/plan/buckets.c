@@ -63,14 +63,14 @@ static lap_fragment_cost_t *add_cost(lap_plan_buckets_t *buckets)
 
 /* ---- kernels ---- */
 
-static lap_link_place_t place_of(const lap_plan_buckets_t *buckets, lap_plan_rows_t rows)
+static lap_link_place_t place_of(const lap_plan_buckets_t *buckets, lap_plan_slice_t rows)
 {
     const size_t row = buckets->cols * sizeof(float);
     return (lap_link_place_t){(uint32_t)rows.place, LAP_FLOAT32, rows.begin * row, row, row};
 }
 
 lap_status_t lap_plan_add_kernel(lap_plan_buckets_t *buckets, const char *name, double seconds,
-                                 lap_plan_rows_t reads, lap_plan_rows_t writes)
+                                 lap_plan_slice_t reads, lap_plan_slice_t writes)
 {
     lap_fragment_cost_t *cost = add_cost(buckets);
     if (!cost)
@@ -136,7 +136,7 @@ static lap_status_t set_steps(lap_plan_buckets_t *buckets, const lap_schedule_t 
 }
 
 static lap_status_t add_call(lap_plan_buckets_t *buckets, lap_op_kind_t kind, double seconds,
-                             lap_plan_rows_t from, lap_plan_rows_t to)
+                             lap_plan_slice_t from, lap_plan_slice_t to)
 {
     for (int r = 0; r < LAP_PLAN_TWO; r++) {
         lap_linked_t *linked = &buckets->programs[r];
@@ -159,14 +159,14 @@ static lap_status_t add_call(lap_plan_buckets_t *buckets, lap_op_kind_t kind, do
     return LAP_OK;
 }
 
-lap_status_t lap_plan_add_scatter(lap_plan_buckets_t *buckets, double seconds, lap_plan_rows_t from,
-                                  lap_plan_rows_t to)
+lap_status_t lap_plan_add_scatter(lap_plan_buckets_t *buckets, double seconds,
+                                  lap_plan_slice_t from, lap_plan_slice_t to)
 {
     return add_call(buckets, LAP_EXTERNAL_RS, seconds, from, to);
 }
 
-lap_status_t lap_plan_add_gather(lap_plan_buckets_t *buckets, double seconds, lap_plan_rows_t from,
-                                 lap_plan_rows_t to)
+lap_status_t lap_plan_add_gather(lap_plan_buckets_t *buckets, double seconds, lap_plan_slice_t from,
+                                 lap_plan_slice_t to)
 {
     return add_call(buckets, LAP_EXTERNAL_AG, seconds, from, to);
 }

@@ -21,10 +21,10 @@ typedef enum lap_plan_place {
 } lap_plan_place_t;
 
 /* Rows [begin, end) of a place; none: of nothing. */
-typedef struct lap_plan_rows {
+typedef struct lap_plan_slice {
     lap_plan_place_t place;
     size_t begin, end;
-} lap_plan_rows_t;
+} lap_plan_slice_t;
 
 enum { LAP_PLAN_TWO = 2 }; /* replicas that stand for all */
 
@@ -47,13 +47,13 @@ void lap_plan_buckets_clear(lap_plan_buckets_t *buckets);
 
 /* A kernel of so many seconds, which reads and writes these rows. */
 lap_status_t lap_plan_add_kernel(lap_plan_buckets_t *buckets, const char *name, double seconds,
-                                 lap_plan_rows_t reads, lap_plan_rows_t writes);
+                                 lap_plan_slice_t reads, lap_plan_slice_t writes);
 
 /* A bucket that is on its way for so many seconds: a reduce-scatter of `from`, or a gather into `to`. */
-lap_status_t lap_plan_add_scatter(lap_plan_buckets_t *buckets, double seconds, lap_plan_rows_t from,
-                                  lap_plan_rows_t to);
-lap_status_t lap_plan_add_gather(lap_plan_buckets_t *buckets, double seconds, lap_plan_rows_t from,
-                                 lap_plan_rows_t to);
+lap_status_t lap_plan_add_scatter(lap_plan_buckets_t *buckets, double seconds,
+                                  lap_plan_slice_t from, lap_plan_slice_t to);
+lap_status_t lap_plan_add_gather(lap_plan_buckets_t *buckets, double seconds, lap_plan_slice_t from,
+                                 lap_plan_slice_t to);
 
 /* Links and simulates it: the seconds of all, of which kernels_s are those of kernels. */
 lap_status_t lap_plan_buckets_simulate(lap_plan_buckets_t *buckets, double *seconds_p);

@@ -337,7 +337,7 @@ static void count_memory(const coster_t *coster, lap_plan_layer_t *layer)
     for (uint32_t i = 0; i < list->nweights; i++) {
         const lap_nn_weight_t *weight = &list->weights[i];
         const double count = (double)weight->param.rows * (double)weight->param.cols;
-        const bool of_layer = strncmp(weight->name, "layer", strlen("layer")) == 0;
+        const bool of_layer = weight->layer < list->plan.desc.layers;
         const bool of_embedding = weight == list->embedding || weight == list->positions;
         *(of_layer       ? &layer->weights
           : of_embedding ? &layer->embedding_weights

@@ -81,17 +81,19 @@ static size_t bucket_begin(const around_t *around, size_t bucket)
     return around->rows * bucket / around->nbuckets;
 }
 
-static lap_plan_rows_t rows_of_bucket(const around_t *around, lap_plan_place_t place, size_t bucket)
+static lap_plan_slice_t rows_of_bucket(const around_t *around, lap_plan_place_t place,
+                                       size_t bucket)
 {
-    return (lap_plan_rows_t){place, bucket_begin(around, bucket), bucket_begin(around, bucket + 1)};
+    return (lap_plan_slice_t){place, bucket_begin(around, bucket),
+                              bucket_begin(around, bucket + 1)};
 }
 
-static lap_plan_rows_t all_rows(const around_t *around, lap_plan_place_t place)
+static lap_plan_slice_t all_rows(const around_t *around, lap_plan_place_t place)
 {
-    return (lap_plan_rows_t){place, 0, around->rows};
+    return (lap_plan_slice_t){place, 0, around->rows};
 }
 
-static const lap_plan_rows_t no_rows = {LAP_PLAN_OF_GRADS, 0, 0};
+static const lap_plan_slice_t no_rows = {LAP_PLAN_OF_GRADS, 0, 0};
 
 static bool is_sharded(const around_t *around)
 {
@@ -123,8 +125,8 @@ static lap_status_t send_until(around_t *around, size_t row)
 {
     while (around->left > 0 && bucket_begin(around, around->left - 1) >= row) {
         const size_t bucket = --around->left;
-        const lap_plan_rows_t grads = rows_of_bucket(around, LAP_PLAN_OF_GRADS, bucket);
-        const lap_plan_rows_t shard = rows_of_bucket(around, LAP_PLAN_OF_SHARD, bucket);
+        const lap_plan_slice_t grads = rows_of_bucket(around, LAP_PLAN_OF_GRADS, bucket);
+        const lap_plan_slice_t shard = rows_of_bucket(around, LAP_PLAN_OF_SHARD, bucket);
         LAP_TRY(lap_plan_add_scatter(&around->program, around->scatter_s, grads, shard));
         if (!is_sharded(around))
             LAP_TRY(lap_plan_add_gather(&around->program, around->gather_s, shard, grads));
@@ -150,7 +152,7 @@ static lap_status_t add_part(around_t *around, int pass, double seconds, double 
     const size_t begin = row_of(around, first);
     const size_t end =
         fmax(first + count, 1) >= around->elements ? around->rows : row_of(around, first + count);
-    lap_plan_rows_t rows = {backward ? LAP_PLAN_OF_GRADS : LAP_PLAN_OF_WEIGHTS, begin, end};
+    lap_plan_slice_t rows = {backward ? LAP_PLAN_OF_GRADS : LAP_PLAN_OF_WEIGHTS, begin, end};
     if (!overlap) /* the last backward, or the first forward, is of all */
         rows = all_rows(around, rows.place);
     LAP_TRY(lap_plan_add_kernel(&around->program, backward ? "backward" : "forward", seconds,
@@ -276,10 +278,10 @@ typedef struct sharded {
     size_t layers, rows; /* and the rows of a layer */
 } sharded_t;
 
-static lap_plan_rows_t rows_of_turn(const sharded_t *sharded, lap_plan_place_t place, size_t turn)
+static lap_plan_slice_t rows_of_turn(const sharded_t *sharded, lap_plan_place_t place, size_t turn)
 {
     const size_t begin = sharded->state->config->dp_overlap ? turn % 2 * sharded->rows : 0;
-    return (lap_plan_rows_t){place, begin, begin + sharded->rows};
+    return (lap_plan_slice_t){place, begin, begin + sharded->rows};
 }
 
 static lap_status_t gather_layer(sharded_t *sharded, size_t turn)
@@ -302,10 +304,10 @@ static lap_status_t add_turn(sharded_t *sharded, size_t turn)
     const bool backward = turn >= sharded->layers, overlap = sharded->state->config->dp_overlap;
     const double scatter =
         collective_s(sharded->state, sharded->state->config->grad_bytes * layer->weights);
-    const lap_plan_rows_t grads = rows_of_turn(sharded, LAP_PLAN_OF_GRADS, turn);
-    const lap_plan_rows_t shard = rows_of_turn(sharded, LAP_PLAN_OF_SHARD, turn);
+    const lap_plan_slice_t grads = rows_of_turn(sharded, LAP_PLAN_OF_GRADS, turn);
+    const lap_plan_slice_t shard = rows_of_turn(sharded, LAP_PLAN_OF_SHARD, turn);
     /* What the next gather takes is there after forward, where nothing may be on its way. */
-    const lap_plan_rows_t writes = backward ? grads : overlap ? no_rows : shard;
+    const lap_plan_slice_t writes = backward ? grads : overlap ? no_rows : shard;
     const int pass = backward ? LAP_PLAN_BACKWARD : LAP_PLAN_FORWARD;
     LAP_TRY(gather_layer(sharded, overlap ? turn + 1 : turn));
     LAP_TRY(lap_plan_add_kernel(&sharded->program, backward ? "backward" : "forward",

@@ -63,7 +63,7 @@ void lap_bench_json_method(lap_json_t *json, const lap_bench_case_t *it,
     const lap_bench_lack_t lack =
         lap_bench_efficiency(result, method, &efficiency, &efficiency_noise);
     lap_json_put(json,
-                 "{method:%s total_ms:%.6g ect_ms:%.6g efficiency:%.6g max_err:%.6g ok:%c "
+                 "{method:%s total_ms:%.6g ect_ms:%.6g efficiency:%.6g max_err:%.6g ok:%i "
                  "noise_pct:%.6g predicted_ms:%.6g",
                  it->methods[method].label, figure->total_ms, figure->ect_ms,
                  lack == LAP_BENCH_TELLS ? efficiency : NAN, figure->max_err, figure->ok,

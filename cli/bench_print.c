@@ -11,6 +11,7 @@
 
 #include "about.h"
 #include "bench.h"
+#include "table.h"
 
 #define PAGE 100 /* columns */
 
@@ -152,24 +153,6 @@ static double percent(double part, double whole)
     return whole > 0 ? 100 * part / whole : 0;
 }
 
-/* How the rows of a table look. */
-typedef struct layout {
-    bool op, predicted, baseline; /* which columns there are */
-    bool noise;                   /* one round has none */
-    int label;                    /* width of the labels */
-} layout_t;
-
-static void print_time(const layout_t *layout, double ms, double noise_ms, double gemm_ms)
-{
-    printf(" %8.3f ", ms);
-    /* The sign counts as two bytes and one column. */
-    if (layout->noise)
-        printf("\xc2\xb1%4.1f%%", percent(noise_ms, ms));
-    else
-        printf("%6s", "-");
-    printf(" %6.2f", ms / gemm_ms);
-}
-
 size_t lap_bench_fastest(const lap_bench_case_t *it, const lap_bench_result_t *result,
                          bool asked_only)
 {
@@ -182,69 +165,70 @@ size_t lap_bench_fastest(const lap_bench_case_t *it, const lap_bench_result_t *r
     return fastest;
 }
 
-static void print_row(const layout_t *layout, const char *op, const lap_bench_case_t *it,
+/* How both tables begin: a mark, the operator if there are several, and the method. */
+typedef struct layout {
+    char rows[256], traced[256]; /* their columns */
+    int label;                   /* the width of methods */
+} layout_t;
+
+/* Prints a label that is wider than its column as a line of its own, and takes it away. */
+static void print_wide(const layout_t *layout, const char **mark_p, const char *op,
+                       const char **label_p)
+{
+    if ((int)strlen(*label_p) <= layout->label)
+        return;
+    lap_table_row(layout->rows, "%s\t%s\t%s", *mark_p, op, *label_p);
+    *mark_p = *label_p = "";
+}
+
+static void print_row(const layout_t *layout, const lap_bench_case_t *it,
                       const lap_bench_result_t *result, size_t method)
 {
     const lap_bench_figure_t *figure = &result->methods[method];
-    const char *mark = lap_bench_fastest(it, result, false) == method ? "*" : " ";
-    const char *label = it->methods[method].label;
+    const char *mark = lap_bench_fastest(it, result, false) == method ? "*" : "";
+    const char *op = lap_op_kind_name(it->kind), *label = it->methods[method].label;
+    const double ms = figure->total_ms;
+    const double predicted_ms = figure->predicted_ms > 0 ? figure->predicted_ms : NAN;
+    const bool noise = result->rounds > 1;
     char efficiency[32] = "-";
-    double value, noise;
-    int sign = 0; /* two bytes and one column */
-    if (lap_bench_efficiency(result, method, &value, &noise) == LAP_BENCH_TELLS) {
-        sign = layout->noise;
-        snprintf(efficiency, sizeof(efficiency), sign ? "%.2f\xc2\xb1%.2f" : "%.2f", value, noise);
-    }
-    if ((int)strlen(label) > layout->label) { /* a line for itself */
-        printf("%s %s%s\n", mark, op, label);
-        mark = " ";
-        label = "";
-    }
-    printf("%s %s%-*s", mark, op, layout->label, label);
-    print_time(layout, figure->total_ms, figure->noise_ms, result->gemm_ms);
-    printf(" %7.3f %*s %7.3g", figure->ect_ms, 9 + sign, efficiency,
-           lap_bench_tflops(&result->shape, figure->total_ms));
-    if (isfinite(lap_bench_wire_gbps(figure)))
-        printf(" %6.3g", lap_bench_wire_gbps(figure));
-    else
-        printf(" %6s", "-");
-    if (layout->predicted && figure->predicted_ms > 0)
-        printf(" %8.3f %+4.0f%%", figure->predicted_ms,
-               percent(figure->predicted_ms - figure->total_ms, figure->total_ms));
-    else if (layout->predicted)
-        printf(" %8s %5s", "-", "-");
-    if (layout->baseline)
-        printf(" %7.3f", figure->total_ms / result->methods[it->nmethods].total_ms);
-    printf("  %s\n", figure->ok ? "ok" : "WRONG");
+    double value, error;
+    if (lap_bench_efficiency(result, method, &value, &error) == LAP_BENCH_TELLS)
+        snprintf(efficiency, sizeof(efficiency), noise ? "%.2f\xc2\xb1%.2f" : "%.2f", value, error);
+    print_wide(layout, &mark, op, &label);
+    lap_table_row(layout->rows,
+                  "%s\t%s\t%s\t%.3f\t\xc2\xb1%4.1f%%\t%.2f\t%.3f\t%s\t%.3g\t%.3g\t%.3f\t%+.0f%%\t"
+                  "%.3f\t%s",
+                  mark, op, label, ms, noise ? percent(figure->noise_ms, ms) : NAN,
+                  ms / result->gemm_ms, figure->ect_ms, efficiency,
+                  lap_bench_tflops(&result->shape, ms), lap_bench_wire_gbps(figure), predicted_ms,
+                  percent(predicted_ms - ms, ms),
+                  it->baseline ? ms / result->methods[it->nmethods].total_ms : NAN,
+                  figure->ok ? "ok" : "WRONG");
 }
 
-static void print_gemm(const layout_t *layout, const char *op, const lap_bench_result_t *result)
+static void print_gemm(const layout_t *layout, const lap_bench_case_t *it,
+                       const lap_bench_result_t *result)
 {
-    printf("  %s%-*s", op, layout->label, "GEMM alone");
-    print_time(layout, result->gemm_ms, result->gemm_noise_ms, result->gemm_ms);
-    printf(" %7s %9s %7.3g\n", "-", "-", lap_bench_tflops(&result->shape, result->gemm_ms));
+    lap_table_row(layout->rows, "\t%s\tGEMM alone\t%.3f\t\xc2\xb1%4.1f%%\t%.2f\t-\t-\t%.3g",
+                  lap_op_kind_name(it->kind), result->gemm_ms,
+                  result->rounds > 1 ? percent(result->gemm_noise_ms, result->gemm_ms) : NAN, 1.0,
+                  lap_bench_tflops(&result->shape, result->gemm_ms));
 }
 
 /* Where the time of a traced call went, and what the verdict rests on. */
-static void print_traced(const layout_t *layout, const char *op, const lap_bench_case_t *it,
+static void print_traced(const layout_t *layout, const lap_bench_case_t *it,
                          const lap_bench_figure_t *figure, size_t method)
 {
     const lap_bench_traced_t *traced = &figure->traced;
-    const char *label = it->methods[method].label;
-    if ((int)strlen(label) > layout->label) { /* a line for itself */
-        printf("  %s%s\n", op, label);
-        label = "";
-    }
-    printf("  %s%-*s %9.1e %9.1e", op, layout->label, label, figure->verdict.error,
-           figure->verdict.bound);
-    if (traced->calls == 0) {
-        printf("\n");
-        return;
-    }
-    printf(" %9.3f %8.3f %8.3f", traced->comm_ms, traced->hidden_ms, traced->waited_ms);
-    for (int c = 0; c < LAP_CAUSES; c++)
-        printf(" %8.3f", traced->cause_ms[c]);
-    printf("\n");
+    const char *mark = "", *op = lap_op_kind_name(it->kind), *label = it->methods[method].label;
+    char times[96] = "";
+    print_wide(layout, &mark, op, &label);
+    if (traced->calls > 0)
+        snprintf(times, sizeof(times), "%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f", traced->comm_ms,
+                 traced->hidden_ms, traced->waited_ms, traced->cause_ms[LAP_CAUSE_WIRE],
+                 traced->cause_ms[LAP_CAUSE_LATE], traced->cause_ms[LAP_CAUSE_CORE]);
+    lap_table_row(layout->traced, "\t%s\t%s\t%.1e\t%.1e\t%s", op, label, figure->verdict.error,
+                  figure->verdict.bound, times);
 }
 
 /* What auto picked, and why. */
@@ -259,23 +243,28 @@ static void print_pick(const lap_bench_t *bench, const lap_bench_result_t *resul
         printf(", without knowing the GEMM that is already running.");
 }
 
-/* The columns that are there, and as many for the labels as they need and the page leaves. */
-static layout_t lay_out(const lap_bench_t *bench)
+/* The columns that are there, and as many characters for the labels as they need and the page leaves. */
+static void lay_out(const lap_bench_t *bench, layout_t *layout)
 {
-    layout_t layout = {.op = bench->ncases > 1,
-                       .predicted = lap_bench_auto(&bench->cases[0]) != SIZE_MAX,
-                       .baseline = bench->baseline != NULL,
-                       .noise = bench->iters > 1};
+    const bool predicted = lap_bench_auto(&bench->cases[0]) != SIZE_MAX;
+    const bool baseline = bench->baseline, traced = bench->trace;
+    const int op = bench->ncases > 1 ? 8 : 0;
     size_t widest = strlen("GEMM alone");
     for (size_t c = 0; c < bench->ncases; c++)
         for (size_t i = 0; i < lap_bench_rows(&bench->cases[c]); i++) {
             size_t width = strlen(bench->cases[c].methods[i].label);
             widest = width > widest ? width : widest;
         }
-    const int most =
-        PAGE - 67 - (layout.op ? 9 : 0) - (layout.predicted ? 15 : 0) - (layout.baseline ? 8 : 0);
-    layout.label = (int)widest < most ? (int)widest : most;
-    return layout;
+    const int most = PAGE - 67 - (op ? 9 : 0) - (predicted ? 15 : 0) - (baseline ? 8 : 0);
+    layout->label = (int)widest < most ? (int)widest : most;
+    snprintf(layout->rows, sizeof(layout->rows),
+             "%%-1[] %%-%d[op] %%-%d[method] %%8[total ms] %%?6[noise] %%6[\xc3\x97 GEMM] "
+             "%%7[ECT ms] %%9[E] %%7[TFLOP/s] %%?6[GB/s] %%?%d[forecast] %%?%d[off] "
+             "%%%d[\xc3\x97 base]  %%-7[verdict]",
+             op, layout->label, predicted ? 8 : 0, predicted ? 5 : 0, baseline ? 7 : 0);
+    snprintf(layout->traced, sizeof(layout->traced),
+             "%%-1[] %%-%d[op] %%-%d[one call] %%9[error] %%9[tolerance]%s", op, layout->label,
+             traced ? " %9[comm] %8[hidden] %8[waited] %8[wire] %8[late] %8[core]" : "");
 }
 
 /* Whether some method has no E, for this reason. */
@@ -297,40 +286,23 @@ void lap_bench_print_cores(const char *device, int local_ranks, int cores)
                local_ranks, cores, cores == 1 ? "" : "s");
 }
 
-static void print_rows(const lap_bench_t *bench, const lap_bench_result_t *results,
-                       const layout_t *layout)
+static void print_rows(const lap_bench_t *bench, const lap_bench_result_t *results)
 {
-    printf("\n  %s%-*s %8s %6s \xc3\x97 GEMM %7s %9s %7s %6s%s%s  %s\n",
-           layout->op ? "op       " : "", layout->label, "method", "total ms", "noise", "ECT ms",
-           "E", "TFLOP/s", "GB/s", layout->predicted ? " forecast   off" : "",
-           layout->baseline ? "  \xc3\x97 base" : "", "verdict");
-    for (size_t c = 0; c < bench->ncases; c++) {
-        const lap_bench_case_t *it = &bench->cases[c];
-        char op[16] = "";
-        if (layout->op)
-            snprintf(op, sizeof(op), "%-9s", lap_op_kind_name(it->kind));
-        print_gemm(layout, op, &results[c]);
-        for (size_t i = 0; i < lap_bench_rows(it); i++)
-            print_row(layout, op, it, &results[c], i);
-    }
-}
-
-static void print_causes(const lap_bench_t *bench, const lap_bench_result_t *results,
-                         const layout_t *layout)
-{
-    printf("\n  %s%-*s %9s %9s", layout->op ? "op       " : "", layout->label, "one call", "error",
-           "tolerance");
-    if (bench->trace)
-        printf(" %9s %8s %8s %8s %8s %8s", "comm", "hidden", "waited", "wire", "late", "core");
+    layout_t layout;
+    lay_out(bench, &layout);
     printf("\n");
+    lap_table_head(layout.rows);
     for (size_t c = 0; c < bench->ncases; c++) {
         const lap_bench_case_t *it = &bench->cases[c];
-        char op[16] = "";
-        if (layout->op)
-            snprintf(op, sizeof(op), "%-9s", lap_op_kind_name(it->kind));
+        print_gemm(&layout, it, &results[c]);
         for (size_t i = 0; i < lap_bench_rows(it); i++)
-            print_traced(layout, op, it, &results[c].methods[i], i);
+            print_row(&layout, it, &results[c], i);
     }
+    printf("\n");
+    lap_table_head(layout.traced);
+    for (size_t c = 0; c < bench->ncases; c++)
+        for (size_t i = 0; i < lap_bench_rows(&bench->cases[c]); i++)
+            print_traced(&layout, &bench->cases[c], &results[c].methods[i], i);
 }
 
 /* What the columns mean, and what is missing in them. */
@@ -368,16 +340,15 @@ static void print_remarks(const lap_bench_t *bench, const lap_bench_result_t *re
 
 void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *results)
 {
-    const layout_t layout = lay_out(bench);
+    const bool predicted = lap_bench_auto(&bench->cases[0]) != SIZE_MAX;
     for (size_t c = 0; c < bench->ncases; c++)
         print_heading(bench, c, &results[c]);
-    print_rows(bench, results, &layout);
-    print_causes(bench, results, &layout);
-    if (layout.predicted)
+    print_rows(bench, results);
+    if (predicted)
         print_pick(bench, &results[0]);
     if (!bench->quiet)
         print_remarks(bench, results);
-    else if (layout.predicted)
+    else if (predicted)
         printf("\n");
     lap_bench_print_cores(bench->device, results[0].local_ranks, results[0].cores);
     lap_bench_print_interrupted(bench);
@@ -419,7 +390,7 @@ void lap_bench_print_latency(const lap_bench_t *bench, const lap_bench_latency_t
         lap_json_t json = {.file = stdout};
         lap_json_put(&json,
                      "{op:'latency' ranks:%d device:%s transport:%s signals:'host' trips:%d "
-                     "round_trip_us:%.6g q1_us:%.6g q3_us:%.6g cores:%d own_core:%c step_us:%.6g",
+                     "round_trip_us:%.6g q1_us:%.6g q3_us:%.6g cores:%d own_core:%i step_us:%.6g",
                      nranks, bench->device, bench->transport, result->trips, trip->median * 1e-3,
                      trip->q1 * 1e-3, trip->q3 * 1e-3, result->cores, result->own_core,
                      result->step_ns * 1e-3);

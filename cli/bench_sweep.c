@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bench.h"
+#include "table.h"
 
 /* What one line says. */
 typedef struct line {
@@ -96,54 +97,49 @@ static int best_width(const lap_bench_t *bench, const lap_bench_result_t *result
     return widest;
 }
 
-/* "  12.345 ± 7%"; the sign is two bytes and one column. */
-static void print_time(const line_t *line, size_t method)
+/* "12.345 \xc2\xb1 7%" */
+static void time_text(const line_t *line, size_t method, char text[LAP_LIST_TEXT])
 {
-    if (method == SIZE_MAX) {
-        printf(" %7s %5s", "-", "");
-        return;
-    }
-    const lap_bench_figure_t *figure = &line->result->methods[method];
-    printf(" %7.3f ", figure->total_ms);
-    if (line->result->rounds > 1)
-        printf("\xc2\xb1%3.0f%%", 100 * figure->noise_ms / figure->total_ms);
+    const lap_bench_figure_t *figure = method == SIZE_MAX ? NULL : &line->result->methods[method];
+    if (!figure)
+        snprintf(text, LAP_LIST_TEXT, "-      ");
+    else if (line->result->rounds > 1)
+        snprintf(text, LAP_LIST_TEXT, "%.3f \xc2\xb1%3.0f%%", figure->total_ms,
+                 100 * figure->noise_ms / figure->total_ms);
     else
-        printf("%5s", "-");
+        snprintf(text, LAP_LIST_TEXT, "%.3f     -", figure->total_ms);
 }
 
 /* E of the best, with its error bar if there is one. */
-static void print_efficiency(const line_t *line)
+static void efficiency_text(const line_t *line, char text[LAP_LIST_TEXT])
 {
     double value, noise;
     if (line->best == SIZE_MAX ||
         lap_bench_efficiency(line->result, line->best, &value, &noise) != LAP_BENCH_TELLS)
-        printf(" %9s", "-");
-    else if (isfinite(noise))
-        printf(" %4.2f\xc2\xb1%.2f", value, noise);
+        snprintf(text, LAP_LIST_TEXT, "-");
     else
-        printf(" %9.2f", value);
+        snprintf(text, LAP_LIST_TEXT, isfinite(noise) ? "%.2f\xc2\xb1%.2f" : "%.2f", value, noise);
 }
 
-static void print_line(const line_t *line, int width)
+static void print_line(const line_t *line, const char *columns)
 {
     const lap_bench_figure_t *figures = line->result->methods;
     const lap_bench_figure_t *chosen = &figures[line->chooser];
-    char best[LAP_LIST_TEXT], picked[LAP_LIST_TEXT];
+    const bool predicted = chosen->predicted_ms > 0, baseline = line->it->baseline;
+    char best[LAP_LIST_TEXT], picked[LAP_LIST_TEXT], serial_ms[LAP_LIST_TEXT],
+        best_ms[LAP_LIST_TEXT], auto_ms[LAP_LIST_TEXT], efficiency[LAP_LIST_TEXT];
     shorten(chosen->picked, picked);
     best_text(line, best);
-    printf("%s%6zu %7.3f", pays(line) ? "*" : " ", line->it->m, line->result->gemm_ms);
-    print_time(line, 0);
-    printf(" %-*s", width, best);
-    print_time(line, line->best);
-    print_efficiency(line);
-    print_time(line, line->chooser);
-    if (chosen->predicted_ms > 0)
-        printf(" %7.3f %+4.0f%%", chosen->predicted_ms, line->error_pct);
-    else
-        printf(" %7s %5s", "-", "-");
-    if (line->it->baseline)
-        printf(" %8.3f %+7.1f%%", figures[line->it->nmethods].total_ms, over_baseline(line));
-    printf(" %s\n", picked);
+    time_text(line, 0, serial_ms);
+    time_text(line, line->best, best_ms);
+    time_text(line, line->chooser, auto_ms);
+    efficiency_text(line, efficiency);
+    lap_table_row(columns, "%s\t%zu\t%.3f\t%s\t%s\t%s\t%s\t%s\t%.3f\t%+.0f%%\t%.3f\t%+.1f%%\t%s",
+                  pays(line) ? "*" : "", line->it->m, line->result->gemm_ms, serial_ms, best,
+                  best_ms, efficiency, auto_ms, predicted ? chosen->predicted_ms : NAN,
+                  predicted ? line->error_pct : NAN,
+                  baseline ? figures[line->it->nmethods].total_ms : NAN,
+                  baseline ? over_baseline(line) : NAN, picked);
 }
 
 /*
@@ -179,17 +175,20 @@ void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *r
     snprintf(sizes, sizeof(sizes), "N K = %zu %zu", it->n, it->k);
     lap_bench_print_request(bench, sizes, &results[0],
                             bench->link.ratio > 0 ? " for the first M" : "");
-    const int width = best_width(bench, results);
-    printf("\n %6s %7s %13s %-*s %13s %9s %13s %7s %5s", "M", "GEMM", "serial, noise", width,
-           "best", "ms, noise", "E", "auto, noise", "f'cast", "off");
-    if (bench->baseline)
-        printf(" %8s auto/%s", bench->baseline->name, bench->baseline->name);
-    printf(" %s\n", "picked");
+    const char *baseline = bench->baseline ? bench->baseline->name : "";
+    const int width = bench->baseline ? 8 : 0;
+    char columns[256];
+    snprintf(columns, sizeof(columns),
+             "%%-1[]%%6[M] %%7[GEMM] %%13[serial, noise] %%-%d[best] %%13[ms, noise] %%9[E] "
+             "%%13[auto, noise] %%?7[f'cast] %%?5[off] %%%d[%s] %%%d[auto/%s] %%-6[picked]",
+             best_width(bench, results), width, baseline, width, baseline);
+    printf("\n");
+    lap_table_head(columns);
     double latest = -INFINITY;
     size_t latest_m = 0;
     for (size_t i = 0; i < bench->ncases; i++) {
         const line_t line = read_line(bench, results, i);
-        print_line(&line, width);
+        print_line(&line, columns);
         if (line.late_pct > latest) {
             latest = line.late_pct;
             latest_m = line.it->m;
@@ -223,7 +222,7 @@ static void json_line(lap_json_t *json, const line_t *line)
     lap_json_put(
         json,
         "gemm_ms:%.6g serial_ms:%.6g best:%s best_ms:%.6g best_noise_ms:%.6g efficiency:%.6g "
-        "overlap_pays:%c auto_ms:%.6g auto_noise_ms:%.6g predicted_ms:%.6g picked:%s",
+        "overlap_pays:%i auto_ms:%.6g auto_noise_ms:%.6g predicted_ms:%.6g picked:%s",
         result->gemm_ms, figures[0].total_ms, best ? line->it->methods[line->best].label : NULL,
         best ? best->total_ms : NAN, best && noise ? best->noise_ms : NAN, efficiency_of(line),
         pays(line), chosen->total_ms, noise ? chosen->noise_ms : NAN,

@@ -337,10 +337,10 @@ static void print_json(const checks_t *checks, double seconds)
         for (int ranks = checks->first; ranks <= checks->last; ranks++) {
             if (checks->verdicts[row][ranks] == NOT_CHECKED)
                 continue;
-            lap_json_put(&json, "{check:%s ranks:%d ok:%c error:%s}", row_label(checks, row), ranks,
+            lap_json_put(&json, "{check:%s ranks:%d ok:%i error:%s}", row_label(checks, row), ranks,
                          checks->verdicts[row][ranks] == SAFE, checks->sentences[row][ranks]);
         }
-    lap_json_put(&json, "] schedules:%zu sequences:%zu seconds:%.3f ok:%c", checks->nschedules,
+    lap_json_put(&json, "] schedules:%zu sequences:%zu seconds:%.3f ok:%i", checks->nschedules,
                  checks->nsequences, seconds, !checks->nfailures && !checks->interrupted);
     if (checks->interrupted)
         lap_json_put(&json, "interrupted:true");

@@ -254,7 +254,7 @@ static void print_json(const lap_train_t *train, const lap_target_t *target,
 {
     lap_json_t json = {.file = stdout};
     lap_json_put(&json,
-                 "{layer:%s layers:%zu tp:%d cp:%d pp:%d target:%s ok:%c error:%s launches:%zu "
+                 "{layer:%s layers:%zu tp:%d cp:%d pp:%d target:%s ok:%i error:%s launches:%zu "
                  "repeated_launches:%zu kernels:%zu proved_as_serial:%zu steps:%zu links:%zu",
                  lap_nn_kind_name(train->desc.kind), train->desc.layers, train->grid.tp,
                  train->grid.cp, train->grid.pp, target->name, status == LAP_OK,

@@ -99,7 +99,7 @@ static void fact_able(page_t *page, const char *key, int error, const char *use)
 {
     fact_key(page, key, "");
     if (page->json)
-        lap_json_put(page->json, "%c", error == 0);
+        lap_json_put(page->json, "%i", error == 0);
     else if (error == 0)
         printf("yes, for %s\n", use);
     else

@@ -16,6 +16,7 @@
 #include "core/status.h"
 #include "parallel/pipeline.h"
 #include "shared_options.h"
+#include "table.h"
 
 /* Forward and backward of so many are a gigabyte, and take a minute. */
 enum { PASSES_MOST = 1 << 24 };
@@ -227,11 +228,13 @@ static void print_text(const request_t *request, const lap_pipeline_t *pipeline,
         }
         printf("\n");
     }
-    printf("\n%6s %10s %10s %10s %10s %6s\n", "rank", "begin", "end", "busy", "idle", "live");
+    static const char columns[] = "%6[rank] %10[begin] %10[end] %10[busy] %10[idle] %6[live]";
+    printf("\n");
+    lap_table_head(columns);
     for (uint32_t r = 0; r < pipeline->ranks; r++) {
         const lap_pipe_rank_t *rank = &times->ranks[r];
-        printf("%6u %10.6g %10.6g %10.6g %10.6g %6u\n", (unsigned)r, rank->begin, rank->end,
-               rank->busy, rank->end - rank->begin - rank->busy, (unsigned)rank->most_live);
+        lap_table_row(columns, "%u\t%.6g\t%.6g\t%.6g\t%.6g\t%u", r, rank->begin, rank->end,
+                      rank->busy, rank->end - rank->begin - rank->busy, rank->most_live);
     }
     printf(
         "idle: between its first action and its last; live: most activations of a micro-batch and "

@@ -5,6 +5,7 @@
 #include "about.h"
 #include "cli.h"
 #include "plan.h"
+#include "table.h"
 
 #define GB 1e9
 
@@ -59,15 +60,20 @@ static void print_costs(const lap_plan_request_t *request, const lap_plan_result
 
 /* ---- the table ---- */
 
+static const char choices[] =
+    "%4[tp] %4[pp] %4[cp] %6[dp] %4[vpp] %6[micro]  %-11[schedule]  %-9[recompute]  %9[step s]  "
+    "%11[tokens/s]  %5[MFU %]  %7[GB/GPU]  %7[bubble %]";
+
 static void print_choice(const lap_plan_choice_t *choice)
 {
     const lap_plan_config_t *config = &choice->config;
     const lap_plan_result_t *result = &choice->result;
-    printf("%4zu %4zu %4zu %6zu %4zu %6zu  %-11s  %-9s  %9.3f  %11.0f  %5.1f  %7.1f  %7.1f\n",
-           config->tp, config->pp, config->cp, config->dp, config->virtual_pp, config->micro_batch,
-           config->schedule, lap_plan_recompute_names[config->recompute], result->seconds,
-           result->tokens_per_s, 100 * result->mfu, result->total_bytes / GB,
-           percent(result->exposed[LAP_PLAN_BUBBLE], result->seconds));
+    lap_table_row(choices, "%zu\t%zu\t%zu\t%zu\t%zu\t%zu\t%s\t%s\t%.3f\t%.0f\t%.1f\t%.1f\t%.1f",
+                  config->tp, config->pp, config->cp, config->dp, config->virtual_pp,
+                  config->micro_batch, config->schedule,
+                  lap_plan_recompute_names[config->recompute], result->seconds,
+                  result->tokens_per_s, 100 * result->mfu, result->total_bytes / GB,
+                  percent(result->exposed[LAP_PLAN_BUBBLE], result->seconds));
 }
 
 static void print_left_out(const lap_plan_found_t *found)
@@ -90,8 +96,7 @@ void lap_plan_print_found(const lap_plan_request_t *request, const lap_plan_foun
 {
     print_heading(request);
     if (found->count > 0)
-        printf("  tp   pp   cp     dp  vpp  micro  schedule     recompute     step s     tokens/s  "
-               "MFU %%   GB/GPU  bubble %%\n");
+        lap_table_head(choices);
     for (size_t i = 0; i < found->count; i++)
         print_choice(&found->best[i]);
     if (found->count > 0)
@@ -145,20 +150,24 @@ void lap_plan_print_one(const lap_plan_request_t *request, const lap_plan_choice
         printf(" of lap train\n");
     }
     print_costs(request, result);
-    printf("\ntime         exposed s      %%   hidden s\n");
+    static const char times[] = "%-11[time] %10[exposed s]  %5[%] %10[hidden s]";
+    printf("\n");
+    lap_table_head(times);
     for (int i = 0; i < LAP_PLAN_KINDS; i++)
-        printf("%-11s %10.4f  %5.1f %10.4f\n", lap_plan_kind_names[i], result->exposed[i],
-               percent(result->exposed[i], result->seconds), result->hidden[i]);
+        lap_table_row(times, "%s\t%.4f\t%.1f\t%.4f", lap_plan_kind_names[i], result->exposed[i],
+                      percent(result->exposed[i], result->seconds), result->hidden[i]);
     if (result->larger_buckets)
         printf(
             "dp: planned with buckets of %.1f million parameters: there are too many smaller ones "
             "to simulate\n",
             result->bucket / 1e6);
-    printf("\nmemory of a GPU    GB\n");
+    static const char memory[] = "%-15[memory of a GPU] %6[GB] %-1[]";
+    printf("\n");
+    lap_table_head(memory);
     for (int i = 0; i < LAP_PLAN_MEMORIES; i++)
-        printf("%-13s %8.2f\n", lap_plan_memory_names[i], result->bytes[i] / GB);
-    printf("%-13s %8.2f of %.1f: it %s\n", "all", result->total_bytes / GB,
-           request->machine.memory_bytes / GB, result->fits ? "fits" : "does not fit");
+        lap_table_row(memory, "%s\t%.2f", lap_plan_memory_names[i], result->bytes[i] / GB);
+    lap_table_row(memory, "all\t%.2f\tof %.1f: it %s", result->total_bytes / GB,
+                  request->machine.memory_bytes / GB, result->fits ? "fits" : "does not fit");
 }
 
 /* ---- JSON ---- */
@@ -178,7 +187,7 @@ static void json_choice(lap_json_t *json, const lap_plan_request_t *request,
         lap_json_put(json, "%zu", lap_plan_stage_layers(config, s));
     lap_json_put(json,
                  "] micro_batches:%zu step_s:%.9g tokens_per_s:%.9g mfu:%.6g "
-                 "mfu_full_attention:%.6g fits:%c memory_bytes:%.0f",
+                 "mfu_full_attention:%.6g fits:%i memory_bytes:%.0f",
                  result->micro_batches, result->seconds, result->tokens_per_s, result->mfu,
                  result->mfu_full, result->fits, result->total_bytes);
     lap_json_put(json, "exposed_s:{");
@@ -192,7 +201,7 @@ static void json_choice(lap_json_t *json, const lap_plan_request_t *request,
         lap_json_put(json, "%s:%.0f", lap_plan_memory_names[i], result->bytes[i]);
     lap_json_put(json, "}");
     if (result->bucket > 0)
-        lap_json_put(json, "bucket_parameters:%.0f larger_buckets:%c", result->bucket,
+        lap_json_put(json, "bucket_parameters:%.0f larger_buckets:%i", result->bucket,
                      result->larger_buckets);
     if (request->price > 0)
         lap_json_put(json, "cost:%.9g", money(request, result));

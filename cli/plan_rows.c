@@ -7,6 +7,7 @@
 #include "about.h"
 #include "cli.h"
 #include "plan.h"
+#include "table.h"
 
 enum { SOURCE_WIDTH = 100 };
 
@@ -15,20 +16,22 @@ static bool same_source(const lap_plan_row_t *a, const lap_plan_row_t *b)
     return strcmp(a->texts[LAP_ROW_SOURCE], b->texts[LAP_ROW_SOURCE]) == 0;
 }
 
+static const char columns[] = "  %-32[model] %-9[GPU] %-8[type] %-26[GPUs = tp x pp x cp x dp] "
+                              "%9[step s] %9[planned]  %6[error %]  %-1[]";
+
 static void print_row(const lap_plan_row_t *row, const lap_plan_verdict_t *verdict)
 {
     const lap_plan_config_t *config = &verdict->config;
-    char grid[64];
-    if (verdict->class == LAP_PLAN_REFUSED) {
-        printf("  %-32.32s %-9.9s %-8.8s no plan, line %zu: %s\n", row->texts[LAP_ROW_MODEL],
-               row->texts[LAP_ROW_GPU], row->texts[LAP_ROW_PRECISION], row->line, verdict->why);
-        return;
-    }
-    snprintf(grid, sizeof(grid), "%zu = %zu x %zu x %zu x %zu", config->gpus, config->tp,
-             config->pp, config->cp, config->dp);
-    printf("  %-32.32s %-9.9s %-8.8s %-26s %9.3f %9.3f  %+6.1f  %s\n", row->texts[LAP_ROW_MODEL],
-           row->texts[LAP_ROW_GPU], row->texts[LAP_ROW_PRECISION], grid, verdict->published,
-           verdict->result.seconds, 100 * verdict->error, lap_plan_class_names[verdict->class]);
+    char what[64];
+    snprintf(what, sizeof(what), "%.32s\t%.9s\t%.8s", row->texts[LAP_ROW_MODEL],
+             row->texts[LAP_ROW_GPU], row->texts[LAP_ROW_PRECISION]);
+    if (verdict->class == LAP_PLAN_REFUSED)
+        lap_table_row(columns, "%s\tno plan, line %zu: %s", what, row->line, verdict->why);
+    else
+        lap_table_row(columns, "%s\t%zu = %zu x %zu x %zu x %zu\t%.3f\t%.3f\t%+.1f\t%s", what,
+                      config->gpus, config->tp, config->pp, config->cp, config->dp,
+                      verdict->published, verdict->result.seconds, 100 * verdict->error,
+                      lap_plan_class_names[verdict->class]);
 }
 
 size_t lap_plan_count_refused(const lap_plan_rows_t *rows, const lap_plan_verdict_t *verdicts)
@@ -45,24 +48,24 @@ static void print_errors(const lap_plan_rows_t *rows, const lap_plan_verdict_t *
         "Megatron, NeMo, Bridge, dgxc; fp16, bf16, FP8; A100, H100", "FSDP",
         "other GPUs, types and sources", "no plan"};
     const size_t refused = lap_plan_count_refused(rows, verdicts);
-    printf(
-        "\nerrors                                                      rows  median %%  90 %% of "
-        "them %%  within 20 %%\n");
+    static const char of[] =
+        "%-58[errors]  %4[rows]  %8[median %]  %14[90 % of them %]  %10[within 20 %]";
+    printf("\n");
+    lap_table_head(of);
     for (int class = 0; class < LAP_PLAN_REFUSED; class ++) {
         const lap_plan_errors_t errors =
             lap_plan_errors(verdicts, rows->count, (lap_plan_class_t) class);
         if (errors.rows > 0)
-            printf("%-58s  %4zu  %8.1f  %14.1f  %8.0f %%\n", titles[class], errors.rows,
-                   100 * errors.median, 100 * errors.p90, 100 * errors.within);
+            lap_table_row(of, "%s\t%zu\t%.1f\t%.1f\t%.0f %%", titles[class], errors.rows,
+                          100 * errors.median, 100 * errors.p90, 100 * errors.within);
     }
     if (refused > 0)
-        printf("%-58s  %4zu\n", titles[LAP_PLAN_REFUSED], refused);
+        lap_table_row(of, "%s\t%zu", titles[LAP_PLAN_REFUSED], refused);
 }
 
 void lap_plan_print_rows(const lap_plan_rows_t *rows, const lap_plan_verdict_t *verdicts)
 {
-    printf("  %-32s %-9s %-8s %-26s %9s %9s  %6s\n", "model", "GPU", "type",
-           "GPUs = tp x pp x cp x dp", "step s", "planned", "error %");
+    lap_table_head(columns);
     for (size_t i = 0; i < rows->count; i++) {
         if (i == 0 || !same_source(&rows->list[i - 1], &rows->list[i]))
             printf("%.*s\n", SOURCE_WIDTH, rows->list[i].texts[LAP_ROW_SOURCE]);

@@ -277,7 +277,7 @@ static void json_step(lap_json_t *json, const lap_show_view_t *view, uint32_t in
         lap_json_put(json, "bytes:%zu", step->bytes);
     if (step->kind == LAP_STEP_KERNEL)
         lap_json_put(json, "name:%s", step->name);
-    lap_json_put(json, "any_order:%c together:%c", step->any_order, step->together);
+    lap_json_put(json, "any_order:%i together:%i", step->any_order, step->together);
     json_range(json, step->kind == LAP_STEP_GEMM ? "b" : "src", &step->src);
     json_range(json, "dst", &step->dst);
     if (step->kind == LAP_STEP_REDUCE)
@@ -303,7 +303,7 @@ void lap_show_json_call(lap_json_t *json, const lap_schedule_t *schedule)
 {
     const lap_types_t *types = &schedule->types;
     lap_json_put(json,
-                 "kind:%s rows:%zu layout:%d epilogue:%d graph:%c types:[%s %s %s %s %s] raised:{",
+                 "kind:%s rows:%zu layout:%d epilogue:%d graph:%i types:[%s %s %s %s %s] raised:{",
                  lap_op_kind_name(schedule->kind), schedule->m, (int)schedule->layout,
                  (int)schedule->epilogue, schedule->graph, lap_dtype_name(types->a),
                  lap_dtype_name(types->b), lap_dtype_name(types->out), lap_dtype_name(types->wire),

@@ -64,7 +64,7 @@ static void put_accesses(lap_json_t *json, const lap_fragment_t *fragment)
         if (lap_range_bytes(range) == 0)
             continue;
         lap_json_put(json,
-                     "{step:%u write:%c offset:%zu rows:%zu row_bytes:%zu stride:%zu block:%.0f "
+                     "{step:%u write:%i offset:%zu rows:%zu row_bytes:%zu stride:%zu block:%.0f "
                      "region:%.0f}",
                      access->step, access->write, range->offset, range->rows, range->row_bytes,
                      range->stride, number_of(block),
@@ -87,7 +87,7 @@ static void put_given(lap_json_t *json, const lap_show_train_t *show, uint32_t f
     const lap_nn_entry_t *entry = lap_show_entry(show, f);
     if (!entry)
         return;
-    lap_json_put(json, "given:{alpha:%.9g beta:%.9g index:%u when:%d weight_grad:%c",
+    lap_json_put(json, "given:{alpha:%.9g beta:%.9g index:%u when:%d weight_grad:%i",
                  (double)entry->alpha, (double)entry->beta, entry->index, (int)entry->when,
                  entry->weight_grad);
     put_numbers(json, "reads", entry->reads, LAP_NN_READS);
@@ -105,7 +105,7 @@ static void put_regions(lap_json_t *json, const lap_show_train_t *show)
         const lap_nn_region_t *matrix = i < show->list->nregions ? &show->list->regions[i] : NULL;
         lap_json_put(
             json,
-            "{name:%s memory:%u base:%zu bytes:%zu root:%u filled:%c scope:%d lasts:%c writers:%u",
+            "{name:%s memory:%u base:%zu bytes:%zu root:%u filled:%i scope:%d lasts:%i writers:%u",
             region->name, region->memory, region->base, region->bytes, region->root, region->filled,
             (int)region->scope, region->lasts, region->writers);
         if (matrix)
@@ -129,8 +129,8 @@ static void put_fragment(lap_json_t *json, const lap_show_train_t *show, uint32_
     lap_show_name(show, f, name);
     lap_json_put(json,
                  "{fragment:%u part:%s layer:%.0f name:%s op:%s method:%s kernel:%s buffer:%u "
-                 "group:{first:%d stride:%d size:%d} graph:%c iteration:%u order:%u phase:%u "
-                 "section:%u serial:%c neighbours:%d",
+                 "group:{first:%d stride:%d size:%d} graph:%i iteration:%u order:%u phase:%u "
+                 "section:%u serial:%i neighbours:%d",
                  f, lap_show_part(show, f), layer < 0 ? NAN : (double)layer, name,
                  kernel ? NULL : lap_kind_words[schedule->kind].word,
                  kernel ? NULL : schedule->method, kernel ? schedule->steps[0].name : NULL,
@@ -162,7 +162,7 @@ static void put_memory(lap_json_t *json, const lap_show_train_t *show, const lap
                  sums->program_bytes, show->most_alive, show->most_at);
     for (size_t i = 0; i < show->nlifetimes; i++) {
         const lap_lifetime_t *life = &show->lifetimes[i];
-        lap_json_put(json, "{region:%s bytes:%zu offset:%zu first:%u last:%u for_backward:%c}",
+        lap_json_put(json, "{region:%s bytes:%zu offset:%zu first:%u last:%u for_backward:%i}",
                      show->linked->regions[life->region].name, life->bytes, life->offset,
                      life->first, life->last, life->lasts);
     }

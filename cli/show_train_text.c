@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "show_train.h"
+#include "table.h"
 
 enum { FEW_REGIONS = 40, LINE = 600 };
 
@@ -43,7 +44,7 @@ static void list_links(const lap_show_train_t *show, uint32_t f, char text[LINE]
     }
 }
 
-static void print_fragment(const lap_show_train_t *show, uint32_t f)
+static void print_fragment(const lap_show_train_t *show, const char *columns, uint32_t f)
 {
     lap_show_regions_t regions;
     char does[LAP_SHOW_NAME], name[LAP_SHOW_NAME], reads[LINE], writes[LINE], links[LINE],
@@ -56,23 +57,15 @@ static void print_fragment(const lap_show_train_t *show, uint32_t f)
     list_links(show, f, links);
     if (lap_show_layer(show, f) >= 0)
         snprintf(layer, sizeof(layer), "%ld", lap_show_layer(show, f));
-    printf("%5u  %-8s  %5s  %-22s  %-18s  %5u  ", (unsigned)f, lap_show_part(show, f), layer, name,
-           does, (unsigned)show->linked->fragments[f].schedule.nsteps);
-    if (show->spans)
-        printf("%9.3f  %8.3f  ", show->spans[f].begin * 1e3,
-               (show->spans[f].end - show->spans[f].begin) * 1e3);
-    printf("%s -> %s", reads, writes);
-    printf("%s%s%s\n", *links ? "   [after " : "", links, *links ? "]" : "");
+    const lap_fragment_span_t span = show->spans ? show->spans[f] : (lap_fragment_span_t){0};
+    lap_table_row(columns, "%u\t%s\t%s\t%s\t%s\t%u\t%.3f\t%.3f\t%s -> %s%s%s%s", f,
+                  lap_show_part(show, f), layer, name, does,
+                  show->linked->fragments[f].schedule.nsteps, span.begin * 1e3,
+                  (span.end - span.begin) * 1e3, reads, writes, *links ? "   [after " : "", links,
+                  *links ? "]" : "");
 }
 
 /* ---- steps ---- */
-
-static void print_kernel(const lap_show_train_t *show, uint32_t f, const char *links)
-{
-    const lap_schedule_t *schedule = &show->linked->fragments[f].schedule;
-    printf("       %5u  %-8s  %-7s %s%s\n", 0u, lap_stream_name(schedule->steps[0].stream),
-           lap_step_kind_name(schedule->steps[0].kind), schedule->steps[0].name, links);
-}
 
 static void print_steps(const lap_show_train_t *show, uint32_t f)
 {
@@ -90,20 +83,19 @@ static void print_steps(const lap_show_train_t *show, uint32_t f)
                      (unsigned)link->fragment, (unsigned)link->dep, why);
             append(links, "", text);
         }
-        if (lap_schedule_is_kernel(&fragment->schedule))
-            print_kernel(show, f, links);
-        else
-            lap_show_print_step(&view, i, 7, links);
+        lap_show_print_step(&view, i, 7, links);
     }
 }
 
 /* ---- memory ---- */
 
+static const char lifetimes[] = "  %-28[activation]  %12[bytes]  %12[offset]  %-1[fragments]";
+
 static void print_lifetime(const lap_show_train_t *show, const lap_lifetime_t *life)
 {
-    printf("  %-28s  %12zu  %12zu  %5u .. %u%s\n", show->linked->regions[life->region].name,
-           life->bytes, life->offset, (unsigned)life->first, (unsigned)life->last,
-           life->lasts ? ", for backward, which may be repeated" : "");
+    lap_table_row(lifetimes, "%s\t%zu\t%zu\t%5u .. %u%s", show->linked->regions[life->region].name,
+                  life->bytes, life->offset, life->first, life->last,
+                  life->lasts ? ", for backward, which may be repeated" : "");
 }
 
 static void print_memory(const lap_show_train_t *show)
@@ -125,7 +117,8 @@ static void print_memory(const lap_show_train_t *show)
     if (show->train->grid.dp > 1)
         printf("  buckets of gradients      %12zu\n", sums.bucket_bytes);
     printf("  this program, of the host %12zu\n", sums.program_bytes);
-    printf("\n  %-28s  %12s  %12s  %s\n", "activation", "bytes", "offset", "fragments");
+    printf("\n");
+    lap_table_head(lifetimes);
     for (size_t i = 0; i < show->nlifetimes && (show->steps || shown < FEW_REGIONS); i++, shown++)
         print_lifetime(show, &show->lifetimes[i]);
     if (shown < show->nlifetimes)
@@ -169,12 +162,14 @@ static void print_head(const lap_show_train_t *show)
 void lap_show_train_print(const lap_show_train_t *show)
 {
     print_head(show);
-    printf("%5s  %-8s  %5s  %-22s  %-18s  %5s  ", "frag", "part", "layer", "name", "does", "steps");
-    if (show->spans)
-        printf("%9s  %8s  ", "begin ms", "ms");
-    printf("reads -> writes\n");
+    const char *columns =
+        show->spans ? "%5[frag]  %-8[part]  %5[layer]  %-22[name]  %-18[does]  %5[steps]  "
+                      "%9[begin ms]  %8[ms]  %-1[reads -> writes]"
+                    : "%5[frag]  %-8[part]  %5[layer]  %-22[name]  %-18[does]  %5[steps]  "
+                      "%0[begin ms]  %0[ms]  %-1[reads -> writes]";
+    lap_table_head(columns);
     for (uint32_t f = 0; f < show->linked->nfragments; f++) {
-        print_fragment(show, f);
+        print_fragment(show, columns, f);
         if (show->steps)
             print_steps(show, f);
     }

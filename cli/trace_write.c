@@ -463,7 +463,7 @@ static void put_side(lap_json_t *json, const char *name, const lap_trace_t *time
                      const lap_analysis_t *analysis, int first_pid)
 {
     lap_json_put(json,
-                 "%s:{first_pid:%d ranks:%d records:%zu dropped:%zu emulated_link:%c ms:%.6f "
+                 "%s:{first_pid:%d ranks:%d records:%zu dropped:%zu emulated_link:%i ms:%.6f "
                  "hidden:%.6f by_rank:[",
                  name, first_pid, timeline->size, timeline->nrecords, timeline->dropped,
                  timeline->emulated, (double)(analysis->end - analysis->begin) * 1e-6,

@@ -14,6 +14,7 @@
 #include "core/world.h"
 #include "nn/nn_fields.h"
 #include "stats.h"
+#include "table.h"
 #include "train.h"
 #include "util/alloc.h"
 
@@ -228,35 +229,20 @@ lap_train_iteration_t lap_train_typical(const lap_train_t *train, const lap_trai
     return it;
 }
 
-/* Of the columns of communication, how many there are: none where nothing is known, or nothing communicates. */
-enum { BRIEF = 3, LONG = 4 + LAP_CAUSES };
+/* The columns of communication. */
+#define BRIEF " %?14[communication] %?8[hidden] %?8[exposed]"
+#define LONG BRIEF " %?8[waited] %?8[wire] %?8[late] %?8[core]"
 
-/* Those of one row of an iteration, and the end of the line. */
-static void print_comm(const lap_train_iteration_t *it, int row, int columns)
+/* A line: what is in the own columns of a table, and the communication of a row of an iteration. */
+static void print_comm(const char *columns, const char *own, const lap_train_iteration_t *it,
+                       int row)
 {
     const lap_train_comm_t *comm = &it->rows[row];
-    const double figures[LONG] = {comm->total,
-                                  comm->hidden,
-                                  comm->exposed,
-                                  comm->waited,
-                                  comm->causes[LAP_CAUSE_WIRE],
-                                  comm->causes[LAP_CAUSE_LATE],
-                                  comm->causes[LAP_CAUSE_CORE]};
-    for (int i = 0; i < columns; i++)
-        if (it->traced)
-            printf(" %*.3f", i > 0 ? 8 : 14, ms(figures[i]));
-        else
-            printf(" %*s", i > 0 ? 8 : 14, "-");
-    printf("\n");
-}
-
-static void print_comm_head(int columns)
-{
-    static const char *const names[LONG] = {"communication", "hidden", "exposed", "waited",
-                                            "wire",          "late",   "core"};
-    for (int i = 0; i < columns; i++)
-        printf(" %*s", i > 0 ? 8 : 14, names[i]);
-    printf("\n");
+    const double unit = it->traced ? 1e3 : NAN;
+    lap_table_row(columns, "%s\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f", own, comm->total * unit,
+                  comm->hidden * unit, comm->exposed * unit, comm->waited * unit,
+                  comm->causes[LAP_CAUSE_WIRE] * unit, comm->causes[LAP_CAUSE_LATE] * unit,
+                  comm->causes[LAP_CAUSE_CORE] * unit);
 }
 
 /* Whether there is something to say of communication: a rank alone has none, and what was not traced is not known. */
@@ -286,18 +272,22 @@ static double rate(double figure, double seconds)
 
 static void print_iterations(const lap_train_t *train, const lap_train_result_t *result)
 {
-    const int columns = has_any_comm(result) ? BRIEF : 0;
-    printf("\n%9s  %12s  %10s  %9s  %9s", "iteration", "loss", "time ms", "passes", "tokens/s");
-    print_comm_head(columns);
+    const char *columns =
+        has_any_comm(result)
+            ? "%9[iteration]  %12[loss]  %10[time ms]  %9[passes]  %9[tokens/s]" BRIEF
+            : "%9[iteration]  %12[loss]  %10[time ms]  %9[passes]  %9[tokens/s]";
+    printf("\n");
+    lap_table_head(columns);
     for (int i = 0; i < result->done; i++) {
         const lap_train_iteration_t *it = &result->iterations[i];
         /* A model may make thousands of steps: the table has those of --log-interval, and the last. */
         if (train->model && (result->first + i + 1) % train->log_interval != 0 &&
             i < result->done - 1)
             continue;
-        printf("%9d  %12.9f  %10.3f  %9.3f  %9.0f", result->first + i + 1, it->loss,
-               ms(it->seconds), ms(it->passes), rate(lap_train_tokens(train), it->seconds));
-        print_comm(it, LAP_TRAIN_ALL, columns);
+        char own[128];
+        snprintf(own, sizeof(own), "%d\t%.9f\t%.3f\t%.3f\t%.0f", result->first + i + 1, it->loss,
+                 ms(it->seconds), ms(it->passes), rate(lap_train_tokens(train), it->seconds));
+        print_comm(columns, own, it, LAP_TRAIN_ALL);
     }
     if (train->quiet)
         return;
@@ -309,33 +299,31 @@ static void print_iterations(const lap_train_t *train, const lap_train_result_t 
                "times do not count.\n");
 }
 
-/* A row of the table of communication, where there is any. */
-static void print_row(const char *words, const lap_train_iteration_t *it, int row)
-{
-    if (!has_comm(&it->rows[row]))
-        return;
-    printf("%-30s", words);
-    print_comm(it, row, LONG);
-}
-
 static void print_comm_rows(const lap_train_t *train, const lap_train_result_t *result,
                             const lap_train_iteration_t *it)
 {
+    static const struct {
+        int row;
+        const char *words;
+    } others[] = {{LAP_TRAIN_OTHERS, "other collectives\t\t"},
+                  {LAP_TRAIN_MESSAGES, "messages between stages\t\t"},
+                  {LAP_TRAIN_GRADIENTS, "gradients to replicas\t\t"}, /* contexts sum them, too */
+                  {LAP_TRAIN_ALL, "all\t\t"}};
     const bool several = result->done > 1 && result->iterations[result->done - 2].traced;
-    printf("\n%-10s  %-8s  %-8s", "GEMM", "operator", "method");
-    print_comm_head(LONG);
+    static const char columns[] = "%-10[GEMM]  %-8[operator]  %-8[method]" LONG;
+    printf("\n");
+    lap_table_head(columns);
     for (int g = 0; g < LAP_TRAIN_OTHERS; g++) {
         char words[80];
-        if (!result->gemms[g].kind)
+        if (!result->gemms[g].kind || !has_comm(&it->rows[g]))
             continue;
-        snprintf(words, sizeof(words), "%-10s  %-8s  %-8s", lap_train_row_name(g),
-                 result->gemms[g].kind, result->gemms[g].method);
-        print_row(words, it, g);
+        snprintf(words, sizeof(words), "%s\t%s\t%s", lap_train_row_name(g), result->gemms[g].kind,
+                 result->gemms[g].method);
+        print_comm(columns, words, it, g);
     }
-    print_row("other collectives", it, LAP_TRAIN_OTHERS);
-    print_row("messages between stages", it, LAP_TRAIN_MESSAGES);
-    print_row("gradients to replicas", it, LAP_TRAIN_GRADIENTS); /* contexts sum them, too */
-    print_row("all", it, LAP_TRAIN_ALL);
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if (has_comm(&it->rows[others[i].row]))
+            print_comm(columns, others[i].words, it, others[i].row);
     if (!train->quiet)
         printf("ms%s; hidden: the rank computed, exposed: it did not; waited in calls for\n"
                "the wire, a rank that was late, or a core; all%s: of a step, what happens at once "
@@ -373,7 +361,6 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
 {
     const lap_train_iteration_t with = lap_train_typical(train, &results[0]);
     const lap_train_iteration_t without = lap_train_typical(train, &results[1]);
-    const int columns = has_any_comm(&results[0]) || has_any_comm(&results[1]) ? LONG : 0;
     bool same = results[0].done ==
                 results[1].done; /* by their bits: what is not a number is not equal to itself */
     for (int i = 0; i < results[1].done; i++)
@@ -381,12 +368,17 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
                               sizeof(results[0].iterations[i].loss)) == 0;
     const lap_train_comm_t *all = &with.rows[LAP_TRAIN_ALL];
     const lap_train_comm_t *serial = &without.rows[LAP_TRAIN_ALL];
-    printf("\n%-16s  %10s  %10s", "", "time ms", "passes");
-    print_comm_head(columns);
-    printf("%-16s  %10.3f  %10.3f", "without overlap", ms(without.seconds), ms(without.passes));
-    print_comm(&without, LAP_TRAIN_ALL, columns);
-    printf("%-16s  %10.3f  %10.3f", "with overlap", ms(with.seconds), ms(with.passes));
-    print_comm(&with, LAP_TRAIN_ALL, columns);
+    char own[64];
+    const char *columns = has_any_comm(&results[0]) || has_any_comm(&results[1])
+                              ? "%-16[]  %10[time ms]  %10[passes]" LONG
+                              : "%-16[]  %10[time ms]  %10[passes]";
+    printf("\n");
+    lap_table_head(columns);
+    snprintf(own, sizeof(own), "without overlap\t%.3f\t%.3f", ms(without.seconds),
+             ms(without.passes));
+    print_comm(columns, own, &without, LAP_TRAIN_ALL);
+    snprintf(own, sizeof(own), "with overlap\t%.3f\t%.3f", ms(with.seconds), ms(with.passes));
+    print_comm(columns, own, &with, LAP_TRAIN_ALL);
     if (train->apart)
         printf("\nOverlap %s %.3f ms %s forward and backward, in which communication takes %.3f ms "
                "without it.",
@@ -476,7 +468,7 @@ static void json_iteration(lap_json_t *json, const lap_train_t *train,
     lap_json_put(json, "{loss:%.17g grad_norm:%.17g ms:%.6g", it->loss,
                  lap_train_has_norm(train) ? it->norm : NAN, ms(it->seconds));
     json_comm(json, &it->rows[LAP_TRAIN_ALL], it->traced);
-    lap_json_put(json, "passes_ms:%.6g issue_ms:%.6g traced:%c", ms(it->passes), ms(it->issue),
+    lap_json_put(json, "passes_ms:%.6g issue_ms:%.6g traced:%i", ms(it->passes), ms(it->issue),
                  it->traced);
     json_rates(json, train, result, it);
     lap_json_put(json, "}");
@@ -486,7 +478,7 @@ static void json_result(lap_json_t *json, const lap_train_t *train,
                         const lap_train_result_t *result)
 {
     const lap_train_iteration_t it = lap_train_typical(train, result);
-    lap_json_put(json, "overlap:%c iterations:[", result->overlap);
+    lap_json_put(json, "overlap:%i iterations:[", result->overlap);
     for (int i = 0; i < result->done; i++)
         json_iteration(json, train, result, &result->iterations[i]);
     lap_json_put(json, "] gemms:[");
@@ -525,7 +517,7 @@ static void json_model(lap_json_t *json, const lap_train_t *train)
                  desc->heads, lap_nn_kv_heads(desc), desc->head_dim, lap_nn_ffn(desc),
                  lap_activation_names[desc->activation], lap_norm_names[desc->norm]);
     if (train->model)
-        lap_json_put(json, "model:%s vocab:%zu positions:%s tied:%c", train->model, desc->vocab,
+        lap_json_put(json, "model:%s vocab:%zu positions:%s tied:%i", train->model, desc->vocab,
                      lap_positions_names[desc->positions], desc->tied);
     lap_json_put(json, "optimizer:%s lr:%.9g", lap_optimizer_names[train->optimizer.kind],
                  (double)train->optimizer.lr);

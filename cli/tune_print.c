@@ -6,6 +6,7 @@
 
 #include "about.h"
 #include "bench.h"
+#include "table.h"
 #include "tune.h"
 
 static void print_json(const lap_tune_t *tune, const lap_tune_entry_t *entry,
@@ -21,7 +22,7 @@ static void print_json(const lap_tune_t *tune, const lap_tune_entry_t *entry,
         if (!tune->has[u])
             continue;
         lap_tune_words(&lap_tune_units[u], &entry->rules.rules[lap_tune_units[u].gemm], text);
-        lap_json_put(&json, "%s:{rule:%s changed:%c ratio:%.6g}", lap_tune_units[u].name, text,
+        lap_json_put(&json, "%s:{rule:%s changed:%i ratio:%.6g}", lap_tune_units[u].name, text,
                      tuned && choice->candidate >= 0, tuned ? choice->ratio : NAN);
     }
     lap_json_put(&json, "}");
@@ -29,7 +30,7 @@ static void print_json(const lap_tune_t *tune, const lap_tune_entry_t *entry,
         snprintf(text, sizeof(text), "%s_ms", lap_tune_way_names[w]);
         lap_json_put(&json, "%s:%.6g", text, end->seconds[w] * 1e3);
     }
-    lap_json_put(&json, "written:%s measured:%s cached:%c", lap_tune_way_names[end->best],
+    lap_json_put(&json, "written:%s measured:%s cached:%i", lap_tune_way_names[end->best],
                  entry->date, !effort);
     if (effort)
         lap_json_put(&json, "timed:%d left_out:%d same:%d passes:%d", effort->timed,
@@ -48,27 +49,25 @@ void lap_tune_print(const lap_tune_t *tune, const lap_tune_entry_t *entry,
         print_json(tune, entry, effort);
         return;
     }
-    if (end->best == LAP_TUNE_TUNED)
-        printf("%-22s %-28s %s\n", "GEMM", "rule", "the layer with it");
-    else
-        printf("%-22s %s\n", "GEMM", "rule");
+    const bool tuned = end->best == LAP_TUNE_TUNED; /* else what was timed were other rules */
+    const char *columns =
+        tuned ? "%-22[GEMM] %-28[rule] %-1[the layer with it]" : "%-22[GEMM] %-28[rule]";
+    lap_table_head(columns);
     for (int u = 0; u < LAP_TUNE_UNITS; u++) {
         const lap_tune_choice_t *choice = &tune->choices[u];
-        char text[LAP_TUNE_TEXT];
+        char text[LAP_TUNE_TEXT], with[LAP_TUNE_TEXT + 64];
         if (!tune->has[u])
             continue;
         lap_tune_words(&lap_tune_units[u], &entry->rules.rules[lap_tune_units[u].gemm], text);
-        if (end->best != LAP_TUNE_TUNED) { /* what was timed were other rules */
-            printf("%-22s %s\n", lap_tune_units[u].name, text);
-            continue;
-        }
-        printf("%-22s %-28s ", lap_tune_units[u].name, text);
         if (choice->candidate >= 0)
-            printf("%.1f %% faster than with %s\n", 100 * (1 / choice->ratio - 1), choice->other);
+            snprintf(with, sizeof(with), "%.1f %% faster than with %s",
+                     100 * (1 / choice->ratio - 1), choice->other);
         else if (choice->other[0])
-            printf("nearest: %s, %+.1f %%\n", choice->other, 100 * (choice->ratio - 1));
+            snprintf(with, sizeof(with), "nearest: %s, %+.1f %%", choice->other,
+                     100 * (choice->ratio - 1));
         else
-            printf("nothing else was timed\n");
+            snprintf(with, sizeof(with), "nothing else was timed");
+        lap_table_row(columns, "%s\t%s\t%s", lap_tune_units[u].name, text, with);
     }
     if (effort)
         printf("\n%d timed in %d passes, %d left out by simulation, %d where auto changed nothing.",

@@ -94,7 +94,7 @@ static const char *put_value(FILE *file, const char *format, va_list *args)
             put_string(file, text, SIZE_MAX);
         else
             fputs("null", file);
-    } else if (*at == 'c') {
+    } else if (*at == 'i') {
         fputs(va_arg(*args, int) ? "true" : "false", file);
     } else if (*at == 'g' || *at == 'f') {
         put_real(file, *at, digits, va_arg(*args, double));

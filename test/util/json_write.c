@@ -63,7 +63,7 @@ static void check_values(void)
           "numbers");
     json = begin(text);
     lap_json_put(&json, "{nan:%.9g inf:%.3f text:%s %s:%s", NAN, -INFINITY, none, "k", "v");
-    lap_json_put(&json, "yes:%c no:%c plain:true also:null one:-1.5 last:'it is'}", 1 == 1, 1 == 2);
+    lap_json_put(&json, "yes:%i no:%i plain:true also:null one:-1.5 last:'it is'}", 1 == 1, 1 == 2);
     check(&json, text,
           "{\"nan\":null,\"inf\":null,\"text\":null,\"k\":\"v\",\"yes\":true,\"no\":false,"
           "\"plain\":true,\"also\":null,\"one\":-1.5,\"last\":\"it is\"}\n",

@@ -118,11 +118,16 @@ static lap_status_t conclude(lap_trainer_t *trainer, lap_status_t status)
     return trainer->on_saved ? trainer->on_saved(trainer->saver, trainer->wanted, status) : status;
 }
 
+static lap_status_t end_save(lap_trainer_t *trainer)
+{
+    return trainer->saving ? conclude(trainer, lap_checkpoint_wait(trainer->checkpoint)) : LAP_OK;
+}
+
 /* One that is in progress ends first. */
 static lap_status_t save(lap_trainer_t *trainer)
 {
     lap_checkpoint_state_t state = LAP_CHECKPOINT_STATE_INIT;
-    LAP_TRY(lap_trainer_end(trainer, false));
+    LAP_TRY(end_save(trainer));
     state.step = trainer->wanted = trainer->step;
     state.samples = trainer->samples;
     put_scale(trainer);
@@ -146,12 +151,10 @@ lap_status_t lap_trainer_end_step(lap_trainer_t *trainer)
 
 lap_status_t lap_trainer_end(lap_trainer_t *trainer, bool last)
 {
-    if (!saves(trainer))
-        return LAP_OK;
-    if (last && trainer->step > trainer->saved &&
+    if (last && saves(trainer) && trainer->step > trainer->saved &&
         !(trainer->saving && trainer->wanted == trainer->step))
         LAP_TRY(save(trainer));
-    return trainer->saving ? conclude(trainer, lap_checkpoint_wait(trainer->checkpoint)) : LAP_OK;
+    return end_save(trainer);
 }
 
 lap_status_t lap_trainer_fail(lap_trainer_t *trainer, lap_status_t status)
@@ -160,7 +163,7 @@ lap_status_t lap_trainer_fail(lap_trainer_t *trainer, lap_status_t status)
     if (status == LAP_OK)
         return LAP_OK;
     lap_error_save(&saved);
-    (void)lap_trainer_end(trainer, false);
+    (void)end_save(trainer);
     lap_error_restore(&saved);
     return status;
 }

@@ -109,10 +109,9 @@ static lap_status_t make_parts(lap_trainer_t *trainer)
 static lap_status_t read_desc(lap_trainer_t *trainer, const lap_trainer_desc_t *given, bool own)
 {
     lap_trainer_desc_t *desc = &trainer->desc;
-    *trainer = (lap_trainer_t){.desc = LAP_TRAINER_DESC_INIT,
-                               .model = LAP_NN_DESC_INIT,
-                               .rates = LAP_OPTIMIZER_DESC_INIT,
-                               .scale = {.scale = 1}};
+    *trainer = (lap_trainer_t){
+        .desc = LAP_TRAINER_DESC_INIT, .model = LAP_NN_DESC_INIT, .rates = LAP_OPTIMIZER_DESC_INIT};
+    trainer->scale.scale = 1;
     LAP_TRY(lap_read_options(desc, sizeof(*desc), given, "LAP_TRAINER_DESC"));
     LAP_TRY(own ? check(desc) : LAP_OK);
     LAP_TRY(lap_read_options(&trainer->model, sizeof(trainer->model), desc->model, "LAP_NN_DESC"));

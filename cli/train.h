@@ -379,7 +379,7 @@ typedef struct lap_train_result {
     int cores, local_ranks;            /* of this machine */
     double flops;                      /* of the GEMMs of a rank in an iteration */
     double peak;                       /* what a rank can do of them in a second; 0: not known */
-    uint64_t digest; /* of a step; 0: it is not known */
+    uint64_t digest;                   /* of a step; 0: it is not known */
     double predicted;                  /* seconds of its forwards and backwards; 0: not predicted */
     lap_trace_t simulated; /* of a forward and backward, on rank 0; empty: not asked for */
     /* By row, of the first layer; kind is NULL when there is none. */

@@ -71,17 +71,17 @@ lap_binding_t lap_nn_numbers(const lap_nn_t *nn, const lap_nn_entry_t *entry, si
 
 /* ---- kernels ---- */
 
-const lap_arg_t *lap_nn_in(const lap_nn_issue_t *issue, uint16_t i)
+const lap_arg_t *lap_nn_in(const lap_nn_issue_t *issue, uint32_t i)
 {
     return lap_operand(issue->operands, i);
 }
 
-const lap_arg_t *lap_nn_out(const lap_nn_issue_t *issue, uint16_t i)
+const lap_arg_t *lap_nn_out(const lap_nn_issue_t *issue, uint32_t i)
 {
     return lap_operand(issue->operands, LAP_NN_READS + i);
 }
 
-lap_mask_t lap_nn_mask_of(const lap_nn_issue_t *issue, uint32_t site, uint16_t ids, float rate)
+lap_mask_t lap_nn_mask_of(const lap_nn_issue_t *issue, uint32_t site, uint32_t ids, float rate)
 {
     return (lap_mask_t){.rate = rate,
                         .site = site,
@@ -90,7 +90,7 @@ lap_mask_t lap_nn_mask_of(const lap_nn_issue_t *issue, uint32_t site, uint16_t i
 }
 
 /* Of the probabilities of attention. */
-static lap_mask_t attention_mask(const lap_nn_issue_t *issue, uint16_t ids)
+static lap_mask_t attention_mask(const lap_nn_issue_t *issue, uint32_t ids)
 {
     const lap_nn_plan_t *plan = &issue->nn->list.plan;
     const uint32_t site = LAP_MASK_ATTENTION(lap_nn_plan_block(plan, issue->entry->block));

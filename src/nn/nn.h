@@ -379,11 +379,11 @@ typedef struct lap_nn_issue {
 } lap_nn_issue_t;
 
 /* The operands that it reads and writes, by their numbers in the entry; without memory where there is none. */
-const lap_arg_t *lap_nn_in(const lap_nn_issue_t *issue, uint16_t i);
-const lap_arg_t *lap_nn_out(const lap_nn_issue_t *issue, uint16_t i);
+const lap_arg_t *lap_nn_in(const lap_nn_issue_t *issue, uint32_t i);
+const lap_arg_t *lap_nn_out(const lap_nn_issue_t *issue, uint32_t i);
 
 /* The mask of a site of the model (mask.h), with operand `ids`, which is none where nothing is dropped. */
-lap_mask_t lap_nn_mask_of(const lap_nn_issue_t *issue, uint32_t site, uint16_t ids, float rate);
+lap_mask_t lap_nn_mask_of(const lap_nn_issue_t *issue, uint32_t site, uint32_t ids, float rate);
 
 /* As in lap_exec_owner_t: where memories are; the numbers of a call that is an entry; and kernels: entries, and the casts of
    buckets. */

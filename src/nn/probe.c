@@ -197,7 +197,7 @@ _Static_assert(OPERANDS == LAP_PROBE_OPERANDS, "those of an entry");
 static size_t entry_bytes(const lap_nn_list_t *list, const lap_nn_entry_t *entry)
 {
     size_t bytes = 0;
-    for (uint16_t i = 0; i < OPERANDS; i++)
+    for (uint32_t i = 0; i < OPERANDS; i++)
         if (lap_nn_operand_region(entry, i) != LAP_NN_NONE)
             bytes += padded(lap_nn_region_bytes(&list->regions[lap_nn_operand_region(entry, i)]));
     return bytes;
@@ -238,7 +238,7 @@ static lap_status_t fill_region(lap_probe_t *probe, uint32_t index, char *data)
 }
 
 /* An operand in memory of its own, where the whole of its matrix is. */
-static lap_arg_t arg_of(const lap_probe_t *probe, const lap_nn_entry_t *entry, uint16_t role)
+static lap_arg_t arg_of(const lap_probe_t *probe, const lap_nn_entry_t *entry, uint32_t role)
 {
     const lap_nn_list_t *list = &probe->nn->list;
     const lap_bound_place_t matrix = {.base = probe->at[role]};
@@ -259,7 +259,7 @@ static void use_memory(lap_probe_t *probe, const lap_nn_entry_t *entry, char *at
 {
     const lap_nn_list_t *list = &probe->nn->list;
     uint32_t count = 0;
-    for (uint16_t i = 0; i < OPERANDS; i++) {
+    for (uint32_t i = 0; i < OPERANDS; i++) {
         const uint32_t index = lap_nn_operand_region(entry, i);
         if (index == LAP_NN_NONE)
             continue;
@@ -278,7 +278,7 @@ static void use_set(lap_probe_t *probe, const lap_nn_entry_t *entry, size_t set)
 
 static lap_status_t fill_regions(lap_probe_t *probe, const lap_nn_entry_t *entry)
 {
-    for (uint16_t i = 0; i < OPERANDS; i++)
+    for (uint32_t i = 0; i < OPERANDS; i++)
         if (lap_nn_operand_region(entry, i) != LAP_NN_NONE)
             LAP_TRY(fill_region(probe, lap_nn_operand_region(entry, i), probe->at[i]));
     return LAP_OK;
@@ -319,7 +319,7 @@ static bool is_measured(lap_nn_work_t work)
 bool lap_probe_is_alike(const lap_nn_list_t *list, const lap_nn_entry_t *a, const lap_nn_entry_t *b)
 {
     bool alike = a->work == b->work && (a->beta != 0) == (b->beta != 0);
-    for (uint16_t i = 0; i < OPERANDS && alike; i++) {
+    for (uint32_t i = 0; i < OPERANDS && alike; i++) {
         const uint32_t one = lap_nn_operand_region(a, i), other = lap_nn_operand_region(b, i);
         alike = (one == LAP_NN_NONE) == (other == LAP_NN_NONE);
         if (!alike || one == LAP_NN_NONE)

@@ -285,7 +285,7 @@ static bool is_alike_call(const lap_probe_t *probe, const lap_nn_entry_t *a,
 }
 
 /* The number of the operand of an entry that an operand of its call is; LAP_PROBE_OPERANDS: the entry does not name it. */
-static uint16_t number_of(const lap_nn_entry_t *entry, uint16_t role)
+static uint32_t number_of(const lap_nn_entry_t *entry, uint32_t role)
 {
     switch ((int)role) {
     case LAP_INPUT:
@@ -322,9 +322,9 @@ static lap_binding_t bind_entry(const lap_probe_t *probe, const lap_nn_entry_t *
     uint32_t count = 0;
     lap_nn_call_places(&probe->nn->list, entry, op->problem.kind, places);
     places[LAP_SCRATCH].region = LAP_NO_REGION; /* the operator's own */
-    for (uint16_t role = 0; role < LAP_CALL_OPERANDS; role++) {
+    for (uint32_t role = 0; role < LAP_CALL_OPERANDS; role++) {
         const lap_link_place_t *place = &places[role];
-        const uint16_t number = number_of(entry, role);
+        const uint32_t number = number_of(entry, role);
         if (place->region == LAP_NO_REGION)
             continue;
         const lap_bound_place_t there = {.base = probe->nn->tensors[place->region].data};

@@ -140,7 +140,7 @@ static lap_link_place_t scale_of(const lap_nn_list_t *list, uint32_t region)
 
 /* ---- entries ---- */
 
-uint32_t lap_nn_operand_region(const lap_nn_entry_t *entry, uint16_t role)
+uint32_t lap_nn_operand_region(const lap_nn_entry_t *entry, uint32_t role)
 {
     return role < LAP_NN_READS ? entry->reads[role] : entry->writes[role - LAP_NN_READS];
 }
@@ -167,7 +167,7 @@ void lap_nn_call_places(const lap_nn_list_t *list, const lap_nn_entry_t *entry, 
     places[LAP_B_SCALE] = scale_of(list, reads[LAP_NN_B]);
 }
 
-bool lap_nn_operand(const lap_nn_list_t *list, const lap_nn_entry_t *entry, uint16_t role,
+bool lap_nn_operand(const lap_nn_list_t *list, const lap_nn_entry_t *entry, uint32_t role,
                     size_t seq, lap_link_place_t *place_p, size_t *rows_p)
 {
     const uint32_t region = lap_nn_operand_region(entry, role);
@@ -181,7 +181,7 @@ bool lap_nn_operand(const lap_nn_list_t *list, const lap_nn_entry_t *entry, uint
 }
 
 static void use(const lap_nn_list_t *list, size_t seq, const lap_nn_entry_t *entry,
-                lap_linked_t *linked, uint16_t role, bool write)
+                lap_linked_t *linked, uint32_t role, bool write)
 {
     lap_link_place_t place;
     size_t rows;
@@ -193,11 +193,11 @@ static void use(const lap_nn_list_t *list, size_t seq, const lap_nn_entry_t *ent
 static void use_all(const lap_nn_list_t *list, size_t seq, const lap_nn_entry_t *entry,
                     lap_linked_t *linked)
 {
-    for (uint16_t role = 0; role < LAP_NN_READS; role++)
+    for (uint32_t role = 0; role < LAP_NN_READS; role++)
         use(list, seq, entry, linked, role, false);
     if (entry->beta != 0)
         use(list, seq, entry, linked, LAP_NN_READS, false);
-    for (uint16_t role = LAP_NN_READS; role < LAP_NN_READS + LAP_NN_WRITES; role++)
+    for (uint32_t role = LAP_NN_READS; role < LAP_NN_READS + LAP_NN_WRITES; role++)
         use(list, seq, entry, linked, role, true);
 }
 

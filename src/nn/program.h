@@ -93,10 +93,10 @@ uint32_t lap_nn_linked_region(const lap_nn_list_t *list, uint32_t region, size_t
 lap_link_place_t lap_nn_place(const lap_nn_list_t *list, uint32_t region);
 
 /* The region that is an operand of an entry: those that it reads have the first numbers, those that it writes the rest. */
-uint32_t lap_nn_operand_region(const lap_nn_entry_t *entry, uint16_t role);
+uint32_t lap_nn_operand_region(const lap_nn_entry_t *entry, uint32_t role);
 
 /* The rows of a matrix that are an operand of an entry, of a pass with `seq` active tokens; false: there is none. */
-bool lap_nn_operand(const lap_nn_list_t *list, const lap_nn_entry_t *entry, uint16_t role,
+bool lap_nn_operand(const lap_nn_list_t *list, const lap_nn_entry_t *entry, uint32_t role,
                     size_t seq, lap_link_place_t *place_p, size_t *rows_p);
 
 /* Of a pipeline: the caller's matrices of all micro-batches follow one another; where those of one begin, in bytes. */

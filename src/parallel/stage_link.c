@@ -312,7 +312,7 @@ static lap_status_t add_copy(const lap_stage_linking_t *linking, const lap_stage
     if (!lap_link_kernel(linked, &problem, "stage", LAP_STREAM_COMPUTE, "copy"))
         return linked->status;
     const uint32_t regions[] = {item->from, item->to};
-    for (uint16_t i = LAP_STAGE_FROM; i <= LAP_STAGE_TO; i++) {
+    for (uint32_t i = LAP_STAGE_FROM; i <= LAP_STAGE_TO; i++) {
         const lap_link_place_t place = lap_nn_place(linking->list, regions[i]);
         lap_link_operand(linked, i, i == LAP_STAGE_TO, &place,
                          lap_nn_region_rows(linking->list, regions[i], linking->seq));

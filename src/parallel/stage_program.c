@@ -70,8 +70,8 @@ lap_op_t *lap_stage_op(const lap_pp_t *pp, const lap_stage_item_t *item, lap_tra
 static lap_bound_place_t base_of(void *context, uint32_t memory)
 {
     const lap_pp_t *pp = context;
-    return memory == LAP_NN_TIED_MEMORY ? (lap_bound_place_t){.base = pp->sum}
-                                        : lap_nn_base(pp->nn, memory);
+    const lap_bound_place_t tied = {.base = pp->sum};
+    return memory == LAP_NN_TIED_MEMORY ? tied : lap_nn_base(pp->nn, memory);
 }
 
 static lap_binding_t numbers_of(void *context, uint32_t origin, size_t m)

@@ -27,7 +27,7 @@ char *lap_bind_range(const lap_binding_t *binding, const lap_range_t *range, siz
 
 /* ---- operands of a program ---- */
 
-const lap_arg_t *lap_operand(const lap_operands_t *operands, uint16_t role)
+const lap_arg_t *lap_operand(const lap_operands_t *operands, uint32_t role)
 {
     static const lap_arg_t none = {.data = NULL};
     for (uint32_t i = 0; i < operands->n; i++)
@@ -36,7 +36,7 @@ const lap_arg_t *lap_operand(const lap_operands_t *operands, uint16_t role)
     return &none;
 }
 
-static lap_arg_t arg_of(const lap_linked_t *linked, uint16_t role, lap_dtype_t dtype,
+static lap_arg_t arg_of(const lap_linked_t *linked, uint32_t role, lap_dtype_t dtype,
                         const lap_range_t *range)
 {
     const lap_link_region_t *region = &linked->regions[(uint32_t)range->place - LAP_PLACES];
@@ -59,7 +59,7 @@ uint32_t lap_list_operands(const lap_linked_t *linked, const lap_fragment_t *fra
         if (!lap_operand(&before, access->role)->pitch) /* else it is read and written */
             args[count++] = arg_of(linked, access->role, access->dtype, &access->range);
     }
-    for (uint16_t role = 0; !fragment->kernel && role < LAP_CALL_OPERANDS; role++) {
+    for (uint32_t role = 0; !fragment->kernel && role < LAP_CALL_OPERANDS; role++) {
         const lap_link_place_t *place = &fragment->places[role];
         const lap_range_t range = {.place = (lap_place_t)(LAP_PLACES + place->region),
                                    .offset = place->offset,

@@ -20,7 +20,7 @@ typedef struct lap_arg {
     void *data;               /* once it is bound */
     size_t rows, cols, pitch; /* pitch: bytes from row to row */
     lap_dtype_t dtype;
-    uint16_t role;   /* of a kernel as in lap_access_t; of a call LAP_INPUT, ..., LAP_B_SCALE */
+    uint32_t role;   /* of a kernel as in lap_access_t; of a call LAP_INPUT, ..., LAP_B_SCALE */
     uint32_t memory; /* of the program's regions: where it lies, */
     size_t offset;   /* ... in bytes from its begin */
 } lap_arg_t;
@@ -32,7 +32,7 @@ typedef struct lap_operands {
 } lap_operands_t;
 
 /* The operand of a role; one without memory where there is none. */
-const lap_arg_t *lap_operand(const lap_operands_t *operands, uint16_t role);
+const lap_arg_t *lap_operand(const lap_operands_t *operands, uint32_t role);
 
 /* From row to row, in elements. */
 static inline size_t lap_arg_stride(const lap_arg_t *arg)

@@ -56,7 +56,7 @@ enum { LAP_AUX = LAP_PLACES, LAP_BIAS, LAP_BIAS_GRAD, LAP_A_SCALE, LAP_B_SCALE, 
 typedef struct lap_access {
     uint32_t step, block; /* block: index in the schedule's blocks; LAP_NO_STEP: of the step */
     bool write;
-    uint16_t role;     /* of a kernel: which of its operands, as the caller numbers them */
+    uint32_t role;     /* of a kernel: which of its operands, as the caller numbers them */
     lap_dtype_t dtype; /* ... */
     lap_range_t range; /* place is a region */
 } lap_access_t;
@@ -145,7 +145,7 @@ lap_fragment_t *lap_link_kernel(lap_linked_t *linked, const lap_problem_t *probl
                                 const char *method, uint16_t stream, const char *name);
 
 /* An operand of the latest fragment, a kernel: `rows` rows of a matrix. */
-void lap_link_operand(lap_linked_t *linked, uint16_t role, bool write,
+void lap_link_operand(lap_linked_t *linked, uint32_t role, bool write,
                       const lap_link_place_t *place, size_t rows);
 
 /*

@@ -93,7 +93,7 @@ lap_fragment_t *lap_link_kernel(lap_linked_t *linked, const lap_problem_t *probl
     return linked->status == LAP_OK ? fragment : NULL;
 }
 
-void lap_link_operand(lap_linked_t *linked, uint16_t role, bool write,
+void lap_link_operand(lap_linked_t *linked, uint32_t role, bool write,
                       const lap_link_place_t *place, size_t rows)
 {
     add_access(linked, &(lap_access_t){.block = LAP_NO_STEP,

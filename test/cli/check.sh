@@ -163,6 +163,7 @@ interrupted() {
     local signal=$1
     shift
     last="lap check $*"
+    : >"$work/err" # what the one before has told is not taken for this one's
     env --default-signal=INT,TERM "$LAP" check "$@" >"$work/out" 2>"$work/err" </dev/null &
     launcher=$!
     ok 'in a file, too, a line now and then tells how far it is' until_true grep -q '^lap check: P = ' "$work/err"

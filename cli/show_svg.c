@@ -103,7 +103,7 @@ static void for_edges(drawing_t *drawing, int rank, uint32_t index, edge_fn_t ed
     const lap_schedule_t *schedule = &drawing->show->schedules[rank];
     const lap_step_t *step = &schedule->steps[index];
     for (uint16_t d = 0; d < step->ndeps; d++)
-        edge(drawing, rank, step->deps[d], rank, index, false);
+        edge(drawing, rank, lap_step_dep(schedule, step, d), rank, index, false);
     if (step->kind == LAP_STEP_WAIT)
         wait_edge(drawing, rank, index, step->signal, step->count, edge);
     for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++) {

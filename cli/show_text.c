@@ -134,7 +134,7 @@ void lap_show_print_step(const lap_show_view_t *view, uint32_t index, int indent
         printf("%9.1f %9.1f  ", view->spans[index].begin * 1e6, view->spans[index].end * 1e6);
     printf("%-8s  %-7s %s", lap_stream_name(step->stream), lap_step_kind_name(step->kind), text);
     for (uint16_t d = 0; d < step->ndeps; d++)
-        printf("%s%u", d ? ", " : "   [after step ", (unsigned)step->deps[d]);
+        printf("%s%u", d ? ", " : "   [after step ", (unsigned)lap_step_dep(schedule, step, d));
     printf("%s%s\n", step->ndeps ? "]" : "", links);
     for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++) {
         describe_block(view, &schedule->blocks[step->first + b], text);
@@ -262,7 +262,7 @@ static void json_step(lap_json_t *json, const lap_show_view_t *view, uint32_t in
     lap_json_put(json, "{step:%u kind:%s stream:%s after:[", index, lap_step_kind_name(step->kind),
                  lap_stream_name(step->stream));
     for (uint16_t d = 0; d < step->ndeps; d++)
-        lap_json_put(json, "%u", step->deps[d]);
+        lap_json_put(json, "%u", lap_step_dep(schedule, step, d));
     lap_json_put(json, "]");
     if (view->spans)
         lap_json_put(json, "begin_us:%.17g end_us:%.17g", view->spans[index].begin * 1e6,

@@ -47,7 +47,6 @@ static bool is_measured(const lap_step_t *step)
 static lap_step_t step_by_itself(lap_schedule_t *schedule, uint32_t index)
 {
     lap_step_t step = schedule->steps[index];
-    step.ndeps = 0;
     step.together = false;
     if (step.kind == LAP_STEP_PUT)
         step.signal = LAP_NO_SIGNAL;

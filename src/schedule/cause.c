@@ -180,7 +180,7 @@ static bool waits(const lap_trace_record_t *record)
 static bool depends(const lap_trace_record_t *record, const lap_trace_record_t *other)
 {
     bool found = record->stream == other->stream;
-    for (uint32_t d = 0; d < record->ndeps && d < LAP_STEP_DEPS; d++)
+    for (uint32_t d = 0; d < record->ndeps && d < LAP_RECORD_DEPS; d++)
         found = found || (record->deps[d] == other->step && record->call == other->call);
     return found;
 }

@@ -273,9 +273,11 @@ static lap_status_t check_step(const form_t *form)
 {
     const lap_step_t *step = form->step;
     LAP_TRY(below(form, "the stream", step->stream, LAP_STREAMS));
-    LAP_TRY(below(form, "the number of dependencies", step->ndeps, LAP_STEP_DEPS + 1));
+    const size_t end = (size_t)step->first_dep + step->ndeps;
+    if (step->ndeps > 0)
+        LAP_TRY(below(form, "the end of the dependencies", end, (size_t)form->schedule->ndeps + 1));
     for (uint16_t i = 0; i < step->ndeps; i++)
-        LAP_TRY(below(form, "a dependency", step->deps[i], form->index));
+        LAP_TRY(below(form, "a dependency", lap_step_dep(form->schedule, step, i), form->index));
     LAP_TRY(check_together(form));
     switch (step->kind) {
     case LAP_STEP_GEMM:

@@ -198,7 +198,7 @@ static void add_step(maker_t *maker, uint32_t index)
                              stream_thread(maker->check, maker->rank, step->stream));
     add_edge_from(maker, *last_of(maker, step->stream));
     for (uint16_t i = 0; i < step->ndeps; i++)
-        add_edge(maker, ends[step->deps[i]]);
+        add_edge(maker, ends[lap_step_dep(maker->schedule, step, i)]);
     add_links(maker, index);
     if (maker->check->in_line)
         add_edge_from(maker, maker->in_line[maker->rank]);

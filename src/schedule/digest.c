@@ -73,7 +73,7 @@ static void add_step(stream_t *stream, const lap_linked_t *linked, const lap_sch
     add(stream, step->stream);
     add(stream, step->ndeps);
     for (uint16_t i = 0; i < step->ndeps; i++)
-        add(stream, step->deps[i]);
+        add(stream, lap_step_dep(schedule, step, i));
     add(stream, (uint64_t)(int64_t)step->peer);
     add(stream, step->signal);
     add(stream, step->count);

@@ -381,8 +381,10 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
     lap_stream_t *stream = runnable->engine->streams[step->stream];
     if (issue->links)
         LAP_TRY(issue->links->before(issue->links->context, index, stream));
-    for (uint16_t d = 0; d < step->ndeps; d++)
-        LAP_TRY(issue->device->stream_wait_event(stream, runnable->events[step->deps[d]]));
+    for (uint16_t d = 0; d < step->ndeps; d++) {
+        lap_event_t *event = runnable->events[lap_step_dep(&runnable->schedule, step, d)];
+        LAP_TRY(issue->device->stream_wait_event(stream, event));
+    }
     if (issue->chaos)
         LAP_TRY(issue_chaos(issue, stream));
     lap_trace_record_t *record = NULL; /* a GEMM's blocks have their own */

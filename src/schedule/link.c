@@ -188,8 +188,10 @@ static void link_step(linker_t *linker, uint32_t f, uint32_t index)
         point->clock = linker->points[before].clock;
         point->tick += linker->points[before].tick;
     }
-    for (uint16_t i = 0; i < step->ndeps; i++)
-        lap_vclock_join(&point->clock, &linker->points[linker->first + step->deps[i]].clock);
+    for (uint16_t i = 0; i < step->ndeps; i++) {
+        const uint32_t dep = lap_step_dep(&fragment->schedule, step, i);
+        lap_vclock_join(&point->clock, &linker->points[linker->first + dep].clock);
+    }
     if (step->kind == LAP_STEP_WAIT)
         join_grant(linker, &fragment->schedule, index, step->peer, step->signal);
     for (int s = 0; s < LAP_STREAMS; s++)

@@ -23,7 +23,6 @@ static void add_block(lap_schedule_t *schedule, const lap_step_t *whole, uint32_
     lap_step_t gemm = *whole;
     gemm.first = index;
     gemm.count = 1;
-    gemm.ndeps = 0;
     lap_step_t wait = {.kind = LAP_STEP_WAIT,
                        .stream = whole->stream,
                        .origin = whole->origin,
@@ -45,8 +44,10 @@ static void add_block(lap_schedule_t *schedule, const lap_step_t *whole, uint32_
 }
 
 /* Adds the steps that a step becomes. The first of them has its dependencies. */
-static void add_parts(lap_schedule_t *schedule, const lap_step_t *step, const uint32_t *lasts)
+static void add_parts(lap_schedule_t *schedule, const lap_schedule_t *whole, uint32_t index,
+                      const uint32_t *lasts)
 {
+    const lap_step_t *step = &whole->steps[index];
     const uint32_t first = schedule->nsteps;
     if (is_plain(schedule, step))
         lap_add_step(schedule, step);
@@ -55,26 +56,28 @@ static void add_parts(lap_schedule_t *schedule, const lap_step_t *step, const ui
             add_block(schedule, step, step->first + b);
     if (schedule->status != LAP_OK)
         return;
-    schedule->steps[first].ndeps = 0;
     for (uint16_t d = 0; d < step->ndeps; d++)
-        lap_add_dep(schedule, first, lasts[step->deps[d]]);
+        lap_add_dep(schedule, first, lasts[lap_step_dep(whole, step, d)]);
 }
 
 lap_status_t lap_lower_blocks(lap_schedule_t *schedule, const lap_target_t *target)
 {
     (void)target;
-    lap_step_t *steps = schedule->steps;
-    const uint32_t count = schedule->nsteps;
+    lap_schedule_t whole = *schedule;
+    const uint32_t count = whole.nsteps;
     uint32_t *lasts = lap_alloc(count, sizeof(*lasts)); /* of the steps that each step has become */
     if (!lasts)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the blocks of %u steps", count);
     schedule->steps = NULL;
-    schedule->nsteps = schedule->steps_room = 0;
+    schedule->deps = NULL;
+    schedule->nsteps = schedule->ndeps = 0;
+    schedule->steps_room = schedule->deps_room = 0;
     for (uint32_t i = 0; i < count && schedule->status == LAP_OK; i++) {
-        add_parts(schedule, &steps[i], lasts);
+        add_parts(schedule, &whole, i, lasts);
         lasts[i] = schedule->nsteps - 1;
     }
-    lap_free(steps);
+    lap_free(whole.steps);
+    lap_free(whole.deps);
     lap_free(lasts);
     return schedule->status;
 }

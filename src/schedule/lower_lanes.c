@@ -59,7 +59,7 @@ static void visit(lap_vclocks_t *clocks, order_t *order, uint32_t first, uint32_
     lap_step_t *step = &schedule->steps[first];
     lap_vclock_t needs = order->streams[stream];
     for (uint16_t d = 0; d < step->ndeps; d++)
-        lap_vclock_join(&needs, &order->ends[step->deps[d]]);
+        lap_vclock_join(&needs, &order->ends[lap_step_dep(schedule, step, d)]);
     lap_vclock_t done = needs;
     step->ndeps = 0;
     for (uint32_t i = first; i < end; i++) {

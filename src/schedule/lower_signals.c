@@ -59,9 +59,10 @@ static void insert(lap_schedule_t *schedule, insert_point_t point)
         steps[i] = steps[i - 1];
     steps[at] = consume;
     for (uint32_t i = at + 1; i < schedule->nsteps; i++)
-        for (uint16_t d = 0; d < steps[i].ndeps; d++)
-            if (steps[i].deps[d] > point.last || (steps[i].deps[d] == point.last && here))
-                steps[i].deps[d]++;
+        for (uint16_t d = 0; d < steps[i].ndeps; d++) {
+            uint32_t *dep = &schedule->deps[steps[i].first_dep + d];
+            *dep += *dep > point.last || (*dep == point.last && here);
+        }
 }
 
 static void add_consume(lap_schedule_t *schedule)

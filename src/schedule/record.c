@@ -50,7 +50,8 @@ static void note_step(const lap_schedule_t *schedule, uint32_t index, lap_trace_
     record->peer = record->from = -1;
     record->signal = LAP_NO_SIGNAL;
     record->ndeps = step->ndeps;
-    memcpy(record->deps, step->deps, sizeof(record->deps));
+    for (uint16_t d = 0; d < step->ndeps && d < LAP_RECORD_DEPS; d++)
+        record->deps[d] = lap_step_dep(schedule, step, d);
 }
 
 static void note_wait(int peer, uint32_t signal, uint32_t count, lap_trace_record_t *record)

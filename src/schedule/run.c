@@ -27,7 +27,7 @@ static lap_status_t create_events(lap_runnable_t *runnable)
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
         const lap_step_t *step = &schedule->steps[i];
         for (uint32_t d = 0; d < step->ndeps; d++)
-            LAP_TRY(lap_runnable_need_event(runnable, step->deps[d]));
+            LAP_TRY(lap_runnable_need_event(runnable, lap_step_dep(schedule, step, d)));
         if (!runnable->ends[step->stream])
             LAP_TRY(device->ops->event_create(device, &runnable->ends[step->stream]));
     }
@@ -172,8 +172,9 @@ size_t lap_runnable_bytes(const lap_schedule_t *schedule)
                         sizeof(*of->finishes) + sizeof(lap_step_t);
     const size_t block = sizeof(*of->blocks) + sizeof(*of->raises) + sizeof(lap_block_t);
     const size_t range = sizeof(*of->sources) + sizeof(*of->source_strides) + sizeof(lap_range_t);
-    return sizeof(*of) + schedule->nsteps * step + schedule->nblocks * block +
-           schedule->nranges * range + schedule->nsignals * sizeof(*schedule->raised) +
+    return sizeof(*of) + schedule->nsteps * step + schedule->ndeps * sizeof(*schedule->deps) +
+           schedule->nblocks * block + schedule->nranges * range +
+           schedule->nsignals * sizeof(*schedule->raised) +
            lap_schedule_records(schedule) * sizeof(*of->records);
 }
 

@@ -39,6 +39,7 @@ void lap_schedule_init(lap_schedule_t *schedule, const lap_problem_t *problem, c
 void lap_schedule_clear(lap_schedule_t *schedule)
 {
     lap_free(schedule->steps);
+    lap_free(schedule->deps);
     lap_free(schedule->blocks);
     lap_free(schedule->ranges);
     lap_free(schedule->raised);
@@ -66,6 +67,7 @@ uint32_t lap_add_step(lap_schedule_t *schedule, const lap_step_t *step)
         return 0;
     schedule->steps = steps;
     steps[schedule->nsteps] = *step;
+    steps[schedule->nsteps].ndeps = 0;
     return schedule->nsteps++;
 }
 
@@ -230,17 +232,37 @@ void lap_go_together(lap_schedule_t *schedule, uint32_t first)
     }
 }
 
+static void append_dep(lap_schedule_t *schedule, uint32_t dep)
+{
+    if (schedule->status != LAP_OK)
+        return;
+    uint32_t *deps = grow(schedule, schedule->deps, schedule->ndeps, &schedule->deps_room,
+                          sizeof(*schedule->deps));
+    if (!deps)
+        return;
+    schedule->deps = deps;
+    deps[schedule->ndeps++] = dep;
+}
+
+/* Those of a step follow one another: where others came since, they move to the end of the table. */
 void lap_add_dep(lap_schedule_t *schedule, uint32_t step, uint32_t dep)
 {
     if (schedule->status != LAP_OK)
         return;
     lap_step_t *later = &schedule->steps[step];
-    if (dep >= step || later->ndeps == LAP_STEP_DEPS) {
+    if (dep >= step) {
         schedule->status = lap_error(LAP_ERR_INTERNAL, "step %u of %s cannot depend on step %u",
                                      (unsigned)step, schedule->method, (unsigned)dep);
         return;
     }
-    later->deps[later->ndeps++] = dep;
+    const uint32_t first = later->first_dep, count = later->ndeps;
+    if (first + count != schedule->ndeps) {
+        later->first_dep = schedule->ndeps;
+        for (uint32_t i = 0; i < count; i++)
+            append_dep(schedule, schedule->deps[first + i]);
+    }
+    append_dep(schedule, dep);
+    later->ndeps++;
 }
 
 void lap_expect(lap_schedule_t *schedule, uint32_t signal)

@@ -68,7 +68,6 @@ typedef enum lap_step_kind {
     LAP_STEP_KINDS
 } lap_step_kind_t;
 
-#define LAP_STEP_DEPS 8        /* most dependencies of a step on other streams */
 #define LAP_NO_STEP UINT32_MAX /* where an index may be none */
 /*
  * The second lane of computing is there where the target has lanes. Calls in the background have a set
@@ -123,23 +122,23 @@ typedef struct lap_types {
 typedef struct lap_step {
     lap_step_kind_t kind;
     uint16_t stream;
-    uint16_t ndeps;
-    uint32_t origin;              /* lowered: the step of the builder that it was made from */
-    uint32_t deps[LAP_STEP_DEPS]; /* earlier steps, on other streams */
-    int peer;                     /* put, raise: to whom; wait: from whom */
-    uint32_t signal;              /* put (or none), raise: word of the peer; wait: of this rank */
-    uint32_t count;               /* wait: raises within this call; gemm: blocks; reduce: ranges */
-    uint32_t first;               /* gemm: first block; reduce: first range */
-    bool any_order;               /* gemm: blocks run as their signals come */
-    bool together;                /* put, copy, reduce: a device may do it at once with what follows
+    uint16_t ndeps;     /* earlier steps, on other streams: deps[first_dep .. first_dep + ndeps) */
+    uint32_t first_dep; /* ... of the schedule */
+    uint32_t origin;    /* lowered: the step of the builder that it was made from */
+    int peer;           /* put, raise: to whom; wait: from whom */
+    uint32_t signal;    /* put (or none), raise: word of the peer; wait: of this rank */
+    uint32_t count;     /* wait: raises within this call; gemm: blocks; reduce: ranges */
+    uint32_t first;     /* gemm: first block; reduce: first range */
+    bool any_order;     /* gemm: blocks run as their signals come */
+    bool together;      /* put, copy, reduce: a device may do it at once with what follows
                                      on its stream: puts and copies that are so, too, which then
                                      have no order, and the signals after them */
-    bool scaled;                  /* reduce: `count` more ranges follow, the scale of each */
-    lap_dtype_t from, to;         /* reduce: types of the ranges and of dst */
-    size_t bytes;                 /* raise */
-    const char *name;             /* kernel */
-    lap_range_t src;              /* put, copy, sums; gemm: the part b of the weight */
-    lap_range_t dst;              /* put, copy, reduce */
+    bool scaled;        /* reduce: `count` more ranges follow, the scale of each */
+    lap_dtype_t from, to; /* reduce: types of the ranges and of dst */
+    size_t bytes;         /* raise */
+    const char *name;     /* kernel */
+    lap_range_t src;      /* put, copy, sums; gemm: the part b of the weight */
+    lap_range_t dst;      /* put, copy, reduce */
 } lap_step_t;
 
 /* Rows of a GEMM step that wait for a signal of their own, or raise one. */
@@ -167,6 +166,9 @@ typedef struct lap_schedule {
     lap_step_t *steps;
     uint32_t nsteps;
     size_t steps_room;
+    uint32_t *deps; /* of all steps */
+    uint32_t ndeps;
+    size_t deps_room;
     lap_block_t *blocks;
     uint32_t nblocks;
     size_t blocks_room;
@@ -185,6 +187,13 @@ typedef struct lap_schedule {
     bool graph;           /* lowered: a call that is repeated is launched as a graph */
     lap_block_t spare;    /* what lap_gemm_rows returns after a failure */
 } lap_schedule_t;
+
+/* The i-th of the steps that a step comes after. */
+static inline uint32_t lap_step_dep(const lap_schedule_t *schedule, const lap_step_t *step,
+                                    uint32_t i)
+{
+    return schedule->deps[step->first_dep + i];
+}
 
 /* Whether it is a single kernel, as those of a program are, or the call of another library. */
 static inline bool lap_schedule_is_kernel(const lap_schedule_t *schedule)
@@ -273,7 +282,7 @@ void lap_schedule_clear(lap_schedule_t *schedule);
  * The adders append a step and return its index. When memory runs out or a step is impossible they
  * note it in schedule->status and return 0, so that builders read as lists of steps and check once.
  */
-/* Any step, as it is. */
+/* Any step, as it is, but without dependencies: those follow with lap_add_dep. */
 uint32_t lap_add_step(lap_schedule_t *schedule, const lap_step_t *step);
 uint32_t lap_add_put(lap_schedule_t *schedule, uint16_t stream, int peer, uint32_t signal,
                      lap_range_t src, lap_range_t dst);
@@ -300,7 +309,7 @@ uint32_t lap_add_gemm(lap_schedule_t *schedule, uint16_t stream, lap_range_t b, 
 lap_block_t *lap_gemm_rows(lap_schedule_t *schedule, lap_range_t a, lap_range_t d); /* never NULL */
 /* The puts, copies and sums from step `first` on may be done together with what follows each. */
 void lap_go_together(lap_schedule_t *schedule, uint32_t first);
-/* `step` starts only after `dep` has ended. */
+/* `step` starts only after `dep`, an earlier one, has ended. */
 void lap_add_dep(lap_schedule_t *schedule, uint32_t step, uint32_t dep);
 /* This rank's word `signal` is raised once more in this call. Every raise by a peer needs one. */
 void lap_expect(lap_schedule_t *schedule, uint32_t signal);

@@ -268,7 +268,7 @@ static bool deps_ended(simulation_t *sim, int rank, const lane_t *lane)
     const lap_step_t *step = &fragment->schedule.steps[lane->step];
     const lap_cost_t *cost = cost_of(sim, rank, lane->fragment);
     for (uint32_t d = 0; d < step->ndeps; d++)
-        if (!has_ended(sim, rank, lane->fragment, step->deps[d], cost))
+        if (!has_ended(sim, rank, lane->fragment, lap_step_dep(&fragment->schedule, step, d), cost))
             return false;
     for (uint32_t i = lap_link_first(fragment->links, fragment->nlinks, sizeof(fragment->links[0]),
                                      lane->step);

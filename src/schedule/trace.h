@@ -54,6 +54,8 @@ typedef struct lap_trace_group {
 /* Adds the next rank to a group, which is all zero before the first. */
 void lap_trace_group_add(lap_trace_group_t *group, int rank);
 
+#define LAP_RECORD_DEPS 8
+
 /*
  * A step that ran, a block of a GEMM, a kernel, or what the host did. Ranks are those of the trace: in that
  * of a call those of its group, in that of a step those of the world. Times are in nanoseconds.
@@ -71,11 +73,11 @@ typedef struct lap_trace_record {
     uint32_t awaited; /* which word of this rank, */
     uint32_t count;   /* and after how many raises in the call it goes on; 0: it does not wait */
     uint32_t ndeps;   /* steps of other streams that it came after */
-    uint32_t deps[LAP_STEP_DEPS];
-    uint32_t m, n, k;         /* gemm block; else 0 */
-    int32_t layer;            /* -1: of none */
-    uint32_t traffic;         /* lap_traffic_t */
-    float predicted_us;       /* 0: not predicted */
+    uint32_t deps[LAP_RECORD_DEPS]; /* the first of them */
+    uint32_t m, n, k;               /* gemm block; else 0 */
+    int32_t layer;                  /* -1: of none */
+    uint32_t traffic;               /* lap_traffic_t */
+    float predicted_us;             /* 0: not predicted */
     uint64_t first_row, rows; /* gemm block, put: of the matrix of all ranks; no rows: not known */
     uint64_t bytes;           /* put, raise: counted where the signal is */
     uint64_t live_bytes;      /* of activations while it runs; 0: not known */

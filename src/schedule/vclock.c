@@ -37,7 +37,7 @@ void lap_vclocks_visit(lap_vclocks_t *clocks, uint32_t index, const lap_vclock_t
     const lap_step_t *step = &clocks->schedule->steps[index];
     lap_vclock_t *clock = &clocks->streams[step->stream];
     for (uint16_t d = 0; d < step->ndeps; d++)
-        lap_vclock_join(clock, &clocks->ends[step->deps[d]]);
+        lap_vclock_join(clock, &clocks->ends[lap_step_dep(clocks->schedule, step, d)]);
     while (needs && clocks->schedule->status == LAP_OK) {
         const uint32_t dep = latest_needed(clock, needs);
         if (dep == LAP_NO_STEP)

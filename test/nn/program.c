@@ -120,7 +120,7 @@ static bool change(const lap_linked_t *linked, lap_fragment_t *fragment, uint32_
     case DROP_SIGNAL:
         return item == 0 && drop_signal(step);
     case DROP_DEP:
-        return drop_dep(step, item);
+        return drop_dep(&fragment->schedule, index, item);
     case DROP_BLOCK_WAIT:
         return block && drop_block_signal(&block->wait_signal);
     case DROP_KERNEL:
@@ -190,8 +190,9 @@ static bool is_implied(const lap_nn_programs_t *programs, uint32_t f, int first,
             implied = is_of_scratch(&programs->programs[r], &saved[r], schedule, index, item);
             continue;
         }
-        implied = mutation == DROP_DEP ? is_behind(schedule, index, step->deps[item], UINT32_MAX)
-                                       : is_waited_for(schedule, index, step);
+        implied = mutation == DROP_DEP
+                      ? is_behind(schedule, index, lap_step_dep(schedule, step, item), UINT32_MAX)
+                      : is_waited_for(schedule, index, step);
     }
     return implied;
 }

@@ -23,7 +23,7 @@ static void mark_past(const lap_schedule_t *schedule, uint32_t index, bool *past
         for (uint32_t i = 0; i < later; i++)
             past[i] = past[i] || schedule->steps[i].stream == step->stream;
         for (uint16_t d = 0; d < step->ndeps; d++)
-            past[step->deps[d]] = true;
+            past[lap_step_dep(schedule, step, d)] = true;
     }
 }
 
@@ -246,8 +246,8 @@ static uint32_t wait_before(const lap_schedule_t *s, uint32_t i)
 {
     uint32_t found = LAP_NO_STEP;
     for (uint32_t d = 0; d < s->steps[i].ndeps; d++)
-        if (s->steps[s->steps[i].deps[d]].kind == LAP_STEP_WAIT)
-            found = s->steps[i].deps[d];
+        if (s->steps[lap_step_dep(s, &s->steps[i], d)].kind == LAP_STEP_WAIT)
+            found = lap_step_dep(s, &s->steps[i], d);
     return found;
 }
 

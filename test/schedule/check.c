@@ -333,9 +333,12 @@ static void test_form(void)
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "scratch of rank 0, bytes 60..67",
                 "inside 64 bytes", NULL);
     schedule->steps[copy].dst.offset = 0;
-    schedule->steps[copy].ndeps = 1;
-    schedule->steps[copy].deps[0] = copy;
+    schedule->deps = &copy; /* on itself */
+    schedule->ndeps = schedule->steps[copy].ndeps = 1;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "a dependency is 0", "step 0 COPY", NULL);
+    schedule->ndeps = 0;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "the end of the dependencies is 1", NULL);
+    schedule->deps = NULL;
     schedule->steps[copy].ndeps = 0;
     schedule->steps[copy].stream = LAP_STREAMS;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "the stream is 20", NULL);

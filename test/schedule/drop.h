@@ -13,8 +13,10 @@
 /* A step that does nothing, on the same stream with the same dependencies. */
 static inline void make_idle(lap_step_t *step, int rank)
 {
-    lap_step_t idle = {.kind = LAP_STEP_COPY, .stream = step->stream, .ndeps = step->ndeps};
-    memcpy(idle.deps, step->deps, sizeof(idle.deps));
+    lap_step_t idle = {.kind = LAP_STEP_COPY,
+                       .stream = step->stream,
+                       .ndeps = step->ndeps,
+                       .first_dep = step->first_dep};
     idle.src.place = idle.dst.place = LAP_SCRATCH;
     idle.src.rank = idle.dst.rank = rank;
     *step = idle;
@@ -29,11 +31,17 @@ static inline bool drop_signal(lap_step_t *step)
     return true;
 }
 
-static inline bool drop_dep(lap_step_t *step, uint32_t item)
+/* The table keeps what the step had: a step that is put back has it again. */
+static inline bool drop_dep(lap_schedule_t *schedule, uint32_t index, uint32_t item)
 {
-    if (item >= step->ndeps)
+    lap_step_t *step = &schedule->steps[index];
+    const lap_step_t whole = *step;
+    if (item >= whole.ndeps)
         return false;
-    step->deps[item] = step->deps[--step->ndeps];
+    step->ndeps = 0;
+    for (uint32_t d = 0; d < whole.ndeps; d++)
+        if (d != item)
+            lap_add_dep(schedule, index, lap_step_dep(schedule, &whole, d));
     return true;
 }
 
@@ -58,7 +66,7 @@ static inline bool is_behind(const lap_schedule_t *schedule, uint32_t step, uint
             past[i] = past[i] || schedule->steps[i].stream == taken->stream;
         for (uint16_t d = 0; past[later] && d < taken->ndeps; d++)
             if (later != step || d != dep)
-                past[taken->deps[d]] = true;
+                past[lap_step_dep(schedule, taken, d)] = true;
     }
     return past[other];
 }

@@ -65,12 +65,13 @@ static void test_blocks(void)
     sequence_clear(&sequence);
 }
 
-/* Whether `step` depends on another one. */
-static bool depends(const lap_step_t *step, uint32_t on)
+/* Whether a step depends on another one. */
+static bool depends(const lap_schedule_t *schedule, uint32_t index, uint32_t on)
 {
+    const lap_step_t *step = &schedule->steps[index];
     bool found = false;
     for (uint16_t d = 0; d < step->ndeps; d++)
-        found = found || step->deps[d] == on;
+        found = found || lap_step_dep(schedule, step, d) == on;
     return found;
 }
 
@@ -97,7 +98,7 @@ static void test_lanes(void)
     tap_ok(right, "a wait is in the lane of its GEMM");
     bool after = false; /* what came after the GEMM on its stream, or by a dependency */
     for (uint32_t i = last + 1; i < s->nsteps; i++)
-        after = after || (s->steps[i].origin > origin && depends(&s->steps[i], last));
+        after = after || (s->steps[i].origin > origin && depends(s, i, last));
     tap_ok(after, "what came after the GEMM comes after the second lane");
     tap_success(sequence_check(&sequence), "they are safe");
     sequence_clear(&sequence);
@@ -117,7 +118,7 @@ static void test_second_lane(void)
     for (; first < s->nsteps && s->steps[first].stream != LAP_STREAM_LANE; first++)
         if (s->steps[first].kind == LAP_STEP_WAIT)
             before = first;
-    tap_ok(before != LAP_NO_STEP && first < s->nsteps && depends(&s->steps[first], before),
+    tap_ok(before != LAP_NO_STEP && first < s->nsteps && depends(s, first, before),
            "the second lane comes after what the GEMM came after");
     tap_success(sequence_check(&sequence), "they are safe");
     sequence_clear(&sequence);

@@ -87,7 +87,7 @@ static bool change_step(lap_schedule_t *schedule, uint32_t index, mutation_t mut
     case DROP_SIGNAL:
         return item == 0 && drop_signal(step);
     case DROP_DEP:
-        return drop_dep(step, item);
+        return drop_dep(schedule, index, item);
     case LESS:
         if (item > 0 || !waits || step->count < 2)
             return false;
@@ -231,7 +231,7 @@ static bool other_block_has(const lap_schedule_t *schedule, uint32_t index, uint
     bool found = false;
     for (uint32_t i = 0; i < schedule->nsteps; i++)
         for (uint16_t d = 0; d < schedule->steps[i].ndeps; d++)
-            found = found || (i != index && schedule->steps[i].deps[d] == dep &&
+            found = found || (i != index && lap_step_dep(schedule, &schedule->steps[i], d) == dep &&
                               schedule->steps[i].origin == schedule->steps[index].origin);
     return found;
 }
@@ -265,7 +265,7 @@ static bool is_equivalent(const sequence_t *original, uint32_t call, int rank, u
         if (waits || item >= schedule->steps[index].ndeps)
             continue;
         const lap_step_t *step = &schedule->steps[index];
-        const uint32_t dep = step->deps[item];
+        const uint32_t dep = lap_step_dep(schedule, step, item);
         const lap_step_t *steps = built.schedules[at].steps;
         if (steps[step->origin].stream != steps[schedule->steps[dep].origin].stream &&
             !is_behind(schedule, index, dep, item) && !other_block_has(schedule, index, dep))

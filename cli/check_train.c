@@ -156,6 +156,7 @@ static lap_status_t prove_stages(const lap_train_t *train, const lap_nn_desc_t *
                                              lap_train_replication(train, proved_replicas(train)),
                                          .options = &options,
                                          .optimizer = &train->optimizer,
+                                         .separate_step = !lap_train_joins(train, false),
                                          .target = target};
     return lap_stage_prove(&proving, proof_p);
 }
@@ -199,7 +200,7 @@ static lap_status_t prove(const lap_train_t *train, const lap_nn_desc_t *desc,
 /* Whether the proof has the digest of a step: that of all programs that it runs, of all ranks. */
 static bool has_digest(const lap_train_t *train)
 {
-    return lap_train_has_digest(train) && proved_replicas(train) == train->grid.dp;
+    return lap_train_joins(train, false) && proved_replicas(train) == train->grid.dp;
 }
 
 /* ---- printing ---- */

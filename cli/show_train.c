@@ -193,6 +193,7 @@ static lap_status_t show_stage(const request_t *request, const lap_pass_t *pass)
                                              lap_train_replication(train, train->grid.dp),
                                          .options = &options,
                                          .optimizer = &train->optimizer,
+                                         .separate_step = !lap_train_joins(train, false),
                                          .target = request->target,
                                          .as_built = !pass,
                                          .after = pass ? pass->name : NULL};
@@ -255,7 +256,7 @@ static lap_status_t predict_model(request_t *request, lap_train_model_t *model)
     double seconds;
     if (!model->trainer.pp)
         return show_after(request, NULL, model->trainer.nn);
-    return lap_stage_predict(model->trainer.pp, world, NULL,
+    return lap_stage_predict(model->trainer.pp, world, false, NULL,
                              lap_group_rank(world) == 0 ? &viewer : NULL, &seconds);
 }
 

@@ -156,7 +156,7 @@ static lap_status_t predict(const lap_train_model_t *model, lap_train_result_t *
         return LAP_OK;
     const lap_status_t status =
         model->trainer.pp ? lap_stage_predict(model->trainer.pp, model->trainer.groups.world,
-                                              prediction.timeline, NULL, &step)
+                                              prediction.step, prediction.timeline, NULL, &step)
                           : lap_nn_predict(model->trainer.nn, &prediction);
     if (status == LAP_ERR_NO_MEMORY) { /* on all ranks: they train without */
         if (lap_group_rank(model->trainer.groups.world) == 0)
@@ -293,7 +293,7 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
         status = lap_trainer_end(&models[0].trainer, *end_p == LAP_CLI_OK);
     else if (*end_p == LAP_CLI_FAILED) /* on all ranks, which are all there */
         (void)lap_trainer_fail(&models[0].trainer, status);
-    for (int w = 0; w < count && status == LAP_OK && lap_train_has_digest(train); w++)
+    for (int w = 0; w < count && status == LAP_OK && lap_train_joins(train, false); w++)
         status = lap_trainer_digest(&models[w].trainer, &results[w].digest);
     if (first) /* from here on it prints by itself */
         lap_interrupt_prints(NULL, NULL);

@@ -186,12 +186,6 @@ lap_status_t lap_train_trace(lap_train_model_t *model, bool on);
  */
 bool lap_train_joins(const lap_train_t *train, bool traced);
 
-/*
- * Whether a proof knows all programs of a repeated step as they run: not yet those of pipelines, of a step that is issued
- * apart, and of weights that are gathered behind it.
- */
-bool lap_train_has_digest(const lap_train_t *train);
-
 /* Adds the digest of a step (schedule/digest.h) to an object; 0: null. */
 void lap_json_digest(lap_json_t *json, uint64_t digest);
 

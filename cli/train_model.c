@@ -113,7 +113,7 @@ void lap_train_model_clear(lap_train_model_t *model)
 
 bool lap_train_joins(const lap_train_t *train, bool traced)
 {
-    return train->grid.pp == 1 && !traced && train->optimizer.clip_norm > 0;
+    return !traced && train->optimizer.clip_norm > 0;
 }
 
 /* The lines of the parts of a pass, with its micro-batch where there are several. */

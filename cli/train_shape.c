@@ -318,13 +318,6 @@ bool lap_train_shape(lap_train_t *train, const lap_args_t *args)
                        &desc->dtype);
 }
 
-bool lap_train_has_digest(const lap_train_t *train)
-{
-    const bool ahead = lap_train_replication(train, train->grid.dp).ahead;
-    const bool gathers_apart = train->desc.shards > 1 && !ahead;
-    return train->grid.pp == 1 && lap_train_joins(train, false) && !gathers_apart;
-}
-
 void lap_json_digest(lap_json_t *json, uint64_t digest)
 {
     char text[24];

@@ -46,9 +46,8 @@ static void expect_part(const lap_nn_list_t *list, int part, lap_nn_mode_t mode,
                           linked);
 }
 
-/* ... of which the last `started` buckets are there already. */
-static void expect_gathered(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets,
-                            size_t started, lap_linked_t *linked)
+void lap_nn_expect_copies(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets,
+                          size_t started, lap_linked_t *linked)
 {
     const lap_nn_mode_t mode = {.first = false};
     expect_part(list, LAP_NN_REFRESH, mode, linked);
@@ -56,16 +55,13 @@ static void expect_gathered(const lap_nn_list_t *list, const lap_nn_buckets_t *b
         lap_nn_expect_bucket(list, buckets, i, true, linked);
 }
 
-void lap_nn_expect_copies(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets,
-                          lap_linked_t *linked)
-{
-    expect_gathered(list, buckets, 0, linked);
-}
-
-void lap_nn_expect_step(const lap_nn_list_t *list, lap_linked_t *linked)
+void lap_nn_expect_step(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets, size_t started,
+                        lap_linked_t *linked)
 {
     const lap_nn_mode_t mode = {.first = false};
     expect_part(list, LAP_NN_STEP, mode, linked);
+    for (size_t i = 0; i < started; i++) /* the last are needed first */
+        lap_nn_expect_bucket(list, buckets, buckets->count - 1 - i, true, linked);
 }
 
 void lap_nn_expect(const lap_nn_list_t *list, const lap_nn_linking_t *linking,
@@ -81,14 +77,12 @@ void lap_nn_expect(const lap_nn_list_t *list, const lap_nn_linking_t *linking,
     expect_part(list, linking->more ? LAP_NN_BACKWARD_MORE : LAP_NN_BACKWARD, mode, linked);
     const size_t started = ahead && how->starts ? lap_nn_prefetch_started(list, buckets) : 0;
     if (ahead ? !linking->more : linking->first)
-        expect_gathered(list, shared, lap_nn_is_started(linking) ? started : 0, linked);
+        lap_nn_expect_copies(list, shared, lap_nn_is_started(linking) ? started : 0, linked);
     for (size_t i = 0; buckets && !how->held && i < buckets->count; i++)
         lap_nn_expect_bucket(list, buckets, i, false, linked);
     if (!linking->optimizer || how->held)
         return;
-    lap_nn_expect_step(list, linked);
+    lap_nn_expect_step(list, buckets, started, linked);
     if (!ahead && (shared || !list->shards))
-        lap_nn_expect_copies(list, shared, linked);
-    for (size_t i = 0; i < started; i++) /* the last are needed first */
-        lap_nn_expect_bucket(list, buckets, buckets->count - 1 - i, true, linked);
+        lap_nn_expect_copies(list, shared, 0, linked);
 }

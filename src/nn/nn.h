@@ -284,6 +284,9 @@ lap_status_t lap_model_again(lap_nn_t *nn);
 
 /* ---- pass_program.c ---- */
 
+/* This rank among those of all replicas, as far as they are known. */
+int lap_nn_number(const lap_nn_t *nn);
+
 /* Proves the programs of all ranks as they run, with the methods that operators have chosen. */
 lap_status_t lap_nn_prove_own(lap_nn_t *nn);
 
@@ -362,6 +365,11 @@ void lap_nn_add_fragment(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const
 
 /* The same for one of a pass of the list; op is NULL for a kernel. */
 void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const lap_op_t *op);
+
+/* ---- optimizer.c ---- */
+
+/* Sets the rates of the next step, of which `scale` is that of the gradients, before it is issued. */
+lap_status_t lap_optimizer_prepare(lap_optimizer_t *optimizer, float scale);
 
 /* ---- query.c ---- */
 

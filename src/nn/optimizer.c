@@ -141,11 +141,11 @@ static size_t count_steps(const lap_optimizer_t *optimizer)
     return optimizer->steps + (optimizer->issued && optimizer->nn->rates[1].made);
 }
 
-/* What the next step takes: nothing of a step is in flight. */
-static void set_rates(lap_optimizer_t *optimizer, float scale)
+lap_status_t lap_optimizer_prepare(lap_optimizer_t *optimizer, float scale)
 {
     const lap_optimizer_desc_t *desc = &optimizer->desc;
     lap_rates_t *rates = optimizer->nn->rates;
+    LAP_TRY(lap_nn_end_part(optimizer->nn, LAP_NN_STEP)); /* nothing of a step is in flight */
     optimizer->steps = count_steps(optimizer);
     const size_t step = optimizer->steps + 1;
     rates[0] = (lap_rates_t){
@@ -156,6 +156,7 @@ static void set_rates(lap_optimizer_t *optimizer, float scale)
     };
     rates[1] = (lap_rates_t){.made = 0};
     optimizer->issued = true;
+    return LAP_OK;
 }
 
 /* A step on the gradients of a part of the data would be a wrong one. */
@@ -180,11 +181,9 @@ lap_status_t lap_optimizer_step(lap_optimizer_t *optimizer, float scale, double 
     if (!(scale > 0) || !isfinite(scale))
         return lap_error(LAP_ERR_INVALID, "scale is %g, expected a finite number above 0",
                          (double)scale);
-    lap_nn_t *nn = optimizer->nn;
-    LAP_TRY(check_gradients(nn));
-    LAP_TRY(lap_nn_end_part(nn, LAP_NN_STEP));
-    set_rates(optimizer, scale);
-    LAP_TRY(lap_nn_run_step(nn));
+    LAP_TRY(check_gradients(optimizer->nn));
+    LAP_TRY(lap_optimizer_prepare(optimizer, scale));
+    LAP_TRY(lap_nn_run_step(optimizer->nn));
     return norm_p ? lap_optimizer_norm(optimizer, norm_p) : LAP_OK;
 }
 

@@ -186,8 +186,9 @@ lap_status_t lap_nn_run_step(lap_nn_t *nn)
 {
     LAP_TRY(finish(nn, lap_nn_run(nn, LAP_NN_STEP)));
     nn->begun = false;
-    nn->stale = nn->sharers != NULL;
-    return nn->stale && !nn->background->ahead ? lap_nn_gather_weights(nn) : LAP_OK;
+    nn->stale = nn->sharers && nn->background->ahead;
+    const bool gathers = nn->sharers && !nn->stale; /* which no forward after it waits for */
+    return gathers && !nn->passes.deferred ? lap_nn_wait(nn) : LAP_OK;
 }
 
 lap_status_t lap_nn_defer(lap_nn_t *nn, int on)

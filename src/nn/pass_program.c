@@ -99,7 +99,8 @@ static lap_status_t link_step(lap_nn_t *nn, const lap_nn_source_t *source, lap_n
                               lap_linked_t *linked)
 {
     LAP_TRY(mode.starts ? lap_nn_link_step_start(&nn->list, source, mode.replicas, linked)
-                        : lap_nn_link_step(&nn->list, source, NULL, linked));
+                        : lap_nn_link_step(&nn->list, source, mode.refreshes ? mode.replicas : NULL,
+                                           linked));
     for (uint32_t f = 0; f < linked->nfragments; f++) {
         lap_fragment_t *fragment = &linked->fragments[f];
         lap_trace_t *trace;
@@ -112,8 +113,7 @@ static lap_status_t link_step(lap_nn_t *nn, const lap_nn_source_t *source, lap_n
     return LAP_OK;
 }
 
-/* This rank among those of all replicas, as far as they are known. */
-static int rank_of(const lap_nn_t *nn)
+int lap_nn_number(const lap_nn_t *nn)
 {
     return nn->background ? nn->background->group->rank * nn->list.plan.nranks + nn->list.rank
                           : lap_nn_list_place(&nn->list);
@@ -122,7 +122,7 @@ static int rank_of(const lap_nn_t *nn)
 static lap_status_t make_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
     const lap_nn_source_t source = lap_nn_chosen(nn);
-    lap_linked_t linked = {.rank = rank_of(nn),
+    lap_linked_t linked = {.rank = lap_nn_number(nn),
                            .shares_queues = nn->engine->device->ops->facts.shares_queues};
     lap_status_t status = LAP_OK;
     lap_nn_link_regions(&nn->list, pass->mode.first, &linked);
@@ -194,7 +194,8 @@ static bool is_pass(const lap_nn_pass_t *pass, unsigned parts, size_t seq, lap_n
            pass->mode.looks == mode.looks && pass->mode.first == mode.first &&
            pass->mode.more == mode.more && pass->mode.replicas == mode.replicas &&
            pass->mode.sends == mode.sends && pass->mode.gathers == mode.gathers &&
-           pass->mode.starts == mode.starts && pass->mode.started == mode.started;
+           pass->mode.starts == mode.starts && pass->mode.refreshes == mode.refreshes &&
+           pass->mode.started == mode.started;
 }
 
 lap_status_t lap_nn_get_pass(lap_nn_t *nn, unsigned parts, size_t seq, lap_nn_mode_t mode,

@@ -41,6 +41,7 @@ typedef struct lap_nn_mode {
     const lap_nn_replicas_t *replicas; /* NULL: they do not */
     bool sends, gathers; /* of a program of several parts: which of the two `replicas` is for */
     bool starts;         /* ... and that its step begins to gather, */
+    bool refreshes;      /* ... or gathers all of, */
     bool started;        /* or that the step before has begun to, for its forward */
 } lap_nn_mode_t;
 
@@ -180,7 +181,6 @@ lap_status_t lap_nn_link_step_start(const lap_nn_list_t *list, const lap_nn_sour
 typedef struct lap_nn_programs {
     int size;
     bool separate_step; /* see lap_nn_linking_t, */
-    bool starts;        /* ... */
     bool late;          /* and lap_nn_replication_t */
     lap_nn_list_t *lists;
     lap_linked_t *programs;
@@ -231,10 +231,14 @@ void lap_nn_expect_entry(const lap_nn_list_t *list, uint32_t index, size_t seq,
 void lap_nn_expect_entries(const lap_nn_list_t *list, uint32_t first, uint32_t end, size_t seq,
                            lap_nn_mode_t mode, lap_linked_t *linked);
 
-/* The copies of weights, which come from `buckets` unless that is NULL; and a step of an optimizer. */
+/*
+ * The copies of weights, which come from `buckets` unless that is NULL: the last `started` of them are there already. And a
+ * step of an optimizer, which gathers so many of the next ones.
+ */
 void lap_nn_expect_copies(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets,
-                          lap_linked_t *linked);
-void lap_nn_expect_step(const lap_nn_list_t *list, lap_linked_t *linked);
+                          size_t started, lap_linked_t *linked);
+void lap_nn_expect_step(const lap_nn_list_t *list, const lap_nn_buckets_t *buckets, size_t started,
+                        lap_linked_t *linked);
 
 /* All of a pass that is linked in that way. */
 void lap_nn_expect(const lap_nn_list_t *list, const lap_nn_linking_t *linking,

@@ -119,11 +119,9 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
     const int replicas = linking->replication.replicas > 1 ? linking->replication.replicas : 1;
     const int place = plan->nranks * (int)plan->desc.cp; /* ranks of a replica */
     const size_t size = (size_t)place * (size_t)replicas;
-    *programs =
-        (lap_nn_programs_t){.size = (int)size,
-                            .separate_step = linking->separate_step,
-                            .starts = linking->replication.starts && linking->replication.ahead,
-                            .late = linking->replication.late};
+    *programs = (lap_nn_programs_t){.size = (int)size,
+                                    .separate_step = linking->separate_step,
+                                    .late = linking->replication.late};
     programs->lists = lap_alloc(size, sizeof(*programs->lists));
     programs->programs = lap_alloc(size, sizeof(*programs->programs));
     programs->list = lap_alloc(size, sizeof(*programs->list));
@@ -179,21 +177,15 @@ static size_t made_bytes(const lap_nn_list_t *list)
 }
 
 /* What is issued at once: all of a step, or where the host comes in between, these by themselves. */
-enum { RUN_PASS, RUN_SYNC, RUN_STEP, RUN_GATHER, RUNS };
+enum { RUN_PASS, RUN_SYNC, RUN_STEP, RUNS };
 
-/* `stepped`: the optimizer's step comes before the fragment. */
-static int run_of(const lap_nn_programs_t *programs, const lap_nn_list_t *list, uint32_t origin,
-                  bool stepped)
+static int run_of(const lap_nn_programs_t *programs, const lap_fragment_t *fragment)
 {
-    size_t index;
-    int which;
-    const bool separate = programs->separate_step,
-               bucket = lap_nn_bucket_of(origin, &index, &which);
-    const bool weights =
-        bucket && list->shards && (which == LAP_NN_BUCKET_PACK || which == LAP_NN_BUCKET_GATHER);
-    if (stepped)
-        return list->shards && !programs->starts ? RUN_GATHER : separate ? RUN_STEP : RUN_PASS;
-    return separate && programs->late && bucket && !weights ? RUN_SYNC : RUN_PASS;
+    if (!programs->separate_step)
+        return RUN_PASS;
+    return fragment->phase >= LAP_NN_PHASE_STEP                     ? RUN_STEP
+           : programs->late && fragment->phase == LAP_NN_PHASE_SYNC ? RUN_SYNC
+                                                                    : RUN_PASS;
 }
 
 static bool is_in_background(const lap_linked_t *linked, uint32_t f)
@@ -203,28 +195,25 @@ static bool is_in_background(const lap_linked_t *linked, uint32_t f)
 
 /*
  * A program is a graph. Where the background takes turns with the rest and no step of the program waits
- * for it, there are several.
+ * for it, there are several. In a pipeline there is one for each segment, but messages are issued step by step.
  */
-static size_t count_launches(const lap_nn_programs_t *programs, int rank)
+static size_t count_graphs(const lap_nn_programs_t *programs, const lap_linked_t *linked,
+                           const bool *begins)
 {
-    const lap_linked_t *linked = &programs->programs[rank];
-    const lap_nn_list_t *list = &programs->lists[rank];
+    const bool messages = lap_linked_has_messages(linked);
     size_t turns[RUNS] = {0}, count = 0;
-    bool waits[RUNS] = {false}, stepped = false;
+    bool waits[RUNS] = {false};
     uint32_t last = LAP_NO_STEP, first = 0; /* the fragment before, and the first of the same run */
     int before = RUNS;
     for (uint32_t f = 0; f < linked->nfragments; f++) {
         const lap_fragment_t *fragment = &linked->fragments[f];
-        const uint32_t origin = fragment->origin;
-        const bool step = origin >= list->parts[LAP_NN_STEP] && origin < LAP_NN_BUCKET_ORIGIN;
-        const int run = !step                     ? run_of(programs, list, origin, stepped)
-                        : programs->separate_step ? RUN_STEP
-                                                  : RUN_PASS;
-        stepped = stepped || step;
+        const int run = run_of(programs, fragment);
+        const bool cut = messages && run == RUN_PASS;
         first = run == before ? first : f;
         turns[run] +=
-            run != before || is_in_background(linked, f) != is_in_background(linked, last);
-        for (uint32_t i = 0; i < fragment->nlinks && !is_in_background(linked, f); i++)
+            cut ? begins[f] && fragment->schedule.set <= LAP_BACKGROUND
+                : run != before || is_in_background(linked, f) != is_in_background(linked, last);
+        for (uint32_t i = 0; i < fragment->nlinks && !cut && !is_in_background(linked, f); i++)
             waits[run] = waits[run] || (fragment->links[i].fragment >= first &&
                                         is_in_background(linked, fragment->links[i].fragment));
         before = run;
@@ -235,27 +224,15 @@ static size_t count_launches(const lap_nn_programs_t *programs, int rank)
     return count;
 }
 
-/*
- * A step of a pipeline: messages are issued step by step, and are no launches of graphs. The optimizer's step is one,
- * and so is it to gather its weights.
- */
-static size_t count_segments(const lap_linked_t *linked, size_t fragments)
+static size_t count_launches(const lap_nn_programs_t *programs, const lap_linked_t *linked)
 {
     bool *begins = lap_alloc((size_t)linked->nfragments + 1, sizeof(*begins));
-    size_t count = 0;
-    bool steps = false, gathers = false;
     if (!begins)
-        return fragments;
+        return linked->nfragments;
     lap_linked_cut(linked, begins);
-    for (uint32_t f = 0; f < linked->nfragments; f++) {
-        const lap_fragment_t *fragment = &linked->fragments[f];
-        const bool after = fragment->phase >= LAP_NN_PHASE_STEP;
-        steps = steps || after;
-        gathers = gathers || (after && is_in_background(linked, f));
-        count += begins[f] && !after && fragment->schedule.set <= LAP_BACKGROUND;
-    }
+    const size_t count = count_graphs(programs, linked, begins);
     lap_free(begins);
-    return count + steps + gathers;
+    return count;
 }
 
 /* What layers keep of a list besides its programs: with its operators, and the tasks of a step in flight. */
@@ -317,8 +294,7 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         most.automatic = larger(most.automatic, own.automatic);
         own.launches = own.fragments;
         if (graphs)
-            own.launches = lap_nn_list_is_stage(list) ? count_segments(linked, own.fragments)
-                                                      : count_launches(programs, rank);
+            own.launches = count_launches(programs, linked);
         most.launches = larger(most.launches, own.launches);
         most.steps = larger(most.steps, own.steps);
         most.links = larger(most.links, own.links);

@@ -462,16 +462,18 @@ static lap_status_t run(lap_nn_t *nn, unsigned parts, bool sending, bool gatheri
 {
     const int first = lap_nn_first_part(parts);
     const size_t seq = first >= LAP_NN_LOOK_GRADIENTS ? 0 : nn->seq;
-    const bool starts =
-        nn->background && nn->background->starts && lap_nn_has_part(parts, LAP_NN_STEP);
+    const bool steps = nn->background && lap_nn_has_part(parts, LAP_NN_STEP);
+    const bool starts = steps && nn->background->starts;
+    const bool refreshes = steps && nn->sharers && !nn->background->ahead;
     const lap_nn_mode_t mode = {
         .looks = nn->looks != NULL,
         .first = first != LAP_NN_STEP && is_first(nn, first), /* all steps are alike */
         .more = more,
-        .replicas = sending || gathering || starts ? &nn->background->replicas : NULL,
+        .replicas = sending || gathering || starts || refreshes ? &nn->background->replicas : NULL,
         .sends = sending,
         .gathers = gathering,
         .starts = starts,
+        .refreshes = refreshes,
         .started = gathering && nn->started && lap_nn_has_part(parts, LAP_NN_FORWARD)};
     lap_nn_pass_t *pass;
     if (gathering && nn->started) /* no program waits for what another one gathers */

@@ -134,7 +134,8 @@ static lap_status_t fill(lap_pp_t *pp, lap_group_t *group, const lap_nn_desc_t *
     LAP_TRY(make_pairs(pp));
     LAP_TRY(lap_stage_choices_share(&pp->choices, pp->nn, pp->pipeline));
     LAP_TRY(lap_group_agree(pp->pipeline, desc->debug ? lap_stage_prove_own(pp) : LAP_OK));
-    return lap_group_agree(pp->pipeline, lap_stage_get_program(pp, pp->nn->list.plan.desc.seq));
+    return lap_group_agree(pp->pipeline,
+                           lap_stage_get_program(pp, pp->nn->list.plan.desc.seq, false));
 }
 
 lap_status_t lap_pp_create(lap_group_t *group, lap_group_t *pipeline, const lap_nn_desc_t *desc,

@@ -64,7 +64,8 @@ typedef struct lap_stage_linking {
     const lap_nn_replicas_t *replicas; /* NULL: nothing goes to them, nor comes from them */
     bool sends;                        /* gradients go to replicas as backward completes them */
     bool gathers; /* the weights of a shared optimizer come from them as actions need them, */
-    bool started; /* but for those that the step before has begun to gather */
+    bool started; /* but for those that the step before has begun to gather, */
+    bool starts;  /* as this one does for the next */
     bool late;    /* ... or when all passes have ended */
     bool
         steps; /* the step of the optimizer follows, which the lists have, and what gathers weights after it */

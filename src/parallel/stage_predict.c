@@ -287,17 +287,18 @@ static lap_status_t simulate(const figures_t *figures, const lap_stage_programs_
  */
 #define MOST_SIMULATED 10000u
 
-/* What lap_pp_wait waits for: without replicas also the sum of tied gradients. */
-static lap_status_t play(const lap_pp_t *pp, const figures_t *figures, lap_trace_t *timeline,
-                         const lap_stage_viewer_t *viewer, double *seconds_p)
+/* What lap_pp_wait waits for: without replicas also the sum of tied gradients, and all that `steps` is with. */
+static lap_status_t play(const lap_pp_t *pp, const figures_t *figures, bool steps,
+                         lap_trace_t *timeline, const lap_stage_viewer_t *viewer, double *seconds_p)
 {
     lap_fragment_span_t *spans = NULL;
     lap_nn_desc_t desc;
     lap_stage_proving_t proving = lap_stage_own_proving(pp, &desc);
-    const lap_nn_background_t *background = lap_stage_background(pp);
+    const lap_nn_background_t *background = lap_stage_background(pp, steps);
     lap_stage_programs_t programs;
     lap_simulated_t simulated;
-    proving.optimizer = NULL; /* lap_pp_wait waits for no step of it */
+    if (!steps)
+        proving.optimizer = NULL;
     if (!background)
         proving.replication = (lap_nn_replication_t){.late = true}; /* nor do contexts send any */
     const int shown = viewer ? lap_stage_number(&proving, viewer->rank) : 0;
@@ -320,7 +321,8 @@ static lap_status_t play(const lap_pp_t *pp, const figures_t *figures, lap_trace
     if (status == LAP_OK)
         status = simulate(figures, &programs, pp->pipeline->size, shown, spans, &simulated);
     if (status == LAP_OK)
-        *seconds_p = background && background->overlap ? simulated.foreground : simulated.seconds;
+        *seconds_p =
+            background && background->overlap && !steps ? simulated.foreground : simulated.seconds;
     if (status == LAP_OK && viewer)
         status = viewer->view(viewer->context, &proving, spans,
                               programs.all.programs[shown].nfragments, *seconds_p, simulated.call);
@@ -331,14 +333,14 @@ static lap_status_t play(const lap_pp_t *pp, const figures_t *figures, lap_trace
 }
 
 /* Rank 0 of the world simulates: what it takes to do so is there once. */
-lap_status_t lap_stage_predict(lap_pp_t *pp, lap_group_t *world, lap_trace_t *timeline,
+lap_status_t lap_stage_predict(lap_pp_t *pp, lap_group_t *world, bool steps, lap_trace_t *timeline,
                                const lap_stage_viewer_t *viewer, double *seconds_p)
 {
     figures_t figures = {.all = NULL};
     double seconds = 0;
     lap_status_t status = measure(pp, &figures);
     if (status == LAP_OK && world->rank == 0)
-        status = play(pp, &figures, timeline, viewer, &seconds);
+        status = play(pp, &figures, steps, timeline, viewer, &seconds);
     status = lap_group_agree(world, status);
     figures_clear(&figures);
     LAP_TRY(status);

@@ -7,6 +7,7 @@
 #include "overlap/op.h"
 #include "parallel/stage_prove.h"
 #include "parallel/stage_run.h"
+#include "schedule/digest.h"
 #include "util/alloc.h"
 
 static lap_status_t build_tied(void *context, const lap_nn_list_t *list, int rank,
@@ -18,27 +19,32 @@ static lap_status_t build_tied(void *context, const lap_nn_list_t *list, int ran
     return lap_op_schedule(op, op->problem.capacity, rank, schedule_p);
 }
 
-const lap_nn_background_t *lap_stage_background(const lap_pp_t *pp)
+const lap_nn_background_t *lap_stage_background(const lap_pp_t *pp, bool steps)
 {
     const lap_nn_background_t *background = pp->nn->background;
-    return background && (background->overlap || background->ahead) ? background : NULL;
+    return background && (steps || background->overlap || background->ahead) ? background : NULL;
 }
 
-/* The numbers of ranks are those of this pipeline and of those that share layers, one after the other. */
+/* Ranks have the numbers of a proof: those that share layers are neighbours, see lap_stage_programs_t. */
 static lap_stage_linking_t linking_of(lap_pp_t *pp, const lap_nn_source_t *source,
                                       const lap_nn_replicas_t *replicas)
 {
-    const int sharers = pp->nn->list.plan.nranks * (int)pp->nn->list.plan.desc.cp;
+    const lap_nn_background_t *background = pp->nn->background;
+    const lap_nn_desc_t *desc = &pp->nn->list.plan.desc;
+    const int places = background ? background->group->size : (int)desc->cp;
     return (lap_stage_linking_t){
         .stages = &pp->stages,
         .rank = (uint32_t)pp->pipeline->rank,
         .list = &pp->nn->list,
-        .base = lap_nn_list_place(&pp->nn->list),
-        .stride = sharers,
+        .base = lap_nn_number(pp->nn),
+        .stride = pp->nn->list.plan.nranks * places,
         .replicas = replicas,
-        .sends = replicas && pp->nn->background->overlap,
-        .gathers = replicas && pp->nn->background->ahead,
+        .sends = replicas && background->overlap,
+        .gathers = replicas && background->ahead,
         .started = replicas && pp->started,
+        .late = replicas && !background->overlap && pp->steps,
+        .starts = replicas && background->starts && pp->steps,
+        .steps = pp->steps,
         .seq = pp->seq,
         .first = pp->first,
         .overlap = pp->options.overlap != 0,
@@ -160,12 +166,12 @@ static bool is_first(const lap_pp_t *pp)
     return pp->nn->list.plan.desc.fp8 == LAP_FP8_DELAYED && !(forward && backward);
 }
 
-lap_status_t lap_stage_get_program(lap_pp_t *pp, size_t seq)
+lap_status_t lap_stage_get_program(lap_pp_t *pp, size_t seq, bool steps)
 {
     const lap_nn_source_t source = lap_nn_chosen(pp->nn);
-    const lap_nn_background_t *background = lap_stage_background(pp);
+    const lap_nn_background_t *background = lap_stage_background(pp, steps);
     const bool first = is_first(pp);
-    const bool same = pp->exec && pp->seq == seq && pp->first == first &&
+    const bool same = pp->exec && pp->seq == seq && pp->steps == steps && pp->first == first &&
                       pp->backgrounds == pp->nn->backgrounds && pp->started == pp->nn->started;
     const bool traced = pp->nn->tracing, buckets_traced = background && background->traced;
     if (same && pp->bound && pp->traced == traced && pp->buckets_traced == buckets_traced)
@@ -178,6 +184,7 @@ lap_status_t lap_stage_get_program(lap_pp_t *pp, size_t seq)
     pp->exec = NULL;
     lap_stage_program_clear(&pp->program);
     pp->seq = pp->nn->seq = seq;
+    pp->steps = steps;
     pp->first = first;
     pp->backgrounds = pp->nn->backgrounds;
     pp->background = background;
@@ -186,11 +193,10 @@ lap_status_t lap_stage_get_program(lap_pp_t *pp, size_t seq)
     if (background)
         replicas = background->replicas;
     const lap_stage_linking_t linking = linking_of(pp, &source, background ? &replicas : NULL);
-    /* Replicas are ranks of a world of their own, in which this one has its number. */
-    if (background)
-        replicas.base = linking.base + pp->pipeline->rank * linking.stride -
-                        background->group->rank * replicas.stride;
+    if (background) /* of this stage */
+        replicas.base += pp->pipeline->rank * linking.stride;
     LAP_TRY(lap_stage_link(&linking, &pp->program));
+    LAP_TRY(lap_linked_digest(&pp->program.linked, &pp->digest));
     const lap_exec_owner_t owner = {base_of, numbers_of, issue_kernel, pp};
     LAP_TRY(lap_exec_create(pp->nn->engine, &pp->program.linked, &owner, &pp->exec));
     return bind_all(pp);

@@ -6,6 +6,7 @@
 #include "core/status.h"
 #include "overlap/overlap.h"
 #include "parallel/stage.h"
+#include "schedule/digest.h"
 #include "schedule/lower.h"
 #include "util/alloc.h"
 
@@ -202,6 +203,7 @@ static void expect_all(const lap_stage_linking_t *linking, lap_linked_t *linked)
     const lap_nn_list_t *list = linking->list;
     const lap_nn_buckets_t *buckets = linking->replicas ? linking->replicas->buckets : NULL;
     const lap_nn_buckets_t *shared = list->shards ? buckets : NULL;
+    const size_t next = linking->starts ? lap_nn_prefetch_started(list, buckets) : 0;
     linked->counted = true;
     lap_nn_expect_entry(list, 0, linking->seq, linked); /* gradients become 0 */
     for (uint32_t e = 0; e < list->nrenew && !linking->first; e++)
@@ -214,11 +216,11 @@ static void expect_all(const lap_stage_linking_t *linking, lap_linked_t *linked)
     for (size_t i = 0; (linking->sends || linking->late) && i < buckets->count; i++)
         lap_nn_expect_bucket(list, buckets, i, false, linked);
     if (linking->gathers || linking->copies)
-        lap_nn_expect_copies(list, shared, linked);
+        lap_nn_expect_copies(list, shared, linking->started ? next : 0, linked);
     if (linking->steps)
-        lap_nn_expect_step(list, linked);
+        lap_nn_expect_step(list, buckets, next, linked);
     if (linking->steps && !linking->gathers && (shared || !list->shards))
-        lap_nn_expect_copies(list, shared, linked);
+        lap_nn_expect_copies(list, shared, 0, linked);
 }
 
 static lap_status_t link_rank(lap_stage_programs_t *programs, const lap_stage_proving_t *proving,
@@ -238,6 +240,8 @@ static lap_status_t link_rank(lap_stage_programs_t *programs, const lap_stage_pr
                                         .stride = proving->tp,
                                         .build = build_bucket,
                                         .context = &bucket};
+    const bool starts =
+        programs->buckets && gathers(proving) && proving->replication.starts && proving->optimizer;
     const lap_stage_linking_t linking = {
         .stages = &programs->stages,
         .rank = (uint32_t)(rank / sharers),
@@ -247,6 +251,8 @@ static lap_status_t link_rank(lap_stage_programs_t *programs, const lap_stage_pr
         .replicas = programs->buckets ? &replicas : NULL,
         .sends = programs->buckets && !proving->replication.late,
         .gathers = programs->buckets && gathers(proving),
+        .starts = starts,
+        .started = starts && !proving->first,
         .late = programs->buckets && proving->replication.late && proving->optimizer,
         .steps = proving->optimizer != NULL,
         .seq = list->plan.desc.seq,
@@ -297,7 +303,9 @@ lap_status_t lap_stage_programs_init(lap_stage_programs_t *programs,
     lap_stage_proving_t known = *proving;
     lap_pp_options_t options;
     lap_nn_plan_t whole = {.nranks = proving->tp};
-    *programs = (lap_stage_programs_t){.all.size = size};
+    *programs = (lap_stage_programs_t){.all = {.size = size,
+                                               .separate_step = proving->separate_step,
+                                               .late = proving->replication.late}};
     LAP_TRY(lap_stage_options(proving->options, &options));
     known.options = &options;
     LAP_TRY(lap_nn_plan_init(proving->desc, proving->tp, &whole));
@@ -325,6 +333,19 @@ void lap_stage_programs_clear(lap_stage_programs_t *programs)
     programs->buckets = NULL;
 }
 
+/* Of the step of each rank, in the order of the grid. */
+static lap_status_t find_digest(const lap_stage_proving_t *proving,
+                                const lap_stage_programs_t *programs, uint64_t *digest_p)
+{
+    uint64_t own, all = LAP_NO_DIGEST;
+    for (int rank = 0; rank < programs->all.size; rank++) {
+        LAP_TRY(lap_linked_digest(programs->all.list[lap_stage_number(proving, rank)], &own));
+        all = lap_digest_add(all, lap_digest_add(LAP_NO_DIGEST, own));
+    }
+    *digest_p = all;
+    return LAP_OK;
+}
+
 static lap_status_t prove(const lap_stage_proving_t *proving, bool first, lap_nn_proof_t *proof_p)
 {
     lap_stage_proving_t known = *proving;
@@ -335,6 +356,8 @@ static lap_status_t prove(const lap_stage_proving_t *proving, bool first, lap_nn
         status = lap_nn_programs_prove(&programs.all, proving->target);
     if (status == LAP_OK)
         *proof_p = lap_nn_programs_count(&programs.all);
+    if (status == LAP_OK)
+        status = find_digest(&known, &programs, &proof_p->digest);
     lap_stage_programs_clear(&programs);
     return status;
 }

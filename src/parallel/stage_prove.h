@@ -31,7 +31,8 @@ struct lap_stage_proving {
     lap_nn_replication_t replication;
     const lap_pp_options_t *options;
     const lap_optimizer_desc_t
-        *optimizer; /* its step is a part of it, with late gradients, too; NULL: is none */
+        *optimizer;     /* its step is a part of it, with late gradients, too; NULL: is none */
+    bool separate_step; /* the host comes between, see lap_nn_linking_t */
     const lap_target_t *target;
     /* Of each rank of the pipeline: the operators of its list, without those of an optimizer; NULL: as they are listed. */
     const lap_op_desc_t *const *chosen;

@@ -3,6 +3,7 @@
 #include "parallel/stage_run.h"
 #include "core/status.h"
 #include "core/world.h"
+#include "schedule/digest.h"
 #include "schedule/flight.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -19,6 +20,8 @@ static lap_status_t each_buffer(lap_pp_t *pp, each_buffer_t each)
     for (int i = 0; i < LAP_NN_GROUPS; i++)
         if (pp->nn->wires[i].group)
             LAP_TRY(each(pp, pp->nn->wires[i].group, pp->nn->wires[i].buffer, &pp->in_flight[i]));
+    if (pp->steps && pp->nn->norm_buffer)
+        LAP_TRY(each(pp, pp->nn->norm_group, pp->nn->norm_buffer, &pp->in_flight[LAP_NN_BY_NORM]));
     for (uint32_t i = 0; i < pp->stages.npairs; i++)
         for (uint32_t b = 0; b < LAP_STAGE_BUFFERS; b++)
             if (pp->peers[i].buffers[b])
@@ -175,7 +178,8 @@ static lap_status_t end_rest(lap_pp_t *pp)
 }
 
 /* What this rank needs of its own for a step. */
-static lap_status_t prepare(lap_pp_t *pp, size_t seq, const int32_t *tokens, const int32_t *targets)
+static lap_status_t prepare(lap_pp_t *pp, size_t seq, const int32_t *tokens, const int32_t *targets,
+                            bool steps)
 {
     if (!tokens || !targets)
         return lap_error(LAP_ERR_INVALID, "lap_pp_step: %s is NULL", tokens ? "targets" : "tokens");
@@ -187,17 +191,28 @@ static lap_status_t prepare(lap_pp_t *pp, size_t seq, const int32_t *tokens, con
     if (pp->nn->started)
         LAP_TRY(lap_nn_end_part(pp->nn, LAP_NN_STEP));
     LAP_TRY(put_tokens(pp, seq, tokens, targets));
-    LAP_TRY(lap_stage_get_program(pp, seq));
+    LAP_TRY(lap_stage_get_program(pp, seq, steps));
     LAP_TRY(each_buffer(pp, check_usable));
     return lap_engine_check_free(pp->nn->engine);
 }
 
-lap_status_t lap_pp_step(lap_pp_t *pp, size_t seq, const int32_t *tokens, const int32_t *targets)
+/* The step of the optimizer has left: gradients are used, and weights new ones. */
+static void note_step(lap_pp_t *pp)
 {
-    if (!pp)
-        return lap_error(LAP_ERR_INVALID, "lap_pp_step: pp is NULL");
+    lap_nn_t *nn = pp->nn;
+    nn->begun = false;
+    nn->sync = nn->joined ? LAP_NN_SUMMED : nn->sync;
+    nn->stale = nn->sharers && nn->background->ahead;
+    nn->started = nn->stale && nn->background->starts;
+    if (!nn->tracing) /* a step that is traced has other programs */
+        nn->digest = lap_digest_add(LAP_NO_DIGEST, pp->digest);
+}
+
+lap_status_t lap_stage_step(lap_pp_t *pp, size_t seq, const int32_t *tokens, const int32_t *targets,
+                            bool steps)
+{
     LAP_TRY(lap_stage_end(pp, true));
-    const lap_status_t prepared = prepare(pp, seq, tokens, targets);
+    const lap_status_t prepared = prepare(pp, seq, tokens, targets, steps);
     if (prepared != LAP_OK) /* the others would wait for this rank's part */
         return break_all(pp, prepared);
     (void)each_buffer(pp, enter_flight);
@@ -210,6 +225,8 @@ lap_status_t lap_pp_step(lap_pp_t *pp, size_t seq, const int32_t *tokens, const 
     const lap_status_t status = issue(pp);
     if (status == LAP_OK) {
         lap_nn_set_seen(pp->nn, true, true);
+        if (steps)
+            note_step(pp);
         return LAP_OK;
     }
     lap_saved_error_t saved;
@@ -218,6 +235,13 @@ lap_status_t lap_pp_step(lap_pp_t *pp, size_t seq, const int32_t *tokens, const 
     (void)lap_stage_end(pp, true);
     lap_error_restore(&saved);
     return cause;
+}
+
+lap_status_t lap_pp_step(lap_pp_t *pp, size_t seq, const int32_t *tokens, const int32_t *targets)
+{
+    if (!pp)
+        return lap_error(LAP_ERR_INVALID, "lap_pp_step: pp is NULL");
+    return lap_stage_step(pp, seq, tokens, targets, false);
 }
 
 lap_status_t lap_pp_wait(lap_pp_t *pp)
@@ -233,8 +257,8 @@ lap_status_t lap_pp_wait(lap_pp_t *pp)
             status = await(pp, (lap_stream_set_t)set);
     if (pp->nn->engine->failures == pp->failures_before)
         lap_stage_add_to_timeline(pp, false);
-    /* Replicas are waited for apart from it. */
-    const bool sends = pp->background && pp->background->overlap;
+    /* Replicas are waited for apart from it, unless the optimizer has waited for them. */
+    const bool sends = pp->background && pp->background->overlap && !pp->steps;
     return sends && pp->nn->engine->failures == pp->failures_before ? LAP_OK : end_rest(pp);
 }
 

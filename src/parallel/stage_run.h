@@ -29,8 +29,10 @@ struct lap_pp {
     lap_op_t *tied[2]; /* the sum of the gradients of tied weights; NULL: none */
     void *sum;         /* of own rows of them */
     lap_stage_program_t program;
-    lap_exec_t *exec;     /* of it */
+    lap_exec_t *exec; /* of it */
+    uint64_t digest;
     size_t seq;           /* for so many tokens, */
+    bool steps;           /* ... with the step of the optimizer, */
     bool first;           /* ... without a history of delayed FP8 scales */
     bool traced;          /* its calls and messages are, and its kernels are timed; */
     bool buckets_traced;  /* what goes to replicas is */
@@ -51,8 +53,11 @@ struct lap_pp {
 
 /* ---- stage_program.c ---- */
 
-/* The program for a number of active tokens, bound for the next step; the one before is forgotten. */
-lap_status_t lap_stage_get_program(lap_pp_t *pp, size_t seq);
+/*
+ * The program for a number of active tokens, with or without the step of the optimizer, bound for the next step; the one
+ * before is forgotten.
+ */
+lap_status_t lap_stage_get_program(lap_pp_t *pp, size_t seq, bool steps);
 
 /*
  * How the programs of all ranks of a step are linked, with that of the optimizer, if there is one; the description
@@ -66,8 +71,11 @@ lap_stage_proving_t lap_stage_own_proving(const lap_pp_t *pp, lap_nn_desc_t *des
  */
 lap_status_t lap_stage_prove_own(void *pp);
 
-/* To whom the next step sends gradients, or from whom it gathers weights; NULL: nobody. Of the latest, pp->background is. */
-const lap_nn_background_t *lap_stage_background(const lap_pp_t *pp);
+/*
+ * To whom the next step, with or without that of the optimizer, sends gradients, or from whom it gathers weights; NULL:
+ * nobody. Of the latest, pp->background is.
+ */
+const lap_nn_background_t *lap_stage_background(const lap_pp_t *pp, bool steps);
 
 /* The operator that an item is a call of, and the trace of the call if there is one; NULL: none. */
 lap_op_t *lap_stage_op(const lap_pp_t *pp, const lap_stage_item_t *item, lap_trace_t **trace_p);
@@ -87,16 +95,21 @@ typedef struct lap_stage_viewer {
 } lap_stage_viewer_t;
 
 /*
- * Predicts the seconds from lap_pp_step to the end of lap_pp_wait, as lap_nn_predict does those of a pass.
+ * Predicts the seconds from lap_pp_step to the end of lap_pp_wait, as lap_nn_predict does those of a pass; if it `steps`,
+ * with the step of the optimizer.
  * What all ranks do is added to `timeline`, and `viewer` is shown what one of them does, unless they are NULL;
  * only rank 0 of the world may have them.
  * LAP_ERR_NO_MEMORY: a step is too long to be simulated next to the training. Collective over `world`: all
  * ranks of the grid.
  */
-lap_status_t lap_stage_predict(lap_pp_t *pp, lap_group_t *world, lap_trace_t *timeline,
+lap_status_t lap_stage_predict(lap_pp_t *pp, lap_group_t *world, bool steps, lap_trace_t *timeline,
                                const lap_stage_viewer_t *viewer, double *seconds_p);
 
 /* ---- stage_run.c ---- */
+
+/* As lap_pp_step, with the step of the optimizer, whose rates are set, in the same program if it `steps`. */
+lap_status_t lap_stage_step(lap_pp_t *pp, size_t seq, const int32_t *tokens, const int32_t *targets,
+                            bool steps);
 
 /*
  * Waits for the passes of a step of a pipeline, lap_pp_t, and with `background` for all of it: sets of

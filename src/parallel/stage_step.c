@@ -31,13 +31,11 @@ static lap_status_t add_entries(const lap_stage_linking_t *linking, uint32_t fir
 }
 
 /* One call of all of them. */
-static lap_status_t add_sum(const lap_stage_linking_t *linking, lap_stage_program_t *program)
+static lap_status_t add_sum(const lap_stage_linking_t *linking, uint32_t sum,
+                            lap_stage_program_t *program)
 {
     const lap_pipe_action_t none = {.work = LAP_PIPE_WORKS};
     const lap_nn_list_t *list = linking->list;
-    const uint32_t sum = find_sum(list);
-    if (sum == list->parts[LAP_NN_STEP + 1])
-        return LAP_OK;
     LAP_TRY(lap_stage_add_entry(linking, sum, &none, program));
     lap_fragment_t *fragment = &program->linked.fragments[program->linked.nfragments - 1];
     fragment->buffer = LAP_NN_BY_NORM;
@@ -63,13 +61,30 @@ lap_status_t lap_stage_add_copies(const lap_stage_linking_t *linking, lap_stage_
     return add_entries(linking, scaled, end, program);
 }
 
+/* The buckets of weights from *next_p down to `end` that the next step needs first, as entry `e` has completed them. */
+static lap_status_t add_started(const lap_stage_linking_t *linking, uint32_t e, size_t end,
+                                size_t *next_p, lap_stage_program_t *program)
+{
+    const lap_nn_bucket_t *shards = linking->list->shards->list;
+    const uint32_t first = program->linked.nfragments;
+    while (*next_p > end && shards[*next_p - 1].updated == e + 1)
+        LAP_TRY(lap_stage_add_bucket(linking, --*next_p, true, program));
+    lap_nn_set_after_step(&program->linked, first);
+    return LAP_OK;
+}
+
 lap_status_t lap_stage_add_step(const lap_stage_linking_t *linking, lap_stage_program_t *program)
 {
     const lap_nn_list_t *list = linking->list;
-    const uint32_t sum = find_sum(list), end = list->parts[LAP_NN_STEP + 1];
-    LAP_TRY(add_entries(linking, list->parts[LAP_NN_STEP], sum, program));
-    LAP_TRY(add_sum(linking, program));
-    LAP_TRY(add_entries(linking, sum + 1, end, program));
+    const lap_nn_buckets_t *buckets = linking->starts ? linking->replicas->buckets : NULL;
+    const size_t end = buckets ? buckets->count - lap_nn_prefetch_started(list, buckets) : 0;
+    const uint32_t sum = find_sum(list);
+    size_t next = buckets ? buckets->count : 0;
+    for (uint32_t e = list->parts[LAP_NN_STEP]; e < list->parts[LAP_NN_STEP + 1]; e++) {
+        LAP_TRY(e == sum ? add_sum(linking, e, program) : add_entries(linking, e, e + 1, program));
+        if (buckets)
+            LAP_TRY(add_started(linking, e, end, &next, program));
+    }
     const uint32_t first = program->linked.nfragments;
     LAP_TRY(lap_stage_add_copies(linking, program));
     lap_nn_set_after_step(&program->linked, first);

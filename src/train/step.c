@@ -7,12 +7,13 @@
 #include "core/status.h"
 #include "core/world.h"
 #include "nn/nn.h"
+#include "parallel/stage_run.h"
 #include "schedule/digest.h"
 #include "util/alloc.h"
 
 lap_status_t lap_trainer_join(lap_trainer_t *trainer, bool joins, bool defers)
 {
-    trainer->joins = joins && !trainer->pp;
+    trainer->joins = joins;
     return trainer->pp ? LAP_OK : lap_nn_defer(trainer->nn, defers);
 }
 
@@ -23,11 +24,20 @@ size_t lap_trainer_passes(const lap_trainer_t *trainer)
 
 /* ---- passes ---- */
 
-static lap_status_t begin_update(const lap_trainer_t *trainer)
+/* What the gradients of a step are multiplied with. */
+static float gradient_scale(const lap_trainer_t *trainer)
 {
     const double sharers = (double)trainer->groups.grid.dp * (double)trainer->desc.micro_batches;
-    return lap_optimizer_step(trainer->optimizer, (float)(1 / (sharers * trainer->scale.scale)),
-                              NULL);
+    return (float)(1 / (sharers * trainer->scale.scale));
+}
+
+/* A pipeline has all micro-batches at once. */
+static lap_status_t begin_stages(const lap_trainer_t *trainer)
+{
+    if (trainer->joins)
+        LAP_TRY(lap_optimizer_prepare(trainer->optimizer, gradient_scale(trainer)));
+    return lap_stage_step(trainer->pp, trainer->model.seq, trainer->tokens, trainer->targets,
+                          trainer->joins);
 }
 
 static lap_status_t begin_model(const lap_trainer_t *trainer, size_t micro)
@@ -60,11 +70,11 @@ lap_status_t lap_trainer_begin(lap_trainer_t *trainer, size_t micro)
         LAP_TRY(
             lap_model_samples(trainer->nn, trainer->samples + lap_trainer_first(trainer, micro)));
     if (trainer->pp)
-        return lap_pp_step(trainer->pp, trainer->model.seq, trainer->tokens, trainer->targets);
+        return begin_stages(trainer);
     lap_nn_accumulate(trainer->nn, !last);
     LAP_TRY((trainer->tokens ? begin_model : begin_layers)(trainer, micro));
     if (trainer->joins && last)
-        LAP_TRY(begin_update(trainer));
+        LAP_TRY(lap_optimizer_step(trainer->optimizer, gradient_scale(trainer), NULL));
     return lap_nn_flush(trainer->nn); /* what was deferred is one program */
 }
 
@@ -100,7 +110,7 @@ lap_status_t lap_trainer_update(lap_trainer_t *trainer, lap_trainer_result_t *re
 {
     result->scale = trainer->scale.scale;
     if (!trainer->joins)
-        LAP_TRY(begin_update(trainer));
+        LAP_TRY(lap_optimizer_step(trainer->optimizer, gradient_scale(trainer), NULL));
     LAP_TRY(lap_optimizer_norm(trainer->optimizer, &result->norm));
     if (trainer->dynamic) {
         const bool made = isfinite(result->norm);

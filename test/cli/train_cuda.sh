@@ -93,11 +93,11 @@ launches 5 --dtype bf16 --tp 2 --fp8=current --num-replicas 2 --grad-sync-dtype 
 launches 10 --dtype fp32 --tp 2 --num-replicas 2 --micro-batches 2 --batch 4 --no-comm-overlap
 launches 10 --dtype fp32 --tp 2 --clip-grad 0
 launches 5 --dtype bf16 --model gpt --layers 2 --hidden 48 --vocab 96 --tp 2 --num-replicas 2
-# Weights of a shared optimizer are gathered once before the first iteration, too.
-launches 21 --dtype fp32 --tp 1 --num-replicas 2 --distributed-optimizer --no-comm-overlap --clip-grad 0
-# Of a pipeline all is in graphs but the messages: 10 or 11 an iteration, which end where messages and buckets wait for them.
+launches 20 --dtype fp32 --tp 1 --num-replicas 2 --distributed-optimizer --no-comm-overlap --clip-grad 0
+# Of a pipeline all is in graphs but the messages: 11 to 13 an iteration, which end where messages and buckets wait for them, and begin where the
+# optimizer waits for a bucket.
 stages='--dtype fp32 --model gpt --layers 2 --hidden 48 --vocab 96 --pp 2 --micro-batches 2 --batch 4'
-for more in '50 55 --tp 1 --num-replicas 2' '50 55 --tp 1 --num-replicas 2 --link 1GB/s' '30 45 --tp 2 --no-overlap-p2p' '70 75 80 85 --tp 1 --num-replicas 2 --distributed-optimizer'; do
+for more in '55 60 65 --tp 1 --num-replicas 2' '55 60 65 --tp 1 --num-replicas 2 --link 1GB/s' '35 45 --tp 2 --no-overlap-p2p' '70 80 85 95 --tp 1 --num-replicas 2 --distributed-optimizer'; do
     each=${more%% --*}
     # shellcheck disable=SC2086
     launches "$each" $stages --${more#* --}

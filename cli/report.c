@@ -66,17 +66,18 @@ static lap_status_t read_file(const char *path, char **data_p, size_t *bytes_p)
     return LAP_OK;
 }
 
-/* Reads the text of a trace, if it is one. */
-static lap_status_t read_trace(const char *path, char **data_p, size_t *bytes_p)
+/* Reads a trace, if it is one. */
+static lap_status_t read_trace(const char *path, char **data_p, lap_report_trace_t *trace_p)
 {
-    LAP_TRY(read_file(path, data_p, bytes_p));
-    if (lap_is_gzip(*data_p, *bytes_p)) {
+    size_t bytes = 0;
+    LAP_TRY(read_file(path, data_p, &bytes));
+    if (lap_is_gzip(*data_p, bytes)) {
         char *text;
-        LAP_TRY(lap_gunzip(path, TRACE_MOST, &text, bytes_p));
+        LAP_TRY(lap_gunzip(path, TRACE_MOST, &text, &bytes));
         lap_free(*data_p);
         *data_p = text;
     }
-    return lap_report_judge(path, *data_p, *bytes_p);
+    return lap_report_read(path, *data_p, bytes, trace_p);
 }
 
 int lap_cli_report(int argc, char **argv)
@@ -86,16 +87,14 @@ int lap_cli_report(int argc, char **argv)
     if (parsed != LAP_CLI_GO)
         return parsed;
     char *data[LAP_REPORT_TRACES] = {NULL};
-    lap_report_trace_t traces[LAP_REPORT_TRACES];
+    lap_report_trace_t traces[LAP_REPORT_TRACES] = {{NULL}};
     lap_status_t status = LAP_OK;
     for (size_t i = 0; i < args.npositionals && status == LAP_OK; i++) {
-        size_t bytes = 0;
         if (lap_output_same(args.positionals[i], args.values[OUTPUT]))
             status = lap_error(LAP_ERR_INVALID, "%s is a trace and the output; expected two files",
                                args.positionals[i]);
         else
-            status = read_trace(args.positionals[i], &data[i], &bytes);
-        traces[i] = (lap_report_trace_t){data[i], bytes};
+            status = read_trace(args.positionals[i], &data[i], &traces[i]);
     }
     int result = LAP_CLI_OK;
     if (status != LAP_OK)
@@ -106,7 +105,9 @@ int lap_cli_report(int argc, char **argv)
         result = lap_args_refused(&command, LAP_ERR_SYSTEM, "");
     else
         printf("%s\n", args.values[OUTPUT]);
-    for (size_t i = 0; i < LAP_REPORT_TRACES; i++)
+    for (size_t i = 0; i < LAP_REPORT_TRACES; i++) {
+        lap_report_clear(&traces[i]);
         lap_free(data[i]);
+    }
     return result;
 }

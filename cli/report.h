@@ -14,11 +14,20 @@
 
 #define LAP_REPORT_TRACES 8
 
-/* The text of a trace, with a 0 after it. */
+/* The text of a trace, with a 0 after it, and what is shown of it without a script. */
 typedef struct lap_report_trace {
     const char *data;
     size_t bytes;
+    struct lap_picture *picture;
 } lap_report_trace_t;
+
+/*
+ * Reads the text of a trace, which outlives *trace_p. LAP_ERR_INVALID: it is none of ours, with the byte and what was
+ * expected there; `path` is for the sentence. LAP_ERR_NO_MEMORY. To be cleared, also after a failure.
+ */
+lap_status_t lap_report_read(const char *path, const char *text, size_t bytes,
+                             lap_report_trace_t *trace_p);
+void lap_report_clear(lap_report_trace_t *trace);
 
 /*
  * Writes the page of 1 to LAP_REPORT_TRACES traces, whole or not at all; two are compared.
@@ -26,16 +35,10 @@ typedef struct lap_report_trace {
  */
 lap_status_t lap_report_write(const char *path, const lap_report_trace_t *traces, size_t count);
 
-/* What is shown of a trace without a script. LAP_ERR_NO_MEMORY. */
-lap_status_t lap_report_put_static(FILE *file, const lap_report_trace_t *trace);
+/* What is shown of a trace without a script. */
+void lap_report_put_static(FILE *file, const lap_report_trace_t *trace);
 
 /* Whether it could be written. */
 lap_status_t lap_report_check(const char *path);
-
-/*
- * Whether a text is a trace of ours: LAP_OK, or LAP_ERR_INVALID with the byte and what was expected
- * there. `path` is for the sentence.
- */
-lap_status_t lap_report_judge(const char *path, const char *text, size_t bytes);
 
 #endif

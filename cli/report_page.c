@@ -8,7 +8,6 @@
 #include "lap_report.h"
 #include "report.h"
 #include "util/embed.h"
-#include "util/json.h"
 
 LAP_EMBED(lap_report_page, LAP_REPORT_PAGE);
 
@@ -59,8 +58,6 @@ lap_status_t lap_report_check(const char *path)
 
 lap_status_t lap_report_write(const char *path, const lap_report_trace_t *traces, size_t count)
 {
-    static lap_status_t (*const puts[])(FILE *, const lap_report_trace_t *) = {
-        lap_report_put_static, put_trace};
     const char *page = (const char *)lap_report_page;
     lap_output_t output;
     lap_status_t status = LAP_OK;
@@ -69,92 +66,12 @@ lap_status_t lap_report_write(const char *path, const lap_report_trace_t *traces
         const char *at = strstr(page, markers[m]);
         fwrite(page, 1, (size_t)(at - page), output.file);
         for (size_t i = 0; i < count && status == LAP_OK; i++)
-            status = puts[m](output.file, &traces[i]);
+            if (m == 0)
+                lap_report_put_static(output.file, &traces[i]);
+            else
+                status = put_trace(output.file, &traces[i]);
         page = at + strlen(markers[m]);
     }
     fputs(page, output.file);
     return lap_output_close(&output, status);
-}
-
-/* A number at hand, such as the time of an event. */
-static bool take_time(lap_json_reader_t *json)
-{
-    const char *at = json->text + json->at;
-    const char *end = json->text + json->bytes;
-    while (at < end && (*at == ' ' || *at == '\n' || *at == '\t' || *at == '\r'))
-        at++;
-    if (at == end || *at < '0' || *at > '9')
-        return lap_json_fail(json, "expected a number, 0 or above, of microseconds");
-    return lap_json_skip(json);
-}
-
-/* An object, whose times are numbers; a slice has two. */
-static bool take_event(lap_json_reader_t *json)
-{
-    char key[64], kind[8] = "";
-    int times = 0;
-    for (bool has = lap_json_open(json, '{'); has; has = lap_json_next(json, '}')) {
-        if (!lap_json_take_key(json, key, sizeof(key)))
-            return false;
-        const bool time = strcmp(key, "ts") == 0 || strcmp(key, "dur") == 0;
-        times += time;
-        if (!(time                     ? take_time(json)
-              : strcmp(key, "ph") == 0 ? lap_json_take_string(json, kind, sizeof(kind))
-                                       : lap_json_skip(json)))
-            return false;
-    }
-    if (!json->wrong && strcmp(kind, "X") == 0 && times < 2)
-        return lap_json_fail(json, "expected ts and dur before the end of a slice");
-    return !json->wrong;
-}
-
-static bool take_events(lap_json_reader_t *json)
-{
-    for (bool more = lap_json_open(json, '['); more; more = lap_json_next(json, ']'))
-        if (!take_event(json))
-            return false;
-    return !json->wrong;
-}
-
-/* What we add: of a measured step, a simulated one, or both. */
-static bool take_about(lap_json_reader_t *json, bool *steps_p)
-{
-    char key[64];
-    for (bool more = lap_json_open(json, '{'); more; more = lap_json_next(json, '}')) {
-        if (!lap_json_take_key(json, key, sizeof(key)) || !lap_json_skip(json))
-            return false;
-        *steps_p = *steps_p || strcmp(key, "measured") == 0 || strcmp(key, "simulated") == 0;
-    }
-    return !json->wrong;
-}
-
-/* A trace has a list of events, and what we add to it. */
-lap_status_t lap_report_judge(const char *path, const char *text, size_t bytes)
-{
-    lap_json_reader_t json = {.text = text, .bytes = bytes};
-    bool events = false, ours = false, steps = false;
-    for (bool more = lap_json_open(&json, '{'); more; more = lap_json_next(&json, '}')) {
-        char key[64];
-        if (!lap_json_take_key(&json, key, sizeof(key)))
-            break;
-        const bool list = strcmp(key, "traceEvents") == 0, about = strcmp(key, "lapstrake") == 0;
-        if (!(list ? take_events(&json) : about ? take_about(&json, &steps) : lap_json_skip(&json)))
-            break;
-        events = events || list;
-        ours = ours || about;
-    }
-    if (!lap_json_end(&json))
-        return lap_error(LAP_ERR_INVALID, "%s is no trace: byte %zu: %s", path, json.at,
-                         json.wrong);
-    if (!events || !ours)
-        return lap_error(LAP_ERR_INVALID,
-                         "%s is no trace of lap: it has no member \"%s\"; expected a file that "
-                         "--trace has written, in the format perfetto",
-                         path, events ? "lapstrake" : "traceEvents");
-    if (!steps)
-        return lap_error(LAP_ERR_INVALID,
-                         "%s has no step: in \"lapstrake\" there is neither \"measured\" nor "
-                         "\"simulated\"; expected a file as --trace has written it",
-                         path);
-    return LAP_OK;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the page of `lap report` shows where scripts do not run: of each trace what its ranks computed and communicated, as a
- * picture and as a table. All else is drawn by the script.
+ * Reads traces for `lap report`: whether they are ours, and what the page shows of them where scripts do not run. That is
+ * what ranks computed and communicated, as a picture and as a table. All else is drawn by the script.
  */
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,10 +22,12 @@ enum {
     LEFT = 130,
     ROW = 34,
     BAR = 13,
+    NAME = 64,
+    TITLE = 512,
 };
 
 typedef struct rank {
-    char name[64];
+    char name[NAME];
     uint64_t lanes[LANES]; /* that compute, by their threads */
     size_t nlanes;
     lap_intervals_t busy, flight, exposed; /* computing; on its way; that, and not computing */
@@ -36,16 +39,17 @@ typedef struct side {
     uint64_t end;
 } side_t;
 
-typedef struct picture {
+typedef struct lap_picture {
     side_t sides[2]; /* measured, simulated */
-    char command[64], title[512];
+    char command[NAME], title[TITLE];
+    bool has_events, is_ours, has_step; /* what a trace of ours has */
 } picture_t;
 
 /* What is read of an event. */
 typedef struct event {
-    char phase[4], cat[16], name[64], of[64]; /* of: args.name */
+    char phase[NAME], cat[NAME], name[NAME], of[NAME]; /* of: args.name */
     uint64_t pid, tid;
-    double begin, length; /* microseconds */
+    double begin, length; /* microseconds; negative: none */
     uint64_t peer;        /* args.peer; UINT64_MAX: none */
 } event_t;
 
@@ -57,18 +61,29 @@ static const char *next_of(const lap_json_reader_t *json)
     return json->text + json->at + strspn(json->text + json->at, " \t\r\n");
 }
 
-/* A number at hand. */
-static bool take_double(lap_json_reader_t *json, double *number_p)
+/* A number at hand; of anything else -1. */
+static bool take_real(lap_json_reader_t *json, void *number)
 {
-    *number_p = strtod(next_of(json), NULL);
+    char *end;
+    const char *at = next_of(json);
+    *(double *)number = strtod(at, &end);
+    if (end == at)
+        *(double *)number = -1;
     return lap_json_skip(json);
 }
 
-static bool take_count(lap_json_reader_t *json, uint64_t *count_p)
+static bool take_time(lap_json_reader_t *json, void *time)
 {
-    double number = -1;
-    const bool is = take_double(json, &number);
-    *count_p = number >= 0 && number < 1e9 ? (uint64_t)number : UINT64_MAX;
+    if (!isdigit((unsigned char)*next_of(json)))
+        return lap_json_fail(json, "expected a number, 0 or above, of microseconds");
+    return take_real(json, time);
+}
+
+static bool take_count(lap_json_reader_t *json, void *count)
+{
+    double number;
+    const bool is = take_real(json, &number);
+    *(uint64_t *)count = number >= 0 && number < 1e9 ? (uint64_t)number : UINT64_MAX;
     return is;
 }
 
@@ -84,48 +99,22 @@ static bool take_text(lap_json_reader_t *json, char *text, size_t room)
     return lap_json_skip(json);
 }
 
-static bool take_args(lap_json_reader_t *json, event_t *event)
+static bool take_name(lap_json_reader_t *json, void *name)
 {
-    char key[64];
-    if (*next_of(json) != '{')
-        return lap_json_skip(json);
-    for (bool more = lap_json_open(json, '{'); more; more = lap_json_next(json, '}')) {
-        if (!lap_json_take_key(json, key, sizeof(key)) ||
-            !(strcmp(key, "peer") == 0   ? take_count(json, &event->peer)
-              : strcmp(key, "name") == 0 ? take_text(json, event->of, sizeof(event->of))
-                                         : lap_json_skip(json)))
-            return false;
-    }
-    return !json->wrong;
+    return take_text(json, name, NAME);
 }
 
-static bool take_event(lap_json_reader_t *json, event_t *event)
+static bool take_title(lap_json_reader_t *json, void *title)
 {
-    char key[64];
-    *event = (event_t){.peer = UINT64_MAX, .pid = UINT64_MAX};
-    for (bool more = lap_json_open(json, '{'); more; more = lap_json_next(json, '}')) {
-        const struct {
-            const char *key;
-            char *text;
-            size_t room;
-        } texts[] = {{"ph", event->phase, sizeof(event->phase)},
-                     {"cat", event->cat, sizeof(event->cat)},
-                     {"name", event->name, sizeof(event->name)}};
-        if (!lap_json_take_key(json, key, sizeof(key)))
-            return false;
-        size_t i = 0;
-        while (i < 3 && strcmp(key, texts[i].key) != 0)
-            i++;
-        if (!(i < 3                      ? take_text(json, texts[i].text, texts[i].room)
-              : strcmp(key, "pid") == 0  ? take_count(json, &event->pid)
-              : strcmp(key, "tid") == 0  ? take_count(json, &event->tid)
-              : strcmp(key, "ts") == 0   ? take_double(json, &event->begin)
-              : strcmp(key, "dur") == 0  ? take_double(json, &event->length)
-              : strcmp(key, "args") == 0 ? take_args(json, event)
-                                         : lap_json_skip(json)))
-            return false;
-    }
-    return !json->wrong;
+    return take_text(json, title, TITLE);
+}
+
+static bool take_args(lap_json_reader_t *json, void *to)
+{
+    event_t *event = to;
+    const lap_json_member_t members[] = {
+        {"peer", take_count, &event->peer}, {"name", take_name, event->of}, {NULL}};
+    return *next_of(json) == '{' ? lap_json_take_members(json, members) : lap_json_skip(json);
 }
 
 static bool computes(const rank_t *rank, const event_t *event)
@@ -175,49 +164,108 @@ static void add_event(picture_t *picture, const event_t *event)
     }
 }
 
-static bool take_events(lap_json_reader_t *json, picture_t *picture)
+/* An object, whose times are numbers; a slice has two. */
+static bool take_event(lap_json_reader_t *json, picture_t *picture)
 {
-    event_t event;
-    for (bool more = lap_json_open(json, '['); more; more = lap_json_next(json, ']')) {
-        if (!take_event(json, &event))
+    event_t event = {
+        .peer = UINT64_MAX, .pid = UINT64_MAX, .tid = UINT64_MAX, .begin = -1, .length = -1};
+    const lap_json_member_t members[] = {{"ph", take_name, event.phase},
+                                         {"cat", take_name, event.cat},
+                                         {"name", take_name, event.name},
+                                         {"pid", take_count, &event.pid},
+                                         {"tid", take_count, &event.tid},
+                                         {"ts", take_time, &event.begin},
+                                         {"dur", take_time, &event.length},
+                                         {"args", take_args, &event},
+                                         {NULL}};
+    if (!lap_json_take_members(json, members))
+        return false;
+    if (strcmp(event.phase, "X") == 0 && (event.begin < 0 || event.length < 0))
+        return lap_json_fail(json, "expected ts and dur before the end of a slice");
+    add_event(picture, &event);
+    return true;
+}
+
+static bool take_events(lap_json_reader_t *json, void *to)
+{
+    picture_t *picture = to;
+    picture->has_events = true;
+    for (bool more = lap_json_open(json, '['); more; more = lap_json_next(json, ']'))
+        if (!take_event(json, picture))
             return false;
-        add_event(picture, &event);
-    }
     return !json->wrong;
 }
 
-static bool take_about(lap_json_reader_t *json, picture_t *picture)
+static bool take_step(lap_json_reader_t *json, void *has_step)
 {
-    char key[64];
-    for (bool more = lap_json_open(json, '{'); more; more = lap_json_next(json, '}'))
-        if (!lap_json_take_key(json, key, sizeof(key)) ||
-            !(strcmp(key, "command") == 0
-                  ? take_text(json, picture->command, sizeof(picture->command))
-              : strcmp(key, "title") == 0 ? take_text(json, picture->title, sizeof(picture->title))
-                                          : lap_json_skip(json)))
-            return false;
-    return !json->wrong;
+    *(bool *)has_step = true;
+    return lap_json_skip(json);
 }
 
-static lap_status_t read_picture(const lap_report_trace_t *trace, picture_t *picture)
+/* What we add to events: of a measured step, a simulated one, or both. */
+static bool take_own(lap_json_reader_t *json, void *to)
 {
-    lap_json_reader_t json = {.text = trace->data, .bytes = trace->bytes};
-    char key[64];
-    bool failed = false;
-    for (bool more = lap_json_open(&json, '{'); more; more = lap_json_next(&json, '}'))
-        if (!lap_json_take_key(&json, key, sizeof(key)) ||
-            !(strcmp(key, "traceEvents") == 0 ? take_events(&json, picture)
-              : strcmp(key, "lapstrake") == 0 ? take_about(&json, picture)
-                                              : lap_json_skip(&json)))
-            break;
-    for (int i = 0; i < 2 * SHOWN; i++) {
+    picture_t *picture = to;
+    const lap_json_member_t members[] = {{"command", take_name, picture->command},
+                                         {"title", take_title, picture->title},
+                                         {"measured", take_step, &picture->has_step},
+                                         {"simulated", take_step, &picture->has_step},
+                                         {NULL}};
+    picture->is_ours = true;
+    return lap_json_take_members(json, members);
+}
+
+/* Whether what was read is a trace of ours. */
+static lap_status_t judge(const char *path, lap_json_reader_t *json, const picture_t *picture)
+{
+    if (!lap_json_end(json))
+        return lap_error(LAP_ERR_INVALID, "%s is no trace: byte %zu: %s", path, json->at,
+                         json->wrong);
+    if (!picture->has_events || !picture->is_ours)
+        return lap_error(LAP_ERR_INVALID,
+                         "%s is no trace of lap: it has no member \"%s\"; expected a file that "
+                         "--trace has written, in the format perfetto",
+                         path, picture->has_events ? "lapstrake" : "traceEvents");
+    if (!picture->has_step)
+        return lap_error(LAP_ERR_INVALID,
+                         "%s has no step: in \"lapstrake\" there is neither \"measured\" nor "
+                         "\"simulated\"; expected a file as --trace has written it",
+                         path);
+    return LAP_OK;
+}
+
+lap_status_t lap_report_read(const char *path, const char *text, size_t bytes,
+                             lap_report_trace_t *trace_p)
+{
+    lap_json_reader_t json = {.text = text, .bytes = bytes};
+    picture_t *picture = lap_alloc(1, sizeof(*picture));
+    const lap_json_member_t members[] = {
+        {"traceEvents", take_events, picture}, {"lapstrake", take_own, picture}, {NULL}};
+    bool failed = !picture;
+    (void)(picture && lap_json_take_members(&json, members));
+    for (int i = 0; picture && i < 2 * SHOWN; i++) {
         rank_t *rank = &picture->sides[i / SHOWN].ranks[i % SHOWN];
         lap_intervals_join(&rank->busy);
         lap_intervals_join(&rank->flight);
         rank->exposed = lap_intervals_without(&rank->flight, &rank->busy);
         failed = failed || rank->exposed.failed;
     }
-    return failed ? lap_error(LAP_ERR_NO_MEMORY, "no memory for the picture of a trace") : LAP_OK;
+    *trace_p = (lap_report_trace_t){text, bytes, picture};
+    return failed ? lap_error(LAP_ERR_NO_MEMORY, "no memory for the picture of a trace")
+                  : judge(path, &json, picture);
+}
+
+void lap_report_clear(lap_report_trace_t *trace)
+{
+    picture_t *picture = trace->picture;
+    for (int i = 0; picture && i < 2 * SHOWN; i++) {
+        rank_t *rank = &picture->sides[i / SHOWN].ranks[i % SHOWN];
+        lap_intervals_clear(&rank->busy);
+        lap_intervals_clear(&rank->flight);
+        lap_intervals_clear(&rank->exposed);
+    }
+    lap_free(picture);
+    *trace = (lap_report_trace_t){.picture = NULL};
 }
 
 /* ---- writing ---- */
@@ -302,8 +350,9 @@ static void put_table(FILE *file, const side_t *side, uint64_t shown)
     fputs("</tbody></table>\n", file);
 }
 
-static void put_page(FILE *file, const picture_t *picture)
+void lap_report_put_static(FILE *file, const lap_report_trace_t *trace)
 {
+    const picture_t *picture = trace->picture;
     const bool measured = picture->sides[0].count > 0;
     const side_t *side = &picture->sides[!measured];
     const uint64_t shown = side->count < SHOWN ? side->count : SHOWN;
@@ -322,22 +371,4 @@ static void put_page(FILE *file, const picture_t *picture)
           file);
     put_picture(file, side, shown);
     put_table(file, side, shown);
-}
-
-lap_status_t lap_report_put_static(FILE *file, const lap_report_trace_t *trace)
-{
-    picture_t *picture = lap_alloc(1, sizeof(*picture));
-    if (!picture)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the picture of a trace");
-    const lap_status_t status = read_picture(trace, picture);
-    if (status == LAP_OK)
-        put_page(file, picture);
-    for (int i = 0; i < 2 * SHOWN; i++) {
-        rank_t *rank = &picture->sides[i / SHOWN].ranks[i % SHOWN];
-        lap_intervals_clear(&rank->busy);
-        lap_intervals_clear(&rank->flight);
-        lap_intervals_clear(&rank->exposed);
-    }
-    lap_free(picture);
-    return status;
 }

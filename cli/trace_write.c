@@ -526,9 +526,12 @@ static lap_status_t write_perfetto(const lap_trace_file_t *trace)
     lap_status_t status = make_text(trace, &text, &bytes);
     if (status == LAP_OK && trace->path)
         status = lap_trace_put(trace->path, text, bytes);
-    const lap_report_trace_t whole = {text, bytes};
+    lap_report_trace_t whole = {.data = NULL};
+    if (status == LAP_OK && trace->report)
+        status = lap_report_read(trace->report, text, bytes, &whole);
     if (status == LAP_OK && trace->report)
         status = lap_report_write(trace->report, &whole, 1);
+    lap_report_clear(&whole);
     free(text);
     return status;
 }

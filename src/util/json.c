@@ -233,6 +233,21 @@ bool lap_json_skip(lap_json_reader_t *json)
     return true;
 }
 
+bool lap_json_take_members(lap_json_reader_t *json, const lap_json_member_t *members)
+{
+    char key[64];
+    for (bool more = lap_json_open(json, '{'); more; more = lap_json_next(json, '}')) {
+        const lap_json_member_t *member = members;
+        if (!lap_json_take_key(json, key, sizeof(key)))
+            return false;
+        while (member->key && strcmp(member->key, key) != 0)
+            member++;
+        if (!(member->key ? member->take(json, member->to) : lap_json_skip(json)))
+            return false;
+    }
+    return !json->wrong;
+}
+
 bool lap_json_end(lap_json_reader_t *json)
 {
     skip_space(json);

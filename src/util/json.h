@@ -33,6 +33,16 @@ bool lap_json_take_key(lap_json_reader_t *json, char *key, size_t room);
 bool lap_json_take_string(lap_json_reader_t *json, char *text, size_t room);
 bool lap_json_take_number(lap_json_reader_t *json, uint64_t *number_p);
 
+/* A member of an object: its key, and the function that takes its value. */
+typedef struct lap_json_member {
+    const char *key;
+    bool (*take)(lap_json_reader_t *json, void *to);
+    void *to;
+} lap_json_member_t;
+
+/* An object of these members, whose list ends with a NULL; others are left out, and any may be missing. */
+bool lap_json_take_members(lap_json_reader_t *json, const lap_json_member_t *members);
+
 /* Any value, which is looked at and left out; LAP_JSON_DEPTH objects and lists deep at most. */
 #define LAP_JSON_DEPTH 64
 bool lap_json_skip(lap_json_reader_t *json);

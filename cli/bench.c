@@ -48,19 +48,19 @@ static size_t find_best(const lap_bench_case_t *it, const lap_bench_result_t *re
     return best;
 }
 
-/* Whether a case has the efficiency that was asked for; says what it has if not. */
+/* Whether a case has the efficiency that was asked for; prints what it has if not. */
 static bool is_hidden(const lap_bench_t *bench, const lap_bench_case_t *it,
                       const lap_bench_result_t *result)
 {
     const size_t best = find_best(it, result);
     double value = NAN, noise = NAN;
     const lap_bench_lack_t lack = lap_bench_efficiency(result, best, &value, &noise);
-    if (lack == LAP_BENCH_TELLS && value >= bench->least_efficiency)
+    if (lack == LAP_BENCH_KNOWN && value >= bench->least_efficiency)
         return true;
     char what[LAP_LIST_TEXT + 80];
     if (best == 0)
         snprintf(what, sizeof(what), "has no method that overlaps");
-    else if (lack == LAP_BENCH_TELLS)
+    else if (lack == LAP_BENCH_KNOWN)
         snprintf(what, sizeof(what), "has an efficiency of %.3f, with %s", value,
                  it->methods[best].label);
     else
@@ -117,7 +117,7 @@ static void print_so_far(const lap_bench_t *bench, const lap_bench_result_t *res
 }
 
 /*
- * Another library knows more reasons to refuse a case than it tells before it is asked: then the case
+ * Another library knows more reasons to refuse a case than can be known before it is asked: then the case
  * goes on without it. Collective.
  */
 static lap_status_t leave_out_refused(const lap_bench_t *bench, lap_bench_case_t *it,

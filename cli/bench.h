@@ -112,7 +112,7 @@ bool lap_bench_parse_methods(lap_bench_case_t *it, const char *text);
 /* Adds one: a name, then knobs after colons. The same. */
 bool lap_bench_add_method(lap_bench_case_t *it, const char *item);
 
-/* What --help says of knobs, from their table. */
+/* The knobs in --help, from their table. */
 const char *lap_bench_knobs(void);
 
 /* The method of a case that is auto; SIZE_MAX: none. */
@@ -354,11 +354,11 @@ typedef struct lap_bench_call {
     lap_buffer_t *buffer;
     lap_op_t *op, *gemm; /* gemm: during which it ran, NULL: none */
     size_t method;
-    bool shows; /* this rank says what it does */
+    bool shows; /* this rank shows its progress */
     /* Runs a call with a trace; *ns_p is the time of the slowest rank. Collective. */
     lap_status_t (*time)(void *context, size_t method, lap_trace_t *trace, double *ns_p);
     void *context;
-    /* Of the call that is told of: */
+    /* Of the call that is reported: */
     lap_trace_t *trace; /* gathered */
     const char *title;
 } lap_bench_call_t;
@@ -391,20 +391,20 @@ lap_status_t lap_bench_latency(const lap_bench_t *bench, lap_world_t *world,
 /* ---- printing ---- */
 
 /*
- * Rewrites the line on a terminal that says what is being done; does nothing when standard error is
+ * Rewrites the line of progress on a terminal; does nothing when standard error is
  * none.
  */
 void lap_bench_progress(bool speaks, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Removes it. */
 void lap_bench_progress_end(bool speaks);
 
-/* Why a method has no efficiency to tell. */
+/* Why the efficiency of a method is not known. */
 typedef enum lap_bench_lack {
-    LAP_BENCH_TELLS = 0, /* it has one */
+    LAP_BENCH_KNOWN = 0, /* it has one */
     LAP_BENCH_SERIAL,    /* it is serial, or auto that picked serial: there is nothing to compare */
     LAP_BENCH_WRONG,     /* its result is wrong, or that of serial */
     LAP_BENCH_NO_COST,   /* what serial takes longer than the GEMM is within the noise */
-    LAP_BENCH_NOISE,     /* the error bar is wider than what the value could tell */
+    LAP_BENCH_NOISE,     /* the error bar is too wide for the value to mean anything */
     LAP_BENCH_LACKS
 } lap_bench_lack_t;
 

@@ -24,7 +24,7 @@ void lap_bench_json_link(lap_json_t *json, const lap_link_t *link)
                      link->bytes_per_s > 0 ? link->bytes_per_s * 1e-9 : NAN, link->latency_s * 1e6);
 }
 
-/* A single round has no noise to tell. */
+/* A single round has no noise. */
 static double noise_pct(const lap_bench_result_t *result, double noise_ms, double ms)
 {
     return result->rounds < 2 ? NAN : ms > 0 ? 100 * noise_ms / ms : 0;
@@ -66,7 +66,7 @@ void lap_bench_json_method(lap_json_t *json, const lap_bench_case_t *it,
                  "{method:%s total_ms:%.6g ect_ms:%.6g efficiency:%.6g max_err:%.6g ok:%i "
                  "noise_pct:%.6g predicted_ms:%.6g",
                  it->methods[method].label, figure->total_ms, figure->ect_ms,
-                 lack == LAP_BENCH_TELLS ? efficiency : NAN, figure->max_err, figure->ok,
+                 lack == LAP_BENCH_KNOWN ? efficiency : NAN, figure->max_err, figure->ok,
                  noise_pct(result, figure->noise_ms, figure->total_ms),
                  figure->predicted_ms > 0 ? figure->predicted_ms : NAN);
     if (figure->host_us > 0)

@@ -22,7 +22,7 @@
 
 #define RATIO_ROUNDS 5 /* GEMMs that are timed for a link of a given ratio */
 
-/* What a rank tells all others with everything that it measures. */
+/* What a rank sends to all others with everything that it measures. */
 typedef struct measured {
     double value;
     int32_t interrupted; /* the signal that asked it to stop; 0: none */
@@ -35,7 +35,7 @@ typedef struct runner {
     lap_group_t *group;
     lap_engine_t *engine;
     bool speaks; /* rank 0, */
-    bool shows;  /* which says what it does */
+    bool shows;  /* which shows its progress */
     lap_bench_data_t data;
     lap_buffer_t *buffer;
     lap_op_t *ops[LAP_LIST_MAX + 1];
@@ -51,7 +51,7 @@ static const runner_t *speaker; /* rank 0 while it measures: see lap_bench_measu
 
 /* ---- single times ---- */
 
-/* The largest of what the ranks say, nothing below 0; what is not a number counts as that. */
+/* The largest number of the ranks, nothing below 0; what is not a number counts as that. */
 static lap_status_t largest(runner_t *runner, double mine, double *all_p)
 {
     measured_t own;
@@ -64,7 +64,7 @@ static lap_status_t largest(runner_t *runner, double mine, double *all_p)
         const measured_t *its = &runner->gathered[r];
         if (!isnan(most) && !(its->value <= most))
             most = its->value;
-        /* All have heard the same, and stop at the same place. */
+        /* All have the same answer, and stop at the same place. */
         if (its->interrupted > runner->result.interrupted) {
             lap_interrupt_lock();
             runner->result.interrupted = its->interrupted;
@@ -355,7 +355,7 @@ static lap_status_t set_up(runner_t *runner)
 static void tear_down(runner_t *runner)
 {
     lap_saved_error_t saved;
-    lap_error_save(&saved); /* a GPU that is given up says so of each call */
+    lap_error_save(&saved); /* a GPU that is given up has an error for each call */
     for (size_t i = 0; i < runner->it->nmethods; i++)
         lap_op_destroy(runner->ops[i]);
     lap_op_destroy(runner->gemm);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What --method of `lap bench` says: names of methods with their knobs, all of them, or auto. */
+/* The value of --method of `lap bench`: names of methods with their knobs, all of them, or auto. */
 #include <stdio.h>
 #include <string.h>
 
@@ -53,7 +53,7 @@ bool lap_bench_parse_methods(lap_bench_case_t *it, const char *text)
     return true;
 }
 
-/* Of "all" only what a library of others can do: whoever names it hears why it cannot. */
+/* Of "all" only what a library of others can do: whoever names it learns why it cannot. */
 bool lap_bench_add_foreign(const lap_bench_t *bench, lap_bench_case_t *it, unsigned can)
 {
     lap_problem_t problem;
@@ -62,7 +62,7 @@ bool lap_bench_add_foreign(const lap_bench_t *bench, lap_bench_case_t *it, unsig
     if (!lap_foreign_builder(it->kind) || bench->desc.epilogue & LAP_EPILOGUE_GELU)
         return true;
     if (lap_environment_read(&environment) != LAP_OK)
-        return true; /* whoever makes the world says so */
+        return true; /* whoever makes the world reports it */
     lap_op_desc_t desc = lap_bench_desc(bench, it, 0);
     desc.method = LAP_FOREIGN_METHOD;
     const int size = bench->ranks > 0 ? bench->ranks : environment.size;

@@ -53,7 +53,7 @@ static void lap_bench_mpi_end(void)
 
 /* ---- an operator ---- */
 
-/* MPI counts in int: says so when a matrix has more elements. */
+/* MPI counts in int: an error where a matrix has more elements. */
 static lap_status_t check_counts(const lap_bench_case_t *it)
 {
     const size_t width = it->kind == LAP_AG_GEMM ? it->k : it->n;

@@ -55,7 +55,7 @@ lap_bench_lack_t lap_bench_efficiency(const lap_bench_result_t *result, size_t m
     /* Not even whether it is better or worse than serial would be known. */
     if (result->rounds > 1 && !(*noise_p < WIDEST && *noise_p < fabs(*efficiency_p)))
         return LAP_BENCH_NOISE;
-    return LAP_BENCH_TELLS;
+    return LAP_BENCH_KNOWN;
 }
 
 const char *lap_bench_lack_name(lap_bench_lack_t lack)
@@ -192,7 +192,7 @@ static void print_row(const layout_t *layout, const lap_bench_case_t *it,
     const bool noise = result->rounds > 1;
     char efficiency[32] = "-";
     double value, error;
-    if (lap_bench_efficiency(result, method, &value, &error) == LAP_BENCH_TELLS)
+    if (lap_bench_efficiency(result, method, &value, &error) == LAP_BENCH_KNOWN)
         snprintf(efficiency, sizeof(efficiency), noise ? "%.2f\xc2\xb1%.2f" : "%.2f", value, error);
     print_wide(layout, &mark, op, &label);
     lap_table_row(layout->rows,

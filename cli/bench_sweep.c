@@ -7,7 +7,7 @@
 #include "bench.h"
 #include "table.h"
 
-/* What one line says. */
+/* What one line shows. */
 typedef struct line {
     const lap_bench_result_t *result;
     const lap_bench_case_t *it;
@@ -47,7 +47,7 @@ static double efficiency_of(const line_t *line)
 {
     double efficiency, unused;
     if (line->best == SIZE_MAX ||
-        lap_bench_efficiency(line->result, line->best, &efficiency, &unused) != LAP_BENCH_TELLS)
+        lap_bench_efficiency(line->result, line->best, &efficiency, &unused) != LAP_BENCH_KNOWN)
         return NAN;
     return efficiency;
 }
@@ -115,7 +115,7 @@ static void efficiency_text(const line_t *line, char text[LAP_LIST_TEXT])
 {
     double value, noise;
     if (line->best == SIZE_MAX ||
-        lap_bench_efficiency(line->result, line->best, &value, &noise) != LAP_BENCH_TELLS)
+        lap_bench_efficiency(line->result, line->best, &value, &noise) != LAP_BENCH_KNOWN)
         snprintf(text, LAP_LIST_TEXT, "-");
     else
         snprintf(text, LAP_LIST_TEXT, isfinite(noise) ? "%.2f\xc2\xb1%.2f" : "%.2f", value, noise);

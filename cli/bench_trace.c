@@ -152,7 +152,7 @@ static void write_file(const lap_bench_call_t *call, const lap_trace_t *simulate
         return;
     lap_bench_progress_end(true);
     if (status != LAP_OK)
-        lap_ranks_tell("lap bench", 0, status);
+        lap_ranks_warn("lap bench", 0, status);
     else
         lap_tell("lap bench", "the trace lacks %zu records, which had no room in memory",
                  call->trace->dropped);

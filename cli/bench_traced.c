@@ -49,7 +49,7 @@ static void write_picture(const lap_bench_call_t *call, lap_bench_result_t *resu
     if (status == LAP_OK)
         return;
     lap_bench_progress_end(true);
-    lap_ranks_tell("lap bench", 0, status);
+    lap_ranks_warn("lap bench", 0, status);
 }
 
 /* What the ranks saw of a gathered call, as means. */
@@ -71,8 +71,8 @@ static lap_status_t view_call(const lap_trace_t *trace, lap_bench_traced_t *trac
 }
 
 /* The figures, the picture and the file of a call that is known here; collective. */
-static lap_status_t tell(const lap_bench_call_t *call, bool draws, bool writes,
-                         lap_bench_result_t *result)
+static lap_status_t report(const lap_bench_call_t *call, bool draws, bool writes,
+                           lap_bench_result_t *result)
 {
     lap_status_t status = lap_trace_gather(call->trace, call->group);
     if (status == LAP_OK && lap_group_rank(call->group) == 0)
@@ -83,7 +83,7 @@ static lap_status_t tell(const lap_bench_call_t *call, bool draws, bool writes,
     return writes ? lap_bench_write_trace(call, &result->unwritten) : LAP_OK;
 }
 
-/* An unlucky call would tell a wrong sentence: the median one is looked at. */
+/* The figures of an unlucky call would mislead: the median one is looked at. */
 lap_status_t lap_bench_trace_calls(lap_bench_call_t *call, lap_bench_result_t *result)
 {
     const bool chosen = call->it == &call->bench->cases[0] && call->method == result->drawn;
@@ -106,7 +106,7 @@ lap_status_t lap_bench_trace_calls(lap_bench_call_t *call, lap_bench_result_t *r
         write_title(call, result, title, sizeof(title));
         call->trace = traces[median];
         call->title = title;
-        status = tell(call, draws, writes, result);
+        status = report(call, draws, writes, result);
         call->trace = NULL;
         call->title = NULL;
     }

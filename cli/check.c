@@ -18,7 +18,7 @@
 #include "shared_options.h"
 #include "util/clock.h"
 
-#define TELL_NS 3000000000u /* between two lines that tell how far it is */
+#define REPORT_NS 3000000000u /* between two lines of progress */
 
 enum { METHOD, RANKS, TARGET, M, N, K, DTYPE, WIRE_DTYPE, EPILOGUE, JSON, NOPTIONS };
 enum {
@@ -103,8 +103,8 @@ typedef struct checks {
     verdict_t verdicts[MAX_ROWS + 1][MAX_RANKS + 1];
     char *sentences[MAX_ROWS + 1][MAX_RANKS + 1];
     size_t nschedules, nsequences, nfailures;
-    int ranks;            /* that are being proved */
-    uint64_t begin, told; /* when it began, and when it was told how far it is */
+    int ranks;                /* that are being proved */
+    uint64_t begin, reported; /* when it began, and when progress was printed last */
     bool interrupted;
 } checks_t;
 
@@ -206,12 +206,12 @@ static lap_op_desc_t describe(const checks_t *checks, const row_t *row, int rank
 }
 
 /* On a terminal a line of its own, which prove_all rewrites; elsewhere, as in a file, a line now and then. */
-static void tell_progress(checks_t *checks)
+static void report_progress(checks_t *checks)
 {
     const uint64_t now = lap_now_ns();
-    if (isatty(STDERR_FILENO) || now - checks->told < TELL_NS)
+    if (isatty(STDERR_FILENO) || now - checks->reported < REPORT_NS)
         return;
-    checks->told = now;
+    checks->reported = now;
     lap_tell(command.name, "P = %d of %d to %d: %zu sequences proved in %.0f s", checks->ranks,
              checks->first, checks->last, checks->nsequences, (double)(now - checks->begin) * 1e-9);
 }
@@ -223,7 +223,7 @@ static void prove(checks_t *checks, size_t row, int ranks, const lap_op_desc_t *
     size_t m = checks->m, p = (size_t)ranks;
     const size_t rows[MAX_CALLS] = {m, m - m / 3, p - 1 < m ? p - 1 : m, 0, m};
     lap_status_t status = lap_op_check_for(descs, rows, ncalls, ranks, checks->target);
-    tell_progress(checks);
+    report_progress(checks);
     lap_interrupt_lock();
     checks->nsequences++;
     checks->nschedules += ncalls * p;
@@ -272,7 +272,7 @@ static void end_progress(void)
 static void prove_all(checks_t *checks)
 {
     bool progress = isatty(STDERR_FILENO);
-    checks->begin = checks->told = lap_now_ns();
+    checks->begin = checks->reported = lap_now_ns();
     for (int ranks = checks->first; ranks <= checks->last; ranks++) {
         lap_interrupt_lock();
         checks->ranks = ranks;

@@ -74,7 +74,7 @@ static const struct {
     [PROCESS] = {"code, buffers of GEMMs", "process_bytes"},
 };
 
-/* The most ranks that tell one another what they did. */
+/* The most ranks that exchange what they did. */
 static size_t largest_group(const lap_train_t *train)
 {
     const int sharers = train->grid.cp * train->grid.dp;
@@ -83,14 +83,14 @@ static size_t largest_group(const lap_train_t *train)
 
 /*
  * A timeline of this rank and all micro-batches, in twice the room at most, and traces of its calls. And what the
- * ranks of a group tell one another: these calls and all that each computes, its own and that of all.
+ * ranks of a group exchange: these calls and all that each computes, its own and that of all.
  */
 static size_t trace_bytes(const lap_train_t *train, const lap_nn_proof_t *proof)
 {
     const size_t passes = train->grid.pp > 1 ? 1 : (size_t)train->micro; /* of the program */
     const size_t shared = proof->shared_records;
-    const size_t told = shared > 0 ? shared + proof->records : 0;
-    return (2 * passes * proof->records + shared + (1 + largest_group(train)) * told) *
+    const size_t exchanged = shared > 0 ? shared + proof->records : 0;
+    return (2 * passes * proof->records + shared + (1 + largest_group(train)) * exchanged) *
            sizeof(lap_trace_record_t);
 }
 

@@ -116,7 +116,7 @@ static lap_status_t write_tokens(char *const *paths, const lap_output_t *output,
 }
 
 /* Whatever is there under the name of the output stays; half of the new one does not. */
-static void tell_interrupted(void *context, int signal)
+static void report_interrupted(void *context, int signal)
 {
     const lap_output_t *output = context;
     (void)signal;
@@ -129,7 +129,7 @@ static lap_status_t tokenize(const lap_args_t *args)
     lap_output_t output;
     uint64_t count = 0;
     LAP_TRY(lap_output_open("the tokens", args->values[OUTPUT], &output));
-    lap_interrupt_with(command.name, tell_interrupted, &output);
+    lap_interrupt_with(command.name, report_interrupted, &output);
     lap_status_t status = write_tokens(args->positionals + 1, &output, &count);
     lap_interrupt_with_end();
     status = lap_output_close(&output, status);

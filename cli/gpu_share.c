@@ -32,7 +32,7 @@ static lap_status_t find_out(const char *transport, lap_cuda_info_t *info_p)
                                           : lap_cuda_memory_chosen(&kind, &chosen);
 }
 
-static _Noreturn void tell(const char *transport, int fd)
+static _Noreturn void write_answer(const char *transport, int fd)
 {
     lap_gpu_answer_t answer = {0};
     answer.status = find_out(transport, &answer.info);
@@ -42,8 +42,8 @@ static _Noreturn void tell(const char *transport, int fd)
     _exit(written == (ssize_t)sizeof(answer) ? 0 : 1);
 }
 
-/* What a process of its own says, so that the launcher stays free of the driver's threads. */
-static bool hear(const char *transport, lap_gpu_answer_t *answer)
+/* The answer of a process of its own, so that the launcher stays free of the driver's threads. */
+static bool read_answer(const char *transport, lap_gpu_answer_t *answer)
 {
     int ends[2];
     size_t have = 0;
@@ -51,7 +51,7 @@ static bool hear(const char *transport, lap_gpu_answer_t *answer)
         return false;
     const pid_t pid = fork();
     if (pid == 0)
-        tell(transport, ends[1]);
+        write_answer(transport, ends[1]);
     close(ends[1]);
     for (ssize_t count = pid > 0; count > 0 && have < sizeof(*answer); have += (size_t)count) {
         count = read(ends[0], (char *)answer + have, sizeof(*answer) - have);
@@ -67,7 +67,7 @@ static bool hear(const char *transport, lap_gpu_answer_t *answer)
 static bool ask(const char *transport, lap_gpu_answer_t *answer, char why[LAP_GPU_WHY])
 {
     errno = 0;
-    if (hear(transport, answer))
+    if (read_answer(transport, answer))
         return true;
     snprintf(why, LAP_GPU_WHY, "the NVIDIA driver cannot be asked for its GPUs: %s",
              errno ? strerror(errno) : "the process that asked it died");
@@ -152,7 +152,7 @@ static bool check_memory(const lap_gpu_share_t *share, const lap_cuda_info_t *in
     return true;
 }
 
-/* The device would say the same, once in every rank. */
+/* The device would report the same, once in every rank. */
 static bool check_dtype(const lap_gpu_share_t *share, const lap_cuda_info_t *info,
                         lap_dtype_t dtype, char why[LAP_GPU_WHY])
 {
@@ -198,7 +198,7 @@ bool lap_gpu_share_begin(lap_gpu_mode_t mode, int nranks, const lap_gpu_answer_t
     else if (!ask(NULL, &answer, why))
         return false;
     if (answer.status != LAP_OK) {
-        /* Whoever needs a GPU will say so. */
+        /* Whoever needs a GPU reports it. */
         snprintf(why, LAP_GPU_WHY, "%s", answer.why);
         return mode == LAP_GPU_AUTO;
     }

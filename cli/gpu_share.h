@@ -31,7 +31,7 @@ typedef struct lap_gpu_place {
 
 #define LAP_GPU_WHY 1024
 
-/* What the driver says of its GPUs, or why it says nothing. To ask it takes a process, and time. */
+/* The GPUs that the driver knows, or why it has no answer. To ask it takes a process, and time. */
 typedef struct lap_gpu_answer {
     lap_status_t status;
     char why[LAP_GPU_WHY / 2];
@@ -55,7 +55,7 @@ typedef struct lap_gpu_needs {
 bool lap_gpu_check(const lap_gpu_needs_t *needs, lap_gpu_answer_t *answer_p, char why[LAP_GPU_WHY]);
 
 /*
- * Looks for GPUs, unless it is `known` what the driver says, and starts the daemon if it is needed.
+ * Looks for GPUs, unless the answer of the driver is `known`, and starts the daemon if it is needed.
  * LAP_GPU in our own environment puts all ranks on that GPU. False, with a sentence without an end,
  * when the ranks cannot have what was asked for; the ranks then choose by themselves, if the caller
  * goes on. lap_gpu_share_end undoes it, also after a failure; false when the daemon had to be
@@ -71,7 +71,7 @@ lap_gpu_place_t lap_gpu_place(const lap_gpu_share_t *share, int rank);
 /* The words for lap_gpu_mode_t; NULL at the end. */
 extern const char *const lap_gpu_modes[];
 
-/* What --gpu-share says; "" is on. Prints a sentence and returns false for what it cannot mean. */
+/* The value of --gpu-share; "" is on. Prints a sentence and returns false for what it cannot mean. */
 bool lap_arg_gpu_share(const lap_command_t *command, const char *text, lap_gpu_mode_t *mode_p);
 
 #endif

@@ -40,7 +40,7 @@ static struct {
     struct pollfd *polls; /* of `wake`, then of all ranks */
     nfds_t npolls;
 } watch;
-static _Atomic int wake = -1; /* by which it hears of a signal, or that it ends */
+static _Atomic int wake = -1; /* by which it learns of a signal, or that it ends */
 
 static pthread_mutex_t lock =
     PTHREAD_MUTEX_INITIALIZER; /* of what follows, and of what is printed */
@@ -49,7 +49,7 @@ static void *printed;
 static bool stops;
 static uint64_t stop_ns;
 static const char
-    *notice; /* where that is longer than usual; NULL: nothing is said, or it has been */
+    *notice; /* where that is longer than usual; NULL: there is nothing to print, or it has been */
 
 /* ---- signals ---- */
 
@@ -178,7 +178,7 @@ static void end_process(lap_status_t lost)
     if (!number) {
         const int rank = lap_world_rank(watch.world);
         lap_error(lost, "%s; rank %d was in a computation of its own", lap_last_error(), rank);
-        stops = true; /* lap_ranks_fail says so, too, and must not wait here */
+        stops = true; /* lap_ranks_fail does so, too, and must not wait here */
         lap_interrupt_unlock();
         lap_ranks_fail(watch.name, rank, lost);
     }
@@ -188,7 +188,7 @@ static void end_process(lap_status_t lost)
     _exit(LAP_CLI_FAILED);
 }
 
-/* How long it may still take, from the signal on; what is to be said before that is, when it is due. */
+/* How long it may still take, from the signal on; what is to be printed before that is, when it is due. */
 static uint64_t due_ns(bool due)
 {
     lap_interrupt_lock();
@@ -278,7 +278,7 @@ void lap_interrupt_watch(const char *name, lap_world_t *world)
     }
     if (!watch.runs)
         free_watch();
-    else if (lap_interrupt_here()) /* before there was a thread to hear it */
+    else if (lap_interrupt_here()) /* before there was a thread to see it */
         wake_watch();
 }
 

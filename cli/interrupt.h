@@ -32,18 +32,18 @@ void lap_interrupt_end(void);
 void lap_interrupt_watch(const char *name, lap_world_t *world);
 void lap_interrupt_unwatch(void);
 
-/* From here on stopping may take longer than LAP_INTERRUPT_STOP_S: where it does, rank 0 tells `notice`. */
+/* From here on stopping may take longer than LAP_INTERRUPT_STOP_S: where it does, rank 0 prints `notice`. */
 void lap_interrupt_takes(double stop_s, const char *notice);
 
 /*
  * What the thread prints, with the lock: `print` is given the signal, too. From lap_interrupt_stops on the process
- * prints by itself, or has said why it fails, and is not ended any more.
+ * prints by itself, or has reported why it fails, and is not ended any more.
  */
 void lap_interrupt_prints(void (*print)(void *context, int signal), void *context);
 void lap_interrupt_stops(void);
 
 /*
- * All of it for a command without ranks, which a signal ends at once: the thread prints what there is, or says what
+ * All of it for a command without ranks, which a signal ends at once: the thread prints what there is, or what
  * becomes of it, and the process ends by the signal. lap_interrupt_with_end undoes it.
  */
 void lap_interrupt_with(const char *name, void (*print)(void *context, int signal), void *context);

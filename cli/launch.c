@@ -22,10 +22,10 @@
 
 #include "core/file.h"
 #include "core/job.h"
+#include "failures.h"
 #include "interrupt.h"
 #include "lines.h"
 #include "spawn.h"
-#include "told.h"
 #include "util/clock.h"
 #include "util/deadline.h"
 
@@ -59,8 +59,8 @@ typedef struct rank {
 typedef struct job {
     const lap_launch_t *launch;
     rank_t *ranks;
-    struct pollfd *polls; /* signals, output, who reads that, what is told, then two per rank */
-    lap_told_box_t told;
+    struct pollfd *polls; /* signals, output, who reads that, failures, then two per rank */
+    lap_failures_t failures;
     lap_gpu_share_t gpus;
     lap_spawn_t spawn;
     lap_outbox_t outbox;
@@ -76,13 +76,13 @@ typedef struct job {
     int first;          /* the rank that failed first, or -1 */
     int also_failed;    /* ranks that failed after it */
     int forced;         /* ranks that still ran when SIGTERM or SIGKILL was sent */
-    size_t explained;   /* ranks that have told why they failed */
+    size_t explained;   /* ranks that have reported why they failed */
 } job_t;
 
-static void say(job_t *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void message(job_t *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Queues a message after the output that came before it. */
-static void say(job_t *job, const char *format, ...)
+static void message(job_t *job, const char *format, ...)
 {
     char text[1024];
     int used = snprintf(text, sizeof(text), "%s: ", job->launch->name);
@@ -110,8 +110,8 @@ static bool raise_file_limit(job_t *job)
     files.rlim_cur = needed;
     if (setrlimit(RLIMIT_NOFILE, &files) == 0)
         return true;
-    say(job, "%d ranks need %llu open files, but the limit is %llu (ulimit -Hn)",
-        job->launch->nranks, (unsigned long long)needed, (unsigned long long)files.rlim_max);
+    message(job, "%d ranks need %llu open files, but the limit is %llu (ulimit -Hn)",
+            job->launch->nranks, (unsigned long long)needed, (unsigned long long)files.rlim_max);
     return false;
 }
 
@@ -166,7 +166,7 @@ static int start_rank(job_t *job, int number)
         if (output[i] >= 0)
             close(output[i]);
     if (result != 0)
-        say(job, "%s", why);
+        message(job, "%s", why);
     return result;
 }
 
@@ -201,7 +201,7 @@ static double stop_s(const job_t *job)
     return job->launch->stop_s > 0 ? job->launch->stop_s : LAP_LAUNCH_STOP_S;
 }
 
-/* Asks the ranks to end; a stopped one is continued, or it would not hear. */
+/* Asks the ranks to end; a stopped one is continued, or it would not notice. */
 static void terminate(job_t *job)
 {
     job->forced += job->running;
@@ -213,8 +213,9 @@ static void terminate(job_t *job)
 static void kill_ranks(job_t *job)
 {
     if (job->phase == INTERRUPTED) {
-        say(job, "%d rank%s did not end within %g s of signal %d (%s): killed", job->running,
-            plural(job->running), grace_s(job, stop_s(job)), job->signal, strsignal(job->signal));
+        message(job, "%d rank%s did not end within %g s of signal %d (%s): killed", job->running,
+                plural(job->running), grace_s(job, stop_s(job)), job->signal,
+                strsignal(job->signal));
         job->forced += job->running;
     }
     signal_ranks(job, SIGKILL);
@@ -270,12 +271,12 @@ static void report_failure(job_t *job, int number, const siginfo_t *info)
     job->first = number;
     job->result = exited ? info->si_status : 128 + info->si_status;
     if (exited && !is_reported(job))
-        say(job, "rank %d (pid %d) exited with status %d", number, (int)info->si_pid,
-            info->si_status);
+        message(job, "rank %d (pid %d) exited with status %d", number, (int)info->si_pid,
+                info->si_status);
     if (!exited)
-        say(job, "rank %d (pid %d) was killed by signal %d (%s)%s", number, (int)info->si_pid,
-            info->si_status, strsignal(info->si_status),
-            info->si_code == CLD_DUMPED ? ", core dumped" : "");
+        message(job, "rank %d (pid %d) was killed by signal %d (%s)%s", number, (int)info->si_pid,
+                info->si_status, strsignal(info->si_status),
+                info->si_code == CLD_DUMPED ? ", core dumped" : "");
     if (job->running > 0)
         enter(job, GRACE, grace_ns(job, LAP_LAUNCH_GRACE_S));
 }
@@ -287,13 +288,14 @@ static void summarise(job_t *job)
     if (job->first < 0 || job->also_failed == 0 || (explained && job->forced == 0))
         return;
     if (others == 1) {
-        say(job, "then the other rank failed too%s", job->forced > 0 ? "; it had to be ended" : "");
+        message(job, "then the other rank failed too%s",
+                job->forced > 0 ? "; it had to be ended" : "");
         return;
     }
     char forced[64] = "";
     if (job->forced > 0)
         snprintf(forced, sizeof(forced), "; %d had to be ended", job->forced);
-    say(job, "then %d of the other %d ranks failed too%s", job->also_failed, others, forced);
+    message(job, "then %d of the other %d ranks failed too%s", job->also_failed, others, forced);
 }
 
 /* Failures that were found at once. */
@@ -331,7 +333,7 @@ static void find_failures(job_t *job, failures_t *found)
     }
 }
 
-/* What the kernel says of a process. */
+/* The status of a process, from the kernel. */
 #define STATUS_TEXT 4096
 static void read_status(pid_t pid, char text[STATUS_TEXT])
 {
@@ -401,7 +403,7 @@ static void look_at_ranks(job_t *job)
     if (job->phase == GRACE && job->running > 0 && only_stopped_run(job))
         terminate(job);
     if (job->running == 0 && job->phase < DRAIN) {
-        job->explained += lap_told_print(&job->told, &job->outbox);
+        job->explained += lap_failures_print(&job->failures, &job->outbox);
         summarise(job);
         enter(job, DRAIN, DRAIN_NS);
     }
@@ -449,15 +451,15 @@ static void take_signals(job_t *job)
 /* Nobody reads our output any more: there is no point in going on. */
 static void output_broke(job_t *job, int fd, int error)
 {
-    say(job, "cannot write standard %s: %s", fd == STDOUT_FILENO ? "output" : "error",
-        strerror(error));
+    message(job, "cannot write standard %s: %s", fd == STDOUT_FILENO ? "output" : "error",
+            strerror(error));
     if (job->result < 0)
         job->result = 1;
     if (job->phase < TERM)
         terminate(job);
 }
 
-/* The same where the ranks write by themselves: they are to say no more, and so are we. */
+/* The same where the ranks write by themselves: neither they nor we print any more. */
 static void reader_left(job_t *job)
 {
     if (job->result < 0)
@@ -468,7 +470,7 @@ static void reader_left(job_t *job)
 static void no_memory(job_t *job, lap_lines_t *lines)
 {
     lap_lines_clear(lines);
-    say(job, "no memory for the output of the ranks");
+    message(job, "no memory for the output of the ranks");
     if (job->result < 0)
         job->result = 1;
     if (job->phase < KILL)
@@ -491,8 +493,8 @@ static void turn(job_t *job)
     *out = (struct pollfd){.fd = lap_outbox_fd(&job->outbox), .events = POLLOUT};
     *reader =
         (struct pollfd){.fd = job->launch->needs_reader && job->phase < TERM ? STDOUT_FILENO : -1};
-    job->polls[3] = (struct pollfd){.fd = job->told.count < job->told.room ? job->told.fd : -1,
-                                    .events = POLLIN};
+    job->polls[3] = (struct pollfd){
+        .fd = job->failures.count < job->failures.room ? job->failures.fd : -1, .events = POLLIN};
     for (size_t i = 0; i < nlines; i++) {
         int fd = lines_at(job, i)->fd;
         open = open || fd >= 0;
@@ -505,7 +507,8 @@ static void turn(job_t *job)
         return;
     }
     const int wait_ms = job->timed ? lap_deadline_poll_ms(&job->deadline) : -1;
-    if (poll(job->polls, (nfds_t)(POLLS + nlines), lap_told_wait_ms(&job->told, wait_ms)) < 0)
+    if (poll(job->polls, (nfds_t)(POLLS + nlines), lap_failures_wait_ms(&job->failures, wait_ms)) <
+        0)
         return;
     for (size_t i = 0; i < nlines; i++)
         if (in[i].revents && !lap_lines_read(lines_at(job, i), &job->outbox))
@@ -515,9 +518,10 @@ static void turn(job_t *job)
         if (error)
             output_broke(job, out->fd, error);
     }
-    /* Others may tell the same, but not as late as a long --grace lets them run. */
-    if (lap_told_read(&job->told) && (job->phase >= DRAIN || lap_told_wait_ms(&job->told, -1) == 0))
-        job->explained += lap_told_print(&job->told, &job->outbox);
+    /* Others may report the same, but not as late as a long --grace lets them run. */
+    if (lap_failures_read(&job->failures) &&
+        (job->phase >= DRAIN || lap_failures_wait_ms(&job->failures, -1) == 0))
+        job->explained += lap_failures_print(&job->failures, &job->outbox);
     if (signals->revents)
         take_signals(job);
     if ((reader->revents & POLLERR) != 0 && job->phase < TERM)
@@ -534,8 +538,8 @@ static bool share_gpus(job_t *job)
                             &job->gpus, why))
         return true;
     const bool needed = job->launch->gpus == LAP_GPU_ON;
-    say(job, "%s%s%s", needed ? "--gpu-share: " : "", why,
-        needed ? "" : "; ranks on the same GPU will take turns, which is slow");
+    message(job, "%s%s%s", needed ? "--gpu-share: " : "", why,
+            needed ? "" : "; ranks on the same GPU will take turns, which is slow");
     return !needed;
 }
 
@@ -547,21 +551,21 @@ static bool prepare(job_t *job)
     for (size_t i = 0; job->ranks && i < 2 * nranks; i++)
         lines_at(job, i)->fd = job->ranks[i / 2].ended_fd = -1;
     if (!job->ranks || !job->polls) {
-        say(job, "no memory for %zu ranks", nranks);
+        message(job, "no memory for %zu ranks", nranks);
         return false;
     }
     if (!share_gpus(job))
         return false;
     char why[LAP_SPAWN_WHY];
     if (!lap_spawn_init(&job->spawn, job->launch, &job->gpus, why)) {
-        say(job, "%s", why);
+        message(job, "%s", why);
         return false;
     }
-    lap_told_open(&job->told, job->spawn.place.dir, job->launch->nranks);
+    lap_failures_open(&job->failures, job->spawn.place.dir, job->launch->nranks);
     if (!raise_file_limit(job))
         return false;
     if (!catch_signals(job)) {
-        say(job, "cannot watch for signals: %s", strerror(errno));
+        message(job, "cannot watch for signals: %s", strerror(errno));
         return false;
     }
     return true;
@@ -606,7 +610,7 @@ static void clean_up(job_t *job)
         sigaction(SIGPIPE, &job->old_pipe, NULL);
         sigaction(SIGCHLD, &job->old_child, NULL);
     }
-    lap_told_close(&job->told);
+    lap_failures_close(&job->failures);
     lap_spawn_clear(&job->spawn);
     lap_outbox_clear(&job->outbox);
     free(job->polls);
@@ -615,7 +619,8 @@ static void clean_up(job_t *job)
 
 int lap_launch(const lap_launch_t *launch)
 {
-    job_t job = {.launch = launch, .signals = -1, .result = -1, .first = -1, .told = {.fd = -1}};
+    job_t job = {
+        .launch = launch, .signals = -1, .result = -1, .first = -1, .failures = {.fd = -1}};
     fflush(stdout);
     fflush(stderr);
     if (prepare(&job)) {

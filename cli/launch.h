@@ -3,7 +3,7 @@
  * The launcher: starts the ranks of a job on this machine, watches over them, and ends them
  * together. The ranks find one another through the environment that it gives them: LAP_RANK,
  * LAP_SIZE, LAP_JOB, and LAP_DIR, a directory of the job's own in which rank 0 makes its socket;
- * and their GPUs by what gpu_share.h tells.
+ * and their GPUs by what gpu_share.h has.
  */
 #ifndef LAP_CLI_LAUNCH_H
 #define LAP_CLI_LAUNCH_H

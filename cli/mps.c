@@ -23,7 +23,7 @@
 #include "util/deadline.h"
 
 #define START_NS 10000000000u /* for the daemon to answer */
-#define QUIT_NS 10000000000u  /* for the daemon to hear that it should end */
+#define QUIT_NS 10000000000u  /* for the daemon to take the request to end */
 #define END_NS 5000000000u    /* for all that it started to be gone afterwards */
 #define KILL_NS 5000000000u   /* for what was killed to be gone */
 #define LOOK_NS 5000000u      /* between two looks */
@@ -291,7 +291,7 @@ static bool choose_directory(lap_mps_t *mps, char why[LAP_MPS_WHY])
 }
 
 /* Reads what the guardian reports: "" when the daemon answers. */
-static void hear(int report, char why[LAP_MPS_WHY])
+static void read_report(int report, char why[LAP_MPS_WHY])
 {
     size_t have = 0;
     ssize_t count;
@@ -324,7 +324,7 @@ bool lap_mps_start(lap_mps_t *mps_p, char why[LAP_MPS_WHY])
         goto err_pipes;
     close(hold[0]);
     close(report[1]);
-    hear(report[0], why);
+    read_report(report[0], why);
     close(report[0]);
     mps.hold = hold[1];
     if (why[0]) {

@@ -16,8 +16,8 @@
 
 #include "core/environment.h"
 #include "core/status.h"
+#include "failures.h"
 #include "help.h"
-#include "told.h"
 
 static char latest[LAP_ERROR_TEXT + 256];
 
@@ -30,7 +30,7 @@ const char *lap_args_told(void)
 static void tell(const lap_command_t *command, const char *who, const char *sentence)
 {
     snprintf(latest, sizeof(latest), "%s", sentence);
-    if (!lap_told_launcher(command->name, sentence))
+    if (!lap_failure_report(command->name, sentence))
         lap_tell(command->name, "%s%s", who, sentence);
 }
 

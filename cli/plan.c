@@ -488,7 +488,7 @@ static lap_status_t write_trace(const lap_plan_request_t *request, const lap_pla
 }
 
 /* Prints what was found. Returns the exit status. */
-static int tell(const lap_plan_request_t *request, const lap_plan_found_t *found)
+static int print_found(const lap_plan_request_t *request, const lap_plan_found_t *found)
 {
     const lap_plan_choice_t *choice = found->count         ? &found->best[0]
                                       : found->any_nearest ? &found->nearest
@@ -530,10 +530,10 @@ static lap_status_t search(const lap_plan_request_t *request, lap_plan_found_t *
 }
 
 /* What was found until a signal came. Returns the exit status. */
-static int tell_interrupted(const lap_plan_request_t *request, const lap_plan_found_t *found)
+static int print_interrupted(const lap_plan_request_t *request, const lap_plan_found_t *found)
 {
     if (found->count > 0)
-        (void)tell(request, found);
+        (void)print_found(request, found);
     lap_tell(command.name, "interrupted: %zu configurations were tried, and others were not",
              found->tried);
     return lap_interrupt_status(lap_interrupt_here());
@@ -562,7 +562,7 @@ static int answer(lap_plan_request_t *request)
         status = search(request, found);
     int result = status == LAP_OK ? LAP_CLI_OK : refuse(status);
     if (status == LAP_OK)
-        result = (found->stopped ? tell_interrupted : tell)(request, found);
+        result = (found->stopped ? print_interrupted : print_found)(request, found);
     lap_free(found);
     return result;
 }

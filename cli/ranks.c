@@ -14,15 +14,15 @@
 
 #include "core/make.h"
 #include "core/status.h"
+#include "failures.h"
 #include "interrupt.h"
 #include "launch.h"
 #include "rendezvous.h"
-#include "told.h"
 #include "util/alloc.h"
 #include "util/cores.h"
 #include "util/thread.h"
 
-void lap_ranks_tell(const char *name, int rank, lap_status_t status)
+void lap_ranks_warn(const char *name, int rank, lap_status_t status)
 {
     char who[32] = "";
     if (rank >= 0)
@@ -35,8 +35,8 @@ int lap_ranks_fail(const char *name, int rank, lap_status_t status)
     char sentence[LAP_ERROR_TEXT + 64];
     lap_interrupt_stops();
     snprintf(sentence, sizeof(sentence), "%s: %s", lap_status_string(status), lap_last_error());
-    if (rank < 0 || !lap_told_launcher(name, sentence))
-        lap_ranks_tell(name, rank, status);
+    if (rank < 0 || !lap_failure_report(name, sentence))
+        lap_ranks_warn(name, rank, status);
     return LAP_CLI_FAILED;
 }
 
@@ -105,7 +105,7 @@ bool lap_ranks_suit(const lap_command_t *command, const char *given, const char 
     return true;
 }
 
-/* Our own ranks read --gpu-share as well: LAP_GPU tells that they have been given their GPUs. */
+/* Our own ranks read --gpu-share as well: LAP_GPU shows that they have been given their GPUs. */
 static bool is_too_late(lap_gpu_mode_t mode)
 {
     const char *gpu = getenv("LAP_GPU");

@@ -47,13 +47,13 @@ int lap_ranks_run(const lap_ranks_t *job, char *const *argv);
 
 /*
  * Whether ranks that there are, or are to be started, can use a transport; prints a sentence and
- * returns false if not. `given` is what --transport says, or NULL.
+ * returns false if not. `given` is the value of --transport, or NULL.
  */
 bool lap_ranks_suit(const lap_command_t *command, const char *given, const char *transport,
                     int nranks);
 
 /*
- * How ranks share GPUs: as --gpu-share says, or, where that is NULL, as it is best for the device.
+ * How ranks share GPUs: by the value of --gpu-share, or, where that is NULL, as it is best for the device.
  * Prints a sentence and returns false for what it cannot mean there: without GPUs, or where the
  * ranks have been started already.
  */
@@ -74,18 +74,18 @@ char **lap_ranks_arguments(const lap_command_t *command, int argc, char **argv);
 
 /*
  * Frees it, at the end of the command. Where a launcher started this rank, and it has refused its command line or could
- * not begin, the other ranks are told why: they would wait for it. Returns the exit status.
+ * not begin, the other ranks learn why: they would wait for it. Returns the exit status.
  */
 int lap_ranks_end(char **again, int status);
 
 /*
- * Tells why a rank failed, with lap_last_error, for its launcher to print once for all ranks that tell
+ * Reports why a rank failed, with lap_last_error, for its launcher to print once for all ranks that report
  * the same, or prints it. Returns the exit status, with which the rank must end. `rank` is -1 when it
  * does not know its own.
  */
 int lap_ranks_fail(const char *name, int rank, lap_status_t status);
 
 /* Prints, at once, what has failed in a rank that goes on. */
-void lap_ranks_tell(const char *name, int rank, lap_status_t status);
+void lap_ranks_warn(const char *name, int rank, lap_status_t status);
 
 #endif

@@ -78,7 +78,7 @@ void lap_show_step(const lap_show_view_t *view, const lap_step_t *step, char tex
 /* The lines of a step: `indent` columns to the right, its links at the end. */
 void lap_show_print_step(const lap_show_view_t *view, uint32_t index, int indent,
                          const char *links);
-/* The steps of a schedule as a member of an object of JSON; and what is said of all of them, as more. */
+/* The steps of a schedule as a member of an object of JSON; and what holds for all of them, as more. */
 void lap_show_json_steps(lap_json_t *json, const lap_show_view_t *view);
 void lap_show_json_call(lap_json_t *json, const lap_schedule_t *schedule);
 

@@ -187,7 +187,7 @@ void lap_show_why(const lap_show_train_t *show, uint32_t fragment, const lap_lin
              serial  ? "which it is not to overlap"
              : sends ? "which sends, and could be held up in a queue"
                      : "which uses the symmetric buffer, or waits for a rank that does");
-    for (int found = 0, reads = 1; reads >= 0 && !found; reads--) /* what is read says most */
+    for (int found = 0, reads = 1; reads >= 0 && !found; reads--) /* what is read explains most */
         for (size_t i = 0; i < before.count && !found; i++)
             for (size_t j = 0; j < after.count && !found; j++) {
                 if (reads ? !before.writes[i] || after.writes[j] : !after.writes[j])

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "device/cuda/cuda_facts.h"
-#include "told.h"
+#include "failures.h"
 #include "util/cores.h"
 
 #define GPU_QUEUES 64 /* hardware queues of a GPU for all of its ranks; 128 were refused */
@@ -71,7 +71,7 @@ static bool copy_environment(lap_spawn_t *spawn)
 static char **rank_environment(lap_spawn_t *spawn, int rank)
 {
     const size_t bytes = sizeof(spawn->rank_texts[0]);
-    lap_told_mark(spawn->rank_texts[3], bytes);
+    lap_failure_mark(spawn->rank_texts[3], bytes);
     snprintf(spawn->rank_texts[2], bytes, "LAP_RANK=%d", rank);
     if (spawn->gpus->ngpus == 0)
         return spawn->environment + 2;

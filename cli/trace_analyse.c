@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What follows from the records of a timeline besides what was hidden: the critical path across ranks, and
- * what a simulation says of each. Sorting makes it quick: a step of many ranks has 10^5 records and more.
+ * what a simulation predicts of each. Sorting makes it quick: a step of many ranks has 10^5 records and more.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +50,7 @@ static int by_end(const void *left, const void *right)
     return order ? order : compare_numbers(a->index, b->index);
 }
 
-/* All records that `wanted` says, sorted; NULL: no memory. */
+/* All records that are `wanted`, sorted; NULL: no memory. */
 static sorted_t *sort(const lap_trace_t *timeline, bool (*wanted)(const lap_trace_record_t *),
                       int (*compare)(const void *, const void *), size_t *count_p)
 {

@@ -2,7 +2,7 @@
 /*
  * Timelines as files that others read: one in the Trace Event Format for Perfetto and lap report
  * (trace_write.c), or one for each rank as PyTorch's profiler writes them (trace_kineto.c). What they
- * say beyond the records is in trace_analyse.c.
+ * have beyond the records is in trace_analyse.c.
  */
 #ifndef LAP_CLI_TRACE_FILE_H
 #define LAP_CLI_TRACE_FILE_H

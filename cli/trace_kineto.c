@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A timeline as PyTorch's profiler (Kineto) would have written it, a file for each rank, for tools such
- * as Holistic Trace Analysis. These tell communication from computation by the names of kernels: what
+ * as Holistic Trace Analysis. These distinguish communication from computation by the names of kernels: what
  * is on its way is called ncclKernel_Lapstrake_..., on both ranks, on streams of its own.
  */
 #include <inttypes.h>

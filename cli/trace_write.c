@@ -33,7 +33,7 @@ const char *const lap_trace_formats[] = {"perfetto", "kineto", NULL};
 
 /* ---- text ---- */
 
-/* Compressed where the name says so. */
+/* Compressed where the name ends so. */
 lap_status_t lap_trace_put(const char *path, const char *text, size_t bytes)
 {
     lap_output_t output;
@@ -547,7 +547,7 @@ lap_status_t lap_trace_file_check(const lap_trace_file_t *trace)
     return trace->path ? lap_output_check("the trace", trace->path) : LAP_OK;
 }
 
-/* Numbers in the file have a point, whatever the locale of the program says. */
+/* Numbers in the file have a point, whatever the locale of the program. */
 lap_status_t lap_trace_file_write(const lap_trace_file_t *trace)
 {
     locale_t numbers = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);

@@ -25,10 +25,10 @@ static lap_status_t make_groups(const lap_train_t *train, lap_world_t *world,
                                 lap_grid_groups_t *groups)
 {
     LAP_TRY(lap_grid_groups_init(groups, &train->grid, lap_world_group(world)));
-    lap_train_say_group(train, "tensor-parallel", groups->tp);
-    lap_train_say_group(train, "context-parallel", groups->cp);
-    lap_train_say_group(train, "pipeline-parallel", groups->pp);
-    lap_train_say_group(train, "data-parallel", groups->dp);
+    lap_train_log_group(train, "tensor-parallel", groups->tp);
+    lap_train_log_group(train, "context-parallel", groups->cp);
+    lap_train_log_group(train, "pipeline-parallel", groups->pp);
+    lap_train_log_group(train, "data-parallel", groups->dp);
     return LAP_OK;
 }
 
@@ -97,8 +97,8 @@ static bool is_finite(const lap_train_iteration_t *iteration)
 }
 
 /*
- * A model says one line of a step, layers say each of its parts. Data that a rank cannot have or read end all of them,
- * with *end_p: one of them says why.
+ * A model logs one line of a step, layers log each of its parts. Data that a rank cannot have or read end all of them,
+ * with *end_p: one of them reports why.
  */
 static lap_status_t iterate(lap_train_model_t *model, const char *way,
                             const lap_train_result_t *result, lap_train_iteration_t *iteration,
@@ -108,33 +108,33 @@ static lap_status_t iterate(lap_train_model_t *model, const char *way,
     lap_trainer_t *trainer = &model->trainer;
     const int index = (int)trainer->step;
     const bool logged = (index + 1) % train->log_interval == 0;
-    const bool says = logged && (!train->model || train->debug);
-    const lap_group_t *tp = says ? trainer->groups.tp : NULL;
-    lap_train_say(train, tp, "Iter %d%s", index + 1, way);
+    const bool logs = logged && (!train->model || train->debug);
+    const lap_group_t *tp = logs ? trainer->groups.tp : NULL;
+    lap_train_log(train, tp, "Iter %d%s", index + 1, way);
     /* All of them, or where those that are traced do not count the second half. */
     iteration->traced = train->trace && (!train->apart || index >= train->iters - train->iters / 2);
     if (train->apart)
         LAP_TRY(lap_train_trace(model, iteration->traced));
     LAP_TRY(
         lap_trainer_join(trainer, lap_train_joins(train, iteration->traced), !iteration->traced));
-    lap_train_say(train, tp, "|-- %s", model->data ? "Read tokens" : "Generate random input batch");
+    lap_train_log(train, tp, "|-- %s", model->data ? "Read tokens" : "Generate random input batch");
     const lap_status_t filled = lap_trainer_read(trainer);
     if (filled == LAP_ERR_INVALID || filled == LAP_ERR_SYSTEM)
         *end_p = LAP_CLI_FAILED;
     LAP_TRY(filled);
-    LAP_TRY(lap_train_step(model, says, iteration));
-    lap_train_say(train, tp, "|-- Loss: %.9g", iteration->loss);
-    lap_train_say(train, tp, "|-- Time: %.3f ms, %.0f tokens/s", iteration->seconds * 1e3,
+    LAP_TRY(lap_train_step(model, logs, iteration));
+    lap_train_log(train, tp, "|-- Loss: %.9g", iteration->loss);
+    lap_train_log(train, tp, "|-- Time: %.3f ms, %.0f tokens/s", iteration->seconds * 1e3,
                   lap_train_tokens(train) / iteration->seconds);
     if (train->debug)
-        lap_train_say(train, tp, "|-- Norm of the gradients: %.9g", iteration->norm);
+        lap_train_log(train, tp, "|-- Norm of the gradients: %.9g", iteration->norm);
     LAP_TRY(lap_train_measure(model, iteration));
     LAP_TRY(lap_train_average(trainer->groups.world, iteration));
     if (logged && train->model)
-        lap_train_say_step(train, trainer->groups.world, result, index + 1, way, iteration);
+        lap_train_log_step(train, trainer->groups.world, result, index + 1, way, iteration);
     if (is_finite(iteration) || model->reported)
         return LAP_OK;
-    return lap_train_tell_not_finite(model, way, iteration);
+    return lap_train_report_not_finite(model, way, iteration);
 }
 
 /* What the passes of an iteration should take. Collective. */
@@ -182,7 +182,7 @@ static lap_status_t prepare(const lap_train_t *train, const lap_grid_groups_t *g
         lap_train_model_init(model, train, groups, result->overlap, train->trace, result->link));
     LAP_TRY(list_gemms(model, result));
     LAP_TRY(predict(model, result));
-    lap_train_say_gemms(train, groups->tp, result);
+    lap_train_log_gemms(train, groups->tp, result);
     return lap_train_timeline_init(model);
 }
 
@@ -210,7 +210,7 @@ static void print_interrupted(const so_far_t *so_far)
 {
     report(so_far->saver->train, so_far->results, so_far->count, true);
     fflush(stdout);
-    lap_train_saver_tell(so_far->saver);
+    lap_train_saver_report(so_far->saver);
 }
 
 /* In a thread of its own, while this rank goes on. */
@@ -238,7 +238,7 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
     lap_link_t link;
     if (first)
         lap_interrupt_prints(print_now, &so_far);
-    lap_train_say_unused(train, groups->world);
+    lap_train_log_unused(train, groups->world);
     lap_status_t status = lap_train_find_link(train, groups, &link);
     for (int w = 0; w < count && status == LAP_OK; w++) {
         results[w].link = link;
@@ -250,12 +250,12 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
     int done = 0, interrupted = 0; /* by all ways together */
     if (status == LAP_OK) {
         status = lap_train_saver_init(&saver, &models[0]);
-        /* All ranks fail together: one of them says why. */
+        /* All ranks fail together: one of them reports why. */
         if (status == LAP_ERR_INVALID || status == LAP_ERR_SYSTEM || status == LAP_ERR_UNSUPPORTED)
             *end_p = LAP_CLI_FAILED;
     }
     if (status == LAP_OK)
-        lap_train_say_data(&models[0]);
+        lap_train_log_data(&models[0]);
     results[0].first = saver.step;
     if (train->save) /* what was trained is worth more than a second */
         lap_interrupt_takes(

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `lap train`: trains layers on a grid of ranks (src/train) and says what their communication cost. What the options mean
+ * `lap train`: trains layers on a grid of ranks (src/train) and reports what their communication cost. What the options mean
  * is in train_options.h, what is measured in train_measure.c, and what is printed in train_report.c.
  */
 #ifndef LAP_CLI_TRAIN_H
@@ -35,7 +35,7 @@ typedef struct lap_train {
     size_t stages[LAP_TRAIN_STAGES]; /* layers of each */
     lap_dp_options_t replicas;       /* see lap_train_replicas */
     int iters;
-    int log_interval;   /* of how many iterations one says what it does */
+    int log_interval;   /* of how many iterations one logs what it does */
     bool quiet;         /* none does, and tables have no remarks */
     const char *model;  /* the name of a preset; NULL: layers */
     size_t batch;       /* sequences of an iteration, of all replicas together */
@@ -96,7 +96,7 @@ typedef struct lap_train_form {
 const lap_command_t *lap_train_extend(lap_train_form_t *form, const lap_option_t *own, size_t nown);
 const char *lap_train_own(const lap_train_t *train, size_t own);
 
-/* What there is to make of the options, with `overlap` as they say it, or without: layers, a pipeline, and replicas. */
+/* What there is to make of the options, with `overlap` as they have it, or without: layers, a pipeline, and replicas. */
 lap_nn_desc_t lap_train_layers(const lap_train_t *train, bool overlap);
 lap_pp_options_t lap_train_stages(const lap_train_t *train, bool overlap);
 lap_dp_options_t lap_train_replicas(const lap_train_t *train, bool overlap);
@@ -169,7 +169,7 @@ typedef struct lap_train_model {
 } lap_train_model_t;
 
 /*
- * Makes a model with fresh weights, which stays where it is. `overlap` says which rules it has. Collective over the world;
+ * Makes a model with fresh weights, which stays where it is. `overlap`: with the rules for it. Collective over the world;
  * lap_train_model_clear undoes it, also after a failure and of one that is all zero.
  */
 lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *train,
@@ -189,7 +189,7 @@ bool lap_train_joins(const lap_train_t *train, bool traced);
 /* Adds the digest of a step (schedule/digest.h) to an object; 0: null. */
 void lap_json_digest(lap_json_t *json, uint64_t digest);
 
-/* Whether steps compute the norm of the gradients: to clip by it, or for what it tells of a scale that changes. */
+/* Whether steps compute the norm of the gradients: to clip by it, or to see whether a scale that changes was too large. */
 static inline bool lap_train_has_norm(const lap_train_t *train)
 {
     return train->optimizer.clip_norm > 0 || train->dynamic;
@@ -197,17 +197,17 @@ static inline bool lap_train_has_norm(const lap_train_t *train)
 
 /*
  * Makes a step on data that were read, but for one whose loss is not finite, and fills what the trainer and the clock know of
- * it, which is `traced` or not. If it `says` so, tells each part as it begins.
+ * it, which is `traced` or not. Where it `logs`, each part is logged as it begins.
  */
 typedef struct lap_train_iteration lap_train_iteration_t;
-lap_status_t lap_train_step(lap_train_model_t *model, bool says, lap_train_iteration_t *iteration);
+lap_status_t lap_train_step(lap_train_model_t *model, bool logs, lap_train_iteration_t *iteration);
 
 /*
- * Says on standard error, once for all ranks, that a loss or a norm is not finite, and which tensor
+ * Reports on standard error, once for all ranks, that a loss or a norm is not finite, and which tensor
  * is the first that is not. Collective over the world.
  */
-lap_status_t lap_train_tell_not_finite(lap_train_model_t *model, const char *way,
-                                       const lap_train_iteration_t *iteration);
+lap_status_t lap_train_report_not_finite(lap_train_model_t *model, const char *way,
+                                         const lap_train_iteration_t *iteration);
 
 /* ---- tokens: train_data.c ---- */
 
@@ -219,15 +219,15 @@ lap_status_t lap_train_data_check(const lap_train_t *train);
 lap_status_t lap_train_data_give(void *context, uint64_t first, size_t count, size_t seq,
                                  int32_t *tokens, int32_t *targets);
 
-/* Says how many samples there are, and in which order they come. */
-void lap_train_say_data(const lap_train_model_t *model);
+/* Logs how many samples there are, and in which order they come. */
+void lap_train_log_data(const lap_train_model_t *model);
 
 /* Of `count` samples in the order of a seed, which one sample n is: each once in every `count`. */
 uint64_t lap_train_shuffled(uint64_t seed, uint64_t n, uint64_t count);
 
 /* ---- checkpoints: train_save.c ---- */
 
-/* What is told of them. */
+/* Their part of the log. */
 typedef struct lap_train_saver {
     const lap_train_t *train;
     lap_group_t *world;
@@ -245,17 +245,17 @@ typedef struct lap_train_saver {
 /* Whether --load has something to load, or may be empty: LAP_CLI_GO, or the exit status after a sentence. */
 int lap_train_load_check(const lap_train_t *train);
 
-/* Locks the folder of --save, and loads what --load names. From then on what came of each save is told. Collective. */
+/* Locks the folder of --save, and loads what --load names. From then on what came of each save is reported. Collective. */
 lap_status_t lap_train_saver_init(lap_train_saver_t *saver, lap_train_model_t *model);
-/* After a signal: tells which checkpoint there is, and the command line that goes on from it. */
-void lap_train_saver_tell(const lap_train_saver_t *saver);
+/* After a signal: prints which checkpoint there is, and the command line that goes on from it. */
+void lap_train_saver_report(const lap_train_saver_t *saver);
 
 /* ---- what is measured ---- */
 
 /*
  * Of communication, in seconds, as the mean of the ranks. A row adds up its calls. By kind and in all
  * these are times of the step, and what happens at once counts once: none is more than the step. What is
- * hidden is what a timeline says (lap_trace_times): trace, report and table have one definition.
+ * hidden is as in a timeline (lap_trace_times): trace, report and table have one definition.
  */
 typedef struct lap_train_comm {
     double total;              /* something was in flight from the rank or to it */
@@ -399,7 +399,7 @@ void lap_train_note(const lap_train_model_t *model, const char *what, uint64_t b
 lap_status_t lap_train_write_trace(lap_train_model_t *model, const lap_train_result_t *result,
                                    int *end_p);
 
-/* Whether as much was hidden as --assert-hidden asks for; says how much was if not. */
+/* Whether as much was hidden as --assert-hidden asks for; prints how much was if not. */
 bool lap_train_is_hidden(const lap_train_t *train, const lap_train_result_t *result, bool speaks);
 
 /* ---- printing ---- */
@@ -410,26 +410,26 @@ bool lap_train_is_hidden(const lap_train_t *train, const lap_train_result_t *res
 void lap_train_put_comm(FILE *file, const lap_train_comm_t *comm, bool traced);
 
 /*
- * Who says it: "[rank4:node0] ". Nothing with --json or --quiet, from ranks that are not their
+ * A line of the log, after its rank: "[rank4:node0] ". Nothing with --json or --quiet, from ranks that are not their
  * group's first, or where there is no speaker.
  */
-void lap_train_say(const lap_train_t *train, const lap_group_t *speaker, const char *format, ...)
+void lap_train_log(const lap_train_t *train, const lap_group_t *speaker, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* "Created tensor-parallel group: [0, 1]", by its first rank; nothing of NULL. */
-void lap_train_say_group(const lap_train_t *train, const char *what, const lap_group_t *group);
+void lap_train_log_group(const lap_train_t *train, const char *what, const lap_group_t *group);
 
 /* What one replica makes nothing of, as "without effect with one replica: --OPTION, ..."; false: of nothing that is given. */
 enum { LAP_TRAIN_ALONE_TEXT = 384 };
 bool lap_train_alone(const lap_train_t *train, char text[LAP_TRAIN_ALONE_TEXT]);
 
 /* That, keys of --config, and fields of the rules, that nothing comes of; on standard error with --json. */
-void lap_train_say_unused(const lap_train_t *train, const lap_group_t *world);
+void lap_train_log_unused(const lap_train_t *train, const lap_group_t *world);
 
 /* ---- train_step.c ---- */
 
 /* One step of a model, by rank 0: with --json an object, else a line. */
-void lap_train_say_step(const lap_train_t *train, const lap_group_t *world,
+void lap_train_log_step(const lap_train_t *train, const lap_group_t *world,
                         const lap_train_result_t *result, int step, const char *way,
                         const lap_train_iteration_t *iteration);
 
@@ -445,7 +445,7 @@ void lap_train_progress(const lap_train_t *train, const lap_group_t *world, int 
 void lap_train_progress_end(const lap_train_t *train, const lap_group_t *world);
 
 /* The symmetric memory of each GEMM, and what it is called with. */
-void lap_train_say_gemms(const lap_train_t *train, const lap_group_t *tp,
+void lap_train_log_gemms(const lap_train_t *train, const lap_group_t *tp,
                          const lap_train_result_t *result);
 
 /* Tables for people, or one line of JSON, of one or two ways of training. */

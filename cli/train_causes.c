@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the calls of `lap train` have cost, and why its ranks waited. The ranks of a group that call operators together, whatever
- * they share, tell each other what they did in these calls and besides. Each then looks for what was in flight from it and to it,
+ * they share, exchange what they did in these calls and besides. Each then looks for what was in flight from it and to it,
  * for the pauses in its own calls, and for what had to end first. Groups come one after another, in the same order on every rank.
  */
 #include <stdlib.h>
@@ -13,33 +13,33 @@
 #include "train.h"
 #include "util/alloc.h"
 
-/* What ranks of a group have told each other: first the calls of each in order, then what it did besides, as LAP_NO_CALL. */
-typedef struct telling {
+/* What ranks of a group have exchanged: first the calls of each in order, then what it did besides, as LAP_NO_CALL. */
+typedef struct exchange {
     lap_train_model_t *model;
     lap_group_t *group;
     lap_trace_t *all;
     size_t ncalls; /* of this rank */
     lap_train_iteration_t *iteration;
-} telling_t;
+} exchange_t;
 
 static lap_status_t no_memory(const lap_trace_t *all)
 {
     return lap_error(LAP_ERR_NO_MEMORY, "no memory for the calls of %zu records", all->nrecords);
 }
 
-/* ---- telling ---- */
+/* ---- exchanging ---- */
 
 static lap_status_t join_call(void *context, const lap_train_call_t *call)
 {
-    telling_t *telling = context;
-    if (call->group != telling->group)
+    exchange_t *exchange = context;
+    if (call->group != exchange->group)
         return LAP_OK;
-    telling->ncalls++;
-    telling->all->emulated = telling->all->emulated || call->trace->emulated;
-    return lap_trace_join(telling->all, call->trace);
+    exchange->ncalls++;
+    exchange->all->emulated = exchange->all->emulated || call->trace->emulated;
+    return lap_trace_join(exchange->all, call->trace);
 }
 
-/* By which records of the timeline are told from those of other groups. */
+/* By which records of the timeline are distinguished from those of other groups. */
 static uint64_t digest_of(const lap_group_t *group)
 {
     lap_trace_group_t own = {.size = 0};
@@ -49,35 +49,35 @@ static uint64_t digest_of(const lap_group_t *group)
 }
 
 /* What this rank computed in any call and kernel of the iteration, and when it waited in calls of other groups. */
-static void add_work(const telling_t *telling)
+static void add_work(const exchange_t *exchange)
 {
-    const lap_trace_t *timeline = telling->model->timeline;
-    const uint64_t own = digest_of(telling->group);
+    const lap_trace_t *timeline = exchange->model->timeline;
+    const uint64_t own = digest_of(exchange->group);
     for (size_t i = 0; timeline && i < timeline->nrecords; i++) {
         lap_trace_record_t record = timeline->records[i];
         const bool waits = record.count > 0 && record.group.digest != own;
-        record.rank = telling->group->rank;
+        record.rank = exchange->group->rank;
         record.call = LAP_NO_CALL;
         if (waits || lap_step_computes(record.kind, record.stream))
-            lap_trace_add(telling->all, &record);
+            lap_trace_add(exchange->all, &record);
     }
 }
 
-/* All calls in one trace: what ranks tell each other takes a while each time. */
-static lap_status_t join_calls(telling_t *telling, lap_train_walk_t walk)
+/* All calls in one trace: each exchange takes a while. */
+static lap_status_t join_calls(exchange_t *exchange, lap_train_walk_t walk)
 {
-    LAP_TRY(lap_trace_create(&telling->all));
-    LAP_TRY(lap_trace_begin(telling->all, LAP_AG_GEMM, "", telling->group->size,
-                            telling->model->trainer.nn->list.plan.m, false, 0));
-    return walk(telling->model, join_call, telling);
+    LAP_TRY(lap_trace_create(&exchange->all));
+    LAP_TRY(lap_trace_begin(exchange->all, LAP_AG_GEMM, "", exchange->group->size,
+                            exchange->model->trainer.nn->list.plan.m, false, 0));
+    return walk(exchange->model, join_call, exchange);
 }
 
 /* Collective over the group, after its calls were joined with this status. */
-static lap_status_t tell(telling_t *telling, lap_status_t status)
+static lap_status_t share(exchange_t *exchange, lap_status_t status)
 {
-    LAP_TRY(lap_group_agree(telling->group, status));
-    add_work(telling);
-    return lap_trace_share(telling->all, telling->group);
+    LAP_TRY(lap_group_agree(exchange->group, status));
+    add_work(exchange);
+    return lap_trace_share(exchange->all, exchange->group);
 }
 
 /* ---- pauses ---- */
@@ -104,7 +104,7 @@ static void find_ranks(const lap_trace_t *all, size_t *ends)
 }
 
 typedef struct explaining {
-    const telling_t *told;
+    const exchange_t *exchange;
     lap_trace_t call;
     size_t *ends;
     uint32_t number;
@@ -127,11 +127,11 @@ static int compare_ended(const void *left, const void *right)
 }
 
 /* Of the timeline, in the order of their ends; the caller frees them. NULL: no memory. */
-static ended_t *list_ended(const telling_t *told, size_t *count_p)
+static ended_t *list_ended(const exchange_t *exchange, size_t *count_p)
 {
-    const lap_trace_t *timeline = told->model->timeline;
+    const lap_trace_t *timeline = exchange->model->timeline;
     const size_t most = timeline ? timeline->nrecords : 0;
-    const uint64_t own = digest_of(told->group);
+    const uint64_t own = digest_of(exchange->group);
     ended_t *list = lap_alloc(most, sizeof(*list));
     *count_p = 0;
     for (size_t i = 0; list && i < most; i++) {
@@ -169,7 +169,7 @@ static lap_status_t find_others(explaining_t *explaining)
 {
     const lap_intervals_t *work = &explaining->work;
     size_t count, until = 0;
-    ended_t *list = list_ended(explaining->told, &count);
+    ended_t *list = list_ended(explaining->exchange, &count);
     for (size_t i = 0; list && i + 1 < work->count; i++) {
         const uint64_t begin = work->list[i].end, end = work->list[i + 1].begin;
         while (until < count && list[until].end <= end)
@@ -178,7 +178,7 @@ static lap_status_t find_others(explaining_t *explaining)
     }
     const bool failed = !list || explaining->others.failed;
     lap_free(list);
-    return failed ? no_memory(explaining->told->all) : LAP_OK;
+    return failed ? no_memory(explaining->exchange->all) : LAP_OK;
 }
 
 /* Adds those of a list that overlap a call. */
@@ -201,7 +201,7 @@ static lap_intervals_t list_spent(const explaining_t *explaining, const lap_trac
     add_within(&spent, &explaining->work, own);
     add_within(&spent, &explaining->others, own);
     /* A call may have raised its first signals before the bubble in which its input came. */
-    lap_intervals_append(&spent, &explaining->told->model->times.bubbles);
+    lap_intervals_append(&spent, &explaining->exchange->model->times.bubbles);
     return spent;
 }
 
@@ -218,8 +218,8 @@ static lap_status_t add_flights(const explaining_t *explaining, lap_comm_times_t
                                 lap_train_comm_t *row)
 {
     static const lap_interval_t always = {0, UINT64_MAX};
-    const telling_t *told = explaining->told;
-    const int rank = told->group->rank;
+    const exchange_t *exchange = explaining->exchange;
+    const int rank = exchange->group->rank;
     lap_rank_times_t own = {.busy_ns = 0};
     lap_status_t status = lap_trace_times(&explaining->call, rank, rank + 1, &always, NULL, &own);
     lap_intervals_t exposed = lap_intervals_without(&own.flight, &explaining->work);
@@ -228,41 +228,41 @@ static lap_status_t add_flights(const explaining_t *explaining, lap_comm_times_t
     row->hidden = row->total - row->exposed;
     lap_comm_times_fly(times, &own.flight);
     if (exposed.failed && status == LAP_OK)
-        status = no_memory(told->all);
+        status = no_memory(exchange->all);
     lap_intervals_clear(&exposed);
     lap_rank_times_clear(&own);
     return status;
 }
 
-static void add_bytes(const telling_t *told, const lap_trace_t *own, int row, int kind)
+static void add_bytes(const exchange_t *exchange, const lap_trace_t *own, int row, int kind)
 {
     const double bytes = lap_trace_bytes(own);
-    told->iteration->rows[row].bytes += bytes;
+    exchange->iteration->rows[row].bytes += bytes;
     if (kind < LAP_AXES)
-        told->iteration->kinds[kind].bytes += bytes;
+        exchange->iteration->kinds[kind].bytes += bytes;
 }
 
 /* Calls may be in flight together, and a pause counts once, for the first of them. */
 static lap_status_t explain_call(void *context, const lap_train_call_t *call)
 {
     explaining_t *explaining = context;
-    const telling_t *told = explaining->told;
+    const exchange_t *exchange = explaining->exchange;
     lap_trace_t *trace = &explaining->call;
-    lap_train_times_t *all = &told->model->times;
+    lap_train_times_t *all = &exchange->model->times;
     lap_comm_times_t *times =
         call->row == LAP_TRAIN_MESSAGES ? &all->messages : &all->kinds[call->kind];
-    lap_train_comm_t *row = &told->iteration->rows[call->row];
-    lap_trace_view_t view;
-    if (call->group != told->group)
+    lap_train_comm_t *row = &exchange->iteration->rows[call->row];
+    lap_trace_view_t view = {.pauses = NULL};
+    if (call->group != exchange->group)
         return LAP_OK;
-    take_call(told->all, explaining->number++, explaining->ends, trace);
+    take_call(exchange->all, explaining->number++, explaining->ends, trace);
     lap_trace_trim(trace);
-    add_bytes(told, call->trace, call->row, call->kind);
+    add_bytes(exchange, call->trace, call->row, call->kind);
     LAP_TRY(add_flights(explaining, times, row));
-    lap_intervals_t spent = list_spent(explaining, &trace->calls[told->group->rank]);
+    lap_intervals_t spent = list_spent(explaining, &trace->calls[exchange->group->rank]);
     const lap_status_t status = spent.failed
-                                    ? no_memory(told->all)
-                                    : lap_trace_view(trace, told->group->rank, &spent, &view);
+                                    ? no_memory(exchange->all)
+                                    : lap_trace_view(trace, exchange->group->rank, &spent, &view);
     lap_intervals_clear(&spent);
     LAP_TRY(status);
     add_view(&view, times, row);
@@ -291,17 +291,18 @@ static size_t most_of_a_call(const lap_trace_t *all)
 }
 
 /* With room for a call of `most` records. */
-static lap_status_t explaining_init(explaining_t *explaining, const telling_t *told, size_t most)
+static lap_status_t explaining_init(explaining_t *explaining, const exchange_t *exchange,
+                                    size_t most)
 {
-    const lap_trace_t *all = told->all;
+    const lap_trace_t *all = exchange->all;
     const size_t size = (size_t)all->size;
     *explaining = (explaining_t){
-        .told = told,
+        .exchange = exchange,
         .call = {.size = all->size, .emulated = all->emulated, .work = &explaining->besides}};
     explaining->call.records = lap_alloc(most, sizeof(*explaining->call.records));
     explaining->call.calls = lap_alloc(size, sizeof(*explaining->call.calls));
     explaining->ends = lap_alloc(size, sizeof(*explaining->ends));
-    lap_train_add_work(all, told->group->rank, &explaining->work);
+    lap_train_add_work(all, exchange->group->rank, &explaining->work);
     lap_intervals_join(&explaining->work);
     if (!explaining->call.records || !explaining->call.calls || !explaining->ends ||
         explaining->work.failed)
@@ -324,41 +325,41 @@ static void explaining_clear(explaining_t *explaining)
 lap_status_t lap_train_explain(lap_train_model_t *model, lap_train_walk_t walk, lap_group_t *group,
                                lap_train_iteration_t *iteration)
 {
-    telling_t telling = {.model = model, .group = group, .iteration = iteration};
-    explaining_t explaining = {.told = NULL};
-    lap_status_t status = tell(&telling, join_calls(&telling, walk));
+    exchange_t exchange = {.model = model, .group = group, .iteration = iteration};
+    explaining_t explaining = {.exchange = NULL};
+    lap_status_t status = share(&exchange, join_calls(&exchange, walk));
     if (status == LAP_OK)
-        status = explaining_init(&explaining, &telling, most_of_a_call(telling.all));
+        status = explaining_init(&explaining, &exchange, most_of_a_call(exchange.all));
     if (status == LAP_OK)
         status = find_others(&explaining);
     if (status == LAP_OK)
         status = walk(model, explain_call, &explaining);
     explaining_clear(&explaining);
-    lap_trace_destroy(telling.all);
+    lap_trace_destroy(exchange.all);
     return status;
 }
 
 /* ---- gradients ---- */
 
 /* Buckets go one after another through the same streams: they are looked at together, for the time of one wait. */
-static lap_status_t explain_wait(const telling_t *told, lap_interval_t *wait)
+static lap_status_t explain_wait(const exchange_t *exchange, lap_interval_t *wait)
 {
     explaining_t explaining;
-    lap_comm_times_t *times = &told->model->times.kinds[LAP_AXIS_DP];
-    lap_train_comm_t *row = &told->iteration->rows[LAP_TRAIN_GRADIENTS];
+    lap_comm_times_t *times = &exchange->model->times.kinds[LAP_AXIS_DP];
+    lap_train_comm_t *row = &exchange->iteration->rows[LAP_TRAIN_GRADIENTS];
     lap_trace_view_t view = {.idle = {.list = wait, .count = wait->begin < wait->end},
                              .waited_ns = wait->end - wait->begin};
-    lap_status_t status = explaining_init(&explaining, told, told->all->nrecords);
+    lap_status_t status = explaining_init(&explaining, exchange, exchange->all->nrecords);
     lap_trace_t *trace = &explaining.call;
-    for (size_t i = 0; status == LAP_OK && i < told->all->nrecords; i++)
-        if (told->all->records[i].call != LAP_NO_CALL)
-            trace->records[trace->nrecords++] = told->all->records[i];
+    for (size_t i = 0; status == LAP_OK && i < exchange->all->nrecords; i++)
+        if (exchange->all->records[i].call != LAP_NO_CALL)
+            trace->records[trace->nrecords++] = exchange->all->records[i];
     if (status == LAP_OK) {
         lap_trace_trim(trace);
         status = add_flights(&explaining, times, row);
     }
     if (status == LAP_OK)
-        status = lap_trace_find_causes(trace, told->group->rank, &view);
+        status = lap_trace_find_causes(trace, exchange->group->rank, &view);
     if (status == LAP_OK)
         add_view(&view, times, row);
     lap_free(view.pauses);
@@ -368,15 +369,15 @@ static lap_status_t explain_wait(const telling_t *told, lap_interval_t *wait)
 
 lap_status_t lap_train_explain_gradients(lap_train_model_t *model, lap_train_iteration_t *iteration)
 {
-    telling_t telling = {
+    exchange_t exchange = {
         .model = model, .group = model->trainer.groups.replicas, .iteration = iteration};
     lap_interval_t wait;
-    lap_status_t status = lap_dp_gradients(model->trainer.dp, &telling.all, &wait);
+    lap_status_t status = lap_dp_gradients(model->trainer.dp, &exchange.all, &wait);
     if (status == LAP_OK)
-        add_bytes(&telling, telling.all, LAP_TRAIN_GRADIENTS, LAP_AXIS_DP);
-    status = tell(&telling, status);
+        add_bytes(&exchange, exchange.all, LAP_TRAIN_GRADIENTS, LAP_AXIS_DP);
+    status = share(&exchange, status);
     if (status == LAP_OK)
-        status = explain_wait(&telling, &wait);
-    lap_trace_destroy(telling.all);
+        status = explain_wait(&exchange, &wait);
+    lap_trace_destroy(exchange.all);
     return status;
 }

@@ -119,14 +119,14 @@ uint64_t lap_train_shuffled(uint64_t seed, uint64_t n, uint64_t count)
     return epoch * count + x;
 }
 
-void lap_train_say_data(const lap_train_model_t *model)
+void lap_train_log_data(const lap_train_model_t *model)
 {
     char order[64] = "the order of the files";
     if (!model->data)
         return;
     if (model->shuffle)
         snprintf(order, sizeof(order), "a random order, of seed %" PRIu64, model->data_seed);
-    lap_train_say(model->train, model->trainer.groups.world,
+    lap_train_log(model->train, model->trainer.groups.world,
                   "|-- Data: %" PRIu64 " samples of %zu tokens, in %s",
                   lap_data_samples(model->data), model->train->desc.seq, order);
 }

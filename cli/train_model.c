@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The trainer of `lap train`: what the command line makes of its description, a step of it with what is said and measured
- * of each part, and what is told of numbers that are not finite.
+ * The trainer of `lap train`: what the command line makes of its description, a step of it with what is logged and measured
+ * of each part, and the report of numbers that are not finite.
  */
 #include <float.h>
 #include <limits.h>
@@ -78,7 +78,7 @@ lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *t
     buffer.link = link;
     layers.buffer_options = replicas.buffer_options = stages.buffer_options = &buffer;
     if (train->dynamic && optimizer.clip_norm == 0)
-        optimizer.clip_norm = FLT_MAX; /* the norm tells whether gradients are finite */
+        optimizer.clip_norm = FLT_MAX; /* the norm shows whether gradients are finite */
     desc.model = &layers;
     desc.micro_batches = (size_t)train->micro;
     desc.optimizer = &optimizer;
@@ -127,9 +127,9 @@ static void say_pass(const lap_train_model_t *model, size_t micro)
     if (train->micro > 1)
         snprintf(of, sizeof(of), ", micro-batch %zu of %d", micro + 1, train->micro);
     if (model->trainer.pp)
-        lap_train_say(train, tp, "|-- Pipeline of %d micro-batches", train->micro);
+        lap_train_log(train, tp, "|-- Pipeline of %d micro-batches", train->micro);
     for (const char *const *part = parts[train->model != NULL]; *part && !model->trainer.pp; part++)
-        lap_train_say(train, tp, "|-- %s%s", *part, of);
+        lap_train_log(train, tp, "|-- %s%s", *part, of);
 }
 
 static double seconds_since(uint64_t begin)
@@ -147,7 +147,7 @@ static lap_status_t look_between(lap_train_model_t *model, lap_train_iteration_t
     return LAP_OK;
 }
 
-lap_status_t lap_train_step(lap_train_model_t *model, bool says, lap_train_iteration_t *iteration)
+lap_status_t lap_train_step(lap_train_model_t *model, bool logs, lap_train_iteration_t *iteration)
 {
     const lap_train_t *train = model->train;
     lap_trainer_t *trainer = &model->trainer;
@@ -159,7 +159,7 @@ lap_status_t lap_train_step(lap_train_model_t *model, bool says, lap_train_itera
     for (size_t m = 0; m < lap_trainer_passes(trainer); m++) {
         if (m > 0 && iteration->traced)
             LAP_TRY(look_between(model, iteration));
-        if (says)
+        if (logs)
             say_pass(model, m);
         const uint64_t begin = lap_now_ns();
         lap_train_forget(model);
@@ -176,7 +176,7 @@ lap_status_t lap_train_step(lap_train_model_t *model, bool says, lap_train_itera
     LAP_TRY(lap_trainer_sync(trainer, &result.loss));
     lap_train_note(model, "wait for replicas", passed);
     if (isfinite(result.loss) || train->goes_on) {
-        lap_train_say(train, says ? trainer->groups.tp : NULL, "|-- Optimizer step");
+        lap_train_log(train, logs ? trainer->groups.tp : NULL, "|-- Optimizer step");
         const uint64_t synced = lap_now_ns();
         LAP_TRY(lap_trainer_update(trainer, &result));
         lap_train_note(model, "optimizer step", synced);
@@ -193,8 +193,8 @@ lap_status_t lap_train_step(lap_train_model_t *model, bool says, lap_train_itera
 
 /* ---- numbers that are not finite ---- */
 
-lap_status_t lap_train_tell_not_finite(lap_train_model_t *model, const char *way,
-                                       const lap_train_iteration_t *iteration)
+lap_status_t lap_train_report_not_finite(lap_train_model_t *model, const char *way,
+                                         const lap_train_iteration_t *iteration)
 {
     static const char *const kinds[] = {"nothing", "parameter", "activation", "gradient of"};
     const lap_train_t *train = model->train;

@@ -20,7 +20,7 @@
 
 /* ---- as it goes ---- */
 
-void lap_train_say(const lap_train_t *train, const lap_group_t *speaker, const char *format, ...)
+void lap_train_log(const lap_train_t *train, const lap_group_t *speaker, const char *format, ...)
 {
     char text[8704]; /* a list of all keys of a file, too */
     if (train->json || train->quiet || !speaker || lap_group_rank(speaker) != 0)
@@ -36,7 +36,7 @@ void lap_train_say(const lap_train_t *train, const lap_group_t *speaker, const c
     fflush(stdout);
 }
 
-void lap_train_say_group(const lap_train_t *train, const char *what, const lap_group_t *group)
+void lap_train_log_group(const lap_train_t *train, const char *what, const lap_group_t *group)
 {
     char ranks[400];
     size_t used = 0;
@@ -45,19 +45,19 @@ void lap_train_say_group(const lap_train_t *train, const char *what, const lap_g
     for (int r = 0; r < lap_group_size(group) && used < sizeof(ranks); r++)
         used += (size_t)snprintf(ranks + used, sizeof(ranks) - used, "%s%d", r ? ", " : "",
                                  lap_group_world_rank(group, r));
-    lap_train_say(train, group, "|-- Created %s group: [%s]", what, ranks);
+    lap_train_log(train, group, "|-- Created %s group: [%s]", what, ranks);
 }
 
 /* A remark; where standard output is for JSON or results only, on standard error. */
 static void remark(const lap_train_t *train, const lap_group_t *world, const char *text)
 {
-    lap_train_say(train, world, "|-- %s", text);
+    lap_train_log(train, world, "|-- %s", text);
     if ((train->json || train->quiet) && lap_group_rank(world) == 0)
         lap_tell(lap_train_command.name, "%s", text);
 }
 
 /* Something about a file. */
-static void say_of_file(const lap_train_t *train, const lap_group_t *world, const char *path,
+static void log_of_file(const lap_train_t *train, const lap_group_t *world, const char *path,
                         const char *text)
 {
     char line[9216];
@@ -65,23 +65,23 @@ static void say_of_file(const lap_train_t *train, const lap_group_t *world, cons
     remark(train, world, line);
 }
 
-void lap_train_say_unused(const lap_train_t *train, const lap_group_t *world)
+void lap_train_log_unused(const lap_train_t *train, const lap_group_t *world)
 {
     char unused[256], alone[LAP_TRAIN_ALONE_TEXT], text[8448];
     if (lap_train_alone(train, alone))
         remark(train, world, alone);
     if (train->config && *train->config_unused) {
         snprintf(text, sizeof(text), "without effect: %s", train->config_unused);
-        say_of_file(train, world, train->config, text);
+        log_of_file(train, world, train->config, text);
     }
     if (!train->rules_path)
         return;
     if (lap_tp_overlap_unused(&train->rules, train->device, unused, sizeof(unused)) > 0) {
         snprintf(text, sizeof(text), "without effect on device %s: %s", train->device, unused);
-        say_of_file(train, world, train->rules_path, text);
+        log_of_file(train, world, train->rules_path, text);
     }
     if (!train->desc.sequence_parallel)
-        say_of_file(train, world, train->rules_path,
+        log_of_file(train, world, train->rules_path,
                     "without effect with --no-sequence-parallel: rules that gather rows");
 }
 
@@ -91,17 +91,18 @@ static bool communicates(const lap_nn_gemm_t *gemm)
 }
 
 /* One line: which method which GEMMs have, and who chose it. */
-static void say_methods(const lap_train_t *train, const lap_group_t *tp,
+static void log_methods(const lap_train_t *train, const lap_group_t *tp,
                         const lap_train_result_t *result)
 {
     char text[1024] = "", why[64] = "";
     size_t used = 0;
     for (int g = 0; g < LAP_TRAIN_OTHERS; g++) {
         const char *method = result->gemms[g].method, *comma = "";
-        bool said = !communicates(&result->gemms[g]);
-        for (int h = 0; h < g && !said; h++)
-            said = communicates(&result->gemms[h]) && strcmp(result->gemms[h].method, method) == 0;
-        if (said)
+        bool listed = !communicates(&result->gemms[g]);
+        for (int h = 0; h < g && !listed; h++)
+            listed =
+                communicates(&result->gemms[h]) && strcmp(result->gemms[h].method, method) == 0;
+        if (listed)
             continue;
         used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s for ", used ? "; " : "",
                                  method);
@@ -117,10 +118,10 @@ static void say_methods(const lap_train_t *train, const lap_group_t *tp,
     else if (result->overlap && train->switches.automatic)
         snprintf(why, sizeof(why), ", by measurement");
     if (used > 0)
-        lap_train_say(train, tp, "|-- Overlap%s: %s", why, text);
+        lap_train_log(train, tp, "|-- Overlap%s: %s", why, text);
 }
 
-void lap_train_say_gemms(const lap_train_t *train, const lap_group_t *tp,
+void lap_train_log_gemms(const lap_train_t *train, const lap_group_t *tp,
                          const lap_train_result_t *result)
 {
     size_t most = 0;
@@ -130,15 +131,15 @@ void lap_train_say_gemms(const lap_train_t *train, const lap_group_t *tp,
         if (!communicates(gemm))
             continue;
         if (train->debug)
-            lap_train_say(train, tp, "|-- Register buffer: %-10s %9.1f KiB  %s, %s",
+            lap_train_log(train, tp, "|-- Register buffer: %-10s %9.1f KiB  %s, %s",
                           lap_train_row_name(g), (double)gemm->bytes / 1024, gemm->kind,
                           gemm->method);
         most = gemm->bytes > most ? gemm->bytes : most;
         count++;
     }
-    say_methods(train, tp, result);
+    log_methods(train, tp, result);
     if (count > 0)
-        lap_train_say(train, tp, "|-- %d GEMM%s that communicate share a buffer of %.1f KiB", count,
+        lap_train_log(train, tp, "|-- %d GEMM%s that communicate share a buffer of %.1f KiB", count,
                       count > 1 ? "s" : "", (double)most / 1024);
 }
 
@@ -245,7 +246,7 @@ static void print_comm(const char *columns, const char *own, const lap_train_ite
                   comm->causes[LAP_CAUSE_CORE] * unit);
 }
 
-/* Whether there is something to say of communication: a rank alone has none, and what was not traced is not known. */
+/* Whether there are figures of communication: a rank alone has none, and what was not traced is not known. */
 static bool has_comm(const lap_train_comm_t *comm)
 {
     return comm->total > 0 || comm->waited > 0;

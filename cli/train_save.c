@@ -115,7 +115,7 @@ static void take_order(lap_train_model_t *model)
 }
 
 /* They may change, and losses are others then than those of a training that was not interrupted. */
-static void tell_differences(const lap_trainer_t *trainer)
+static void report_differences(const lap_trainer_t *trainer)
 {
     const lap_ckpt_fields_t *ours = &trainer->checkpoint->training;
     for (size_t i = 0; i < ours->count && lap_group_rank(trainer->groups.world) == 0; i++) {
@@ -216,9 +216,9 @@ static lap_status_t load(lap_train_saver_t *saver, lap_train_model_t *model)
                          "; expected --iters to be more than that, not %d",
                          train->load, trainer->step, train->iters);
     take_order(model);
-    tell_differences(trainer);
+    report_differences(trainer);
     saver->step = saver->saved = model->loaded = (int)trainer->step;
-    lap_train_say(train, world, "|-- Loaded step %" PRIu64 " from %s", trainer->step, train->load);
+    lap_train_log(train, world, "|-- Loaded step %" PRIu64 " from %s", trainer->step, train->load);
     return LAP_OK;
 }
 
@@ -230,7 +230,7 @@ static lap_status_t report(void *context, uint64_t step, lap_status_t status)
         return status;
     saver->failed = status != LAP_OK;
     if (!saver->failed) {
-        lap_train_say(saver->train, saver->world, "|-- Saved step %" PRIu64 " in %s", step,
+        lap_train_log(saver->train, saver->world, "|-- Saved step %" PRIu64 " in %s", step,
                       saver->train->save);
         lap_interrupt_lock();
         saver->saved = (int)step;
@@ -290,7 +290,7 @@ static void print_again(FILE *text, const lap_train_saver_t *saver)
     }
 }
 
-void lap_train_saver_tell(const lap_train_saver_t *saver)
+void lap_train_saver_report(const lap_train_saver_t *saver)
 {
     const lap_train_t *train = saver->train;
     char *sentence = NULL;

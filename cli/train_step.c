@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What `lap train` prints of each step as it is made: the line of a model, for people or as JSON, and
- * a line on a terminal that tells how far it is.
+ * a line on a terminal that shows how far it is.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -128,7 +128,7 @@ static void print_json(const lap_train_t *train, const lap_train_result_t *resul
     fflush(stdout);
 }
 
-void lap_train_say_step(const lap_train_t *train, const lap_group_t *world,
+void lap_train_log_step(const lap_train_t *train, const lap_group_t *world,
                         const lap_train_result_t *result, int step, const char *way,
                         const lap_train_iteration_t *it)
 {
@@ -151,7 +151,7 @@ void lap_train_say_step(const lap_train_t *train, const lap_group_t *world,
     if (train->dynamic)
         snprintf(scale, sizeof(scale), ", scale %g%s (%" PRIu64 " skipped)", it->scale,
                  it->skipped ? " was too large" : "", it->skips);
-    lap_train_say(train, world,
+    lap_train_log(train, world,
                   "Step %d/%d%s: loss %.6f%s, lr %.4g%s, %.4g ms, %.0f tokens/s, "
                   "%.3g TFLOP/s%s, %.0f MiB%s",
                   step, train->iters, way, it->loss, norm,

@@ -146,7 +146,7 @@ static bool write_file(const lap_train_t *train, const lap_train_result_t *resul
                                    .context = &context};
     const lap_status_t status = lap_trace_file_write(&file);
     if (status != LAP_OK) {
-        lap_ranks_tell(lap_train_command.name, 0, status);
+        lap_ranks_warn(lap_train_command.name, 0, status);
         return false;
     }
     if (timeline->dropped > 0)
@@ -169,7 +169,7 @@ static bool add_simulated(const lap_train_result_t *result, lap_trace_t *timelin
     return false;
 }
 
-static void tell_not_written(const lap_train_t *train)
+static void report_not_written(const lap_train_t *train)
 {
     const char *const paths[] = {train->trace_path, train->report};
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
@@ -190,7 +190,7 @@ lap_status_t lap_train_write_trace(lap_train_model_t *model, const lap_train_res
     LAP_TRY(lap_trace_gather(timeline, world));
     bool written = true;
     if (lap_group_rank(world) == 0 && timeline->nrecords == 0)
-        tell_not_written(train);
+        report_not_written(train);
     else if (lap_group_rank(world) == 0)
         written = add_simulated(result, timeline) && write_file(train, result, timeline);
     LAP_TRY(lap_group_broadcast(world, &written, sizeof(written))); /* ranks end alike */

@@ -102,7 +102,7 @@ static lap_status_t settle(const lap_tune_contender_t *contender, lap_tp_overlap
     return LAP_OK;
 }
 
-static lap_status_t crown(search_t *search)
+static lap_status_t adopt(search_t *search)
 {
     lap_tune_leave(&search->best);
     LAP_TRY(
@@ -193,7 +193,7 @@ static lap_status_t decide_start(search_t *search)
     if (!wins)
         return LAP_OK;
     search->rules = rules;
-    return crown(search);
+    return adopt(search);
 }
 
 /* A candidate was timed: the choice is it, or as it was. `before` has what the rules have. */
@@ -245,7 +245,7 @@ static lap_status_t decide(search_t *search, int u)
     }
     if (choice->candidate >= 0) {
         lap_tune_take(&search->rules, unit, &candidates[choice->candidate]);
-        LAP_TRY(crown(search));
+        LAP_TRY(adopt(search));
     }
     choice->decided = 1;
     return keep(search);
@@ -358,7 +358,7 @@ static lap_status_t find_units(search_t *search)
     return LAP_OK;
 }
 
-static void tell_other(const lap_tune_t *tune, const char *then)
+static void report_other(const lap_tune_t *tune, const char *then)
 {
     lap_tell("lap tune", "%s.part is of a search with other options, or damaged: %s", tune->output,
              then);
@@ -378,18 +378,18 @@ static lap_status_t go_on(search_t *search)
         lap_tell("lap tune", "goes on after %d decision%s: %s.part", found, found == 1 ? "" : "s",
                  tune->output);
     if (other)
-        tell_other(tune, "the search begins anew, and replaces it");
+        report_other(tune, "the search begins anew, and replaces it");
     return replay(search);
 }
 
 /* What another search has found so far goes when the rules of this one are written. */
-static void tell_removed(const lap_tune_t *tune)
+static void report_removed(const lap_tune_t *tune)
 {
     lap_tune_t unused = *tune;
     int found;
     bool other = false;
     if (lap_tune_read(&unused, &found, &other) == LAP_OK && other)
-        tell_other(tune, "the cache has the end of this search, and it is removed");
+        report_other(tune, "the cache has the end of this search, and it is removed");
 }
 
 /* Whether the cache has the end of this search: then there is nothing to be measured. Collective. */
@@ -421,7 +421,7 @@ static lap_status_t search_entry(search_t *search, lap_tune_entry_t *entry)
     LAP_TRY(go_on(search));
     lap_bench_progress(search->progress.speaks,
                        "the costs of GEMMs and kernels, to predict passes");
-    LAP_TRY(crown(search));
+    LAP_TRY(adopt(search));
     LAP_TRY(find_units(search));
     LAP_TRY(search_all(search));
     if (!search->interrupted)
@@ -434,7 +434,7 @@ static lap_status_t search_entry(search_t *search, lap_tune_entry_t *entry)
 }
 
 /* What was found until a signal came. */
-static void tell_interrupted(void *context, int signal)
+static void report_interrupted(void *context, int signal)
 {
     const search_t *search = context;
     const lap_tune_t *tune = search->tune;
@@ -460,7 +460,7 @@ static lap_status_t tune_all(search_t *search, int *end_p)
     bool cached;
     const bool first = lap_group_rank(world) == 0;
     if (first)
-        lap_interrupt_prints(tell_interrupted, search);
+        lap_interrupt_prints(report_interrupted, search);
     if (search->progress.speaks && *tune->note)
         lap_tell(form.command.name, "%s", tune->note);
     LAP_TRY(find_cached(search, &entry, &cached));
@@ -471,14 +471,14 @@ static lap_status_t tune_all(search_t *search, int *end_p)
     if (search->interrupted) {
         lap_interrupt_stops();
         if (first)
-            tell_interrupted(search, search->interrupted);
+            report_interrupted(search, search->interrupted);
         *end_p = lap_interrupt_status(search->interrupted);
         return lap_group_barrier(world);
     }
     if (first && !cached && tune->train.cache)
         lap_tune_store(&tune->train, &entry);
     if (first && cached)
-        tell_removed(tune);
+        report_removed(tune);
     LAP_TRY(lap_group_agree(world, first ? lap_tune_write(tune, &entry) : LAP_OK));
     const lap_tune_effort_t effort = {search->tried, search->left_out, search->same,
                                       search->progress.passes};

@@ -18,7 +18,7 @@
 #include "train.h"
 
 /*
- * What is chosen at once: the rule of a GEMM; or of a dgrad with its wgrad, since the one says what
+ * What is chosen at once: the rule of a GEMM; or of a dgrad with its wgrad, since the one decides what
  * is left for the other.
  */
 #define LAP_TUNE_UNITS 8
@@ -71,7 +71,7 @@ typedef struct lap_tune {
     int rounds;
     size_t
         heads; /* that were asked for; those of `train` are others where ranks cannot share them, */
-    char note[LAP_TUNE_NOTE]; /* and this says so; "": they are the same */
+    char note[LAP_TUNE_NOTE]; /* and this is the sentence about it; "": they are the same */
     lap_tp_overlap_t start;   /* the rules that were given */
     bool has[LAP_TUNE_UNITS];
     lap_tune_choice_t choices[LAP_TUNE_CHOICES];
@@ -120,7 +120,7 @@ lap_status_t lap_tune_time(lap_tune_contender_t *const *contenders, int count, i
                            lap_tune_progress_t *progress, double *seconds, int *interrupted_p);
 
 /*
- * The time of one over that of another, in as many rounds as are needed to say whether its third quartile is
+ * The time of one over that of another, in as many rounds as are needed to know whether its third quartile is
  * below 1. Likewise.
  */
 lap_status_t lap_tune_compare(lap_tune_contender_t *one, lap_tune_contender_t *other, int rounds,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `lap tune`: times layers with rules in turns, and says how far the search is. */
+/* `lap tune`: times layers with rules in turns, and shows how far the search is. */
 #include <stdio.h>
 #include <string.h>
 
@@ -49,7 +49,7 @@ lap_status_t lap_tune_predict(lap_tune_contender_t *contender, double *seconds_p
 /* ---- progress ---- */
 
 /* `part` of the trial at hand is done. */
-static void say(const lap_tune_progress_t *progress, double part)
+static void show(const lap_tune_progress_t *progress, double part)
 {
     const double seconds = (double)(lap_now_ns() - progress->begin) * 1e-9;
     const double done = progress->done + part,
@@ -87,7 +87,7 @@ static lap_status_t warm_up(lap_tune_contender_t *const *contenders, int count,
         double seconds;
         if (contender->warmed >= WARM)
             continue;
-        say(progress, 0);
+        show(progress, 0);
         LAP_TRY(time_pass(contender, &seconds));
         contender->warmed = seconds > LONG_S ? WARM : contender->warmed + 1;
         progress->passes++;
@@ -103,7 +103,7 @@ static lap_status_t time_round(lap_tune_contender_t *const *contenders, int coun
 {
     for (int n = 0; n < count && !*interrupted_p; n++) {
         const int w = (int)lap_turn((size_t)i, (size_t)n, (size_t)count);
-        say(progress, (double)(i * count + n) / (rounds * count));
+        show(progress, (double)(i * count + n) / (rounds * count));
         LAP_TRY(time_pass(contenders[w], &seconds[w * rounds + i]));
         progress->passes++;
         LAP_TRY(lap_interrupt_agree(contenders[0]->model.trainer.groups.world, interrupted_p));

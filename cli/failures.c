@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sentences of ranks that have failed, and which of them are the same: see told.h. */
-#include "told.h"
+/* Why ranks have failed, and which of their sentences are the same: see failures.h. */
+#include "failures.h"
 
 #include <ctype.h>
 #include <stdarg.h>
@@ -17,25 +17,25 @@
 #include "util/clock.h"
 #include "util/digest.h"
 
-#define GATHER_NS 3000000000u /* in which ranks that tell the same may tell it */
+#define GATHER_NS 3000000000u /* in which other ranks may report the same */
 #define OWN '\1'              /* in the place of a rank's own name */
-#define TEXT (sizeof(((lap_told_t *)0)->text) + 64) /* with the name of a rank */
+#define TEXT (sizeof(((lap_failure_t *)0)->text) + 64) /* with the name of a rank */
 
 /* What of a text is looked at, or is still to be printed. */
 typedef enum part { NOTHING, REST, CAUSE, WHOLE, PARTS } part_t;
 
-/* Ways in which ranks say the same: word by word, but for their own names, or one for all the others. */
+/* Ways in which sentences are the same: word by word, but for the ranks' own names, or one for all the others. */
 typedef enum way { WORDS, OWN_NAMES, ORIGIN, WAYS } way_t;
 
-struct lap_told_in {
-    lap_told_t told;
+struct lap_received {
+    lap_failure_t failure;
     part_t left;
     uint64_t digests[PARTS]
-                    [WAYS]; /* of who says the same they are the same: texts are seldom compared */
+                    [WAYS]; /* of the same texts they are the same: texts are seldom compared */
 };
-typedef struct lap_told_in told_in_t;
+typedef struct lap_received received_t;
 
-void lap_told_mark(char *text, size_t bytes)
+void lap_failure_mark(char *text, size_t bytes)
 {
     struct stat about;
     if (fstat(STDERR_FILENO, &about) != 0)
@@ -43,71 +43,72 @@ void lap_told_mark(char *text, size_t bytes)
     snprintf(text, bytes, "LAP_STDERR=%jx:%jx", (uintmax_t)about.st_dev, (uintmax_t)about.st_ino);
 }
 
-bool lap_told_is_marked(void)
+/* Whether standard error of this rank is still the one that it began with. */
+static bool is_marked(void)
 {
     char mine[64];
     const char *given = getenv("LAP_STDERR");
-    lap_told_mark(mine, sizeof(mine));
+    lap_failure_mark(mine, sizeof(mine));
     return given && strcmp(given, mine + sizeof("LAP_STDERR")) == 0;
 }
 
-bool lap_told_send(const char *dir, const lap_told_t *told)
+bool lap_failure_send(const char *dir, const lap_failure_t *failure)
 {
-    return lap_job_tell(dir, told, sizeof(*told));
+    return lap_job_tell(dir, failure, sizeof(*failure));
 }
 
-bool lap_told_launcher(const char *name, const char *sentence)
+bool lap_failure_report(const char *name, const char *sentence)
 {
     lap_environment_t environment;
-    lap_told_t told = {.rank = 0};
+    lap_failure_t failure = {.rank = 0};
     lap_saved_error_t saved;
-    if (!lap_told_is_marked() || !lap_environment_launched())
+    if (!is_marked() || !lap_environment_launched())
         return false;
     lap_error_save(&saved); /* the environment knows nothing of it */
     const lap_status_t status = lap_environment_read(&environment);
     lap_error_restore(&saved);
-    FILE *text = status == LAP_OK ? fmemopen(told.text, sizeof(told.text), "w") : NULL;
+    FILE *text = status == LAP_OK ? fmemopen(failure.text, sizeof(failure.text), "w") : NULL;
     if (!text)
         return false;
-    told.rank = environment.rank;
-    snprintf(told.name, sizeof(told.name), "%s", name);
+    failure.rank = environment.rank;
+    snprintf(failure.name, sizeof(failure.name), "%s", name);
     lap_spelling_print(text, sentence);
-    return fclose(text) == 0 && lap_told_send(environment.dir, &told);
+    return fclose(text) == 0 && lap_failure_send(environment.dir, &failure);
 }
 
-void lap_told_open(lap_told_box_t *box, const char *dir, int nranks)
+void lap_failures_open(lap_failures_t *box, const char *dir, int nranks)
 {
-    *box = (lap_told_box_t){.fd = -1, .room = (size_t)nranks};
+    *box = (lap_failures_t){.fd = -1, .room = (size_t)nranks};
     box->list = calloc(box->room, sizeof(*box->list));
     if (box->list)
         box->fd = lap_job_listen(dir);
 }
 
-void lap_told_close(lap_told_box_t *box)
+void lap_failures_close(lap_failures_t *box)
 {
     if (box->fd >= 0)
         close(box->fd);
     free(box->list);
-    *box = (lap_told_box_t){.fd = -1};
+    *box = (lap_failures_t){.fd = -1};
 }
 
 static int by_rank(const void *left, const void *right)
 {
-    return ((const told_in_t *)left)->told.rank - ((const told_in_t *)right)->told.rank;
+    return ((const received_t *)left)->failure.rank - ((const received_t *)right)->failure.rank;
 }
 
-static void find_digests(told_in_t *in);
+static void find_digests(received_t *in);
 
-bool lap_told_read(lap_told_box_t *box)
+bool lap_failures_read(lap_failures_t *box)
 {
     while (box->fd >= 0 && box->count < box->room) {
-        lap_told_t *told = &box->list[box->count].told;
-        const ptrdiff_t bytes = lap_job_hear(box->fd, told, sizeof(*told));
+        lap_failure_t *failure = &box->list[box->count].failure;
+        const ptrdiff_t bytes = lap_job_hear(box->fd, failure, sizeof(*failure));
         if (bytes < 0)
             break;
-        if (bytes != (ptrdiff_t)sizeof(*told) || told->rank < 0)
+        if (bytes != (ptrdiff_t)sizeof(*failure) || failure->rank < 0)
             continue;
-        told->name[sizeof(told->name) - 1] = told->text[sizeof(told->text) - 1] = '\0';
+        failure->name[sizeof(failure->name) - 1] = failure->text[sizeof(failure->text) - 1] = '\0';
         box->list[box->count].left = WHOLE;
         find_digests(&box->list[box->count]);
         if (box->count++ == 0)
@@ -118,7 +119,7 @@ bool lap_told_read(lap_told_box_t *box)
     return box->count > 0;
 }
 
-int lap_told_wait_ms(const lap_told_box_t *box, int most)
+int lap_failures_wait_ms(const lap_failures_t *box, int most)
 {
     const uint64_t now = lap_now_ns(), until = box->since_ns + GATHER_NS;
     if (box->count == 0)
@@ -128,13 +129,13 @@ int lap_told_wait_ms(const lap_told_box_t *box, int most)
     return most >= 0 && most < left ? most : left;
 }
 
-size_t lap_told_print(lap_told_box_t *box, lap_outbox_t *outbox)
+size_t lap_failures_print(lap_failures_t *box, lap_outbox_t *outbox)
 {
-    char line[LAP_TOLD_LINE];
+    char line[LAP_FAILURES_LINE];
     size_t ranks = 0;
-    for (; lap_told_read(box); box->count = 0) {
+    for (; lap_failures_read(box); box->count = 0) {
         ranks += box->count;
-        while (lap_told_next(box, line))
+        while (lap_failures_next(box, line))
             lap_outbox_add_line(outbox, line);
     }
     return ranks;
@@ -163,7 +164,7 @@ static size_t find_name(const char *text, long *rank_p)
     return begins(of, " of the world") ? (size_t)(of - text) + strlen(" of the world") : 0;
 }
 
-/* What a rank says, by the numbers of the world, without what only it can say. */
+/* The sentence of a rank by numbers of the world, without the rank's own name. */
 static void make_common(const char *from, int rank, char text[TEXT])
 {
     while (*from) {
@@ -196,31 +197,31 @@ static void add_origin(const char *from, int rank, char text[TEXT])
     long origin;
     const size_t name = find_name(sentence, &origin);
     const char *rest = sentence + name + (sentence[name] == ')');
-    const bool told = name > 0 && begins(rest, ": ");
-    snprintf(text, TEXT, "%.*srank %ld: %s", (int)(sentence - from), from, told ? origin : rank,
-             told ? rest + 2 : sentence);
+    const bool named = name > 0 && begins(rest, ": ");
+    snprintf(text, TEXT, "%.*srank %ld: %s", (int)(sentence - from), from, named ? origin : rank,
+             named ? rest + 2 : sentence);
 }
 
-/* A part of what a rank tells, so that it can be compared, and printed for all who say so. */
-static void take(const told_in_t *in, part_t part, way_t way, char text[TEXT])
+/* A part of a sentence, so that it can be compared, and printed for all ranks that have it. */
+static void take(const received_t *in, part_t part, way_t way, char text[TEXT])
 {
-    const char *semicolon = strstr(in->told.text, "; ");
-    char words[sizeof(in->told.text)];
+    const char *semicolon = strstr(in->failure.text, "; ");
+    char words[sizeof(in->failure.text)];
     snprintf(words, sizeof(words), "%s",
-             part != REST ? in->told.text
+             part != REST ? in->failure.text
              : semicolon  ? semicolon + 2
                           : "");
     if (part == CAUSE && semicolon)
-        words[semicolon - in->told.text] = '\0';
+        words[semicolon - in->failure.text] = '\0';
     if (way == OWN_NAMES)
-        make_common(words, in->told.rank, text);
+        make_common(words, in->failure.rank, text);
     else if (way == ORIGIN && part != REST)
-        add_origin(words, in->told.rank, text);
+        add_origin(words, in->failure.rank, text);
     else
         memcpy(text, words, strlen(words) + 1);
 }
 
-static void find_digests(told_in_t *in)
+static void find_digests(received_t *in)
 {
     char text[TEXT];
     for (int part = REST; part < PARTS; part++)
@@ -230,32 +231,32 @@ static void find_digests(told_in_t *in)
         }
 }
 
-/* Who says the same, in the way in which most do. */
+/* Ranks with the same sentence, in the way in which most have it. */
 typedef struct group {
-    const told_in_t *first;
+    const received_t *first;
     part_t part;
     way_t way;
     size_t count;
 } group_t;
 
-static bool is_in(const group_t *group, const told_in_t *first, const told_in_t *other)
+static bool is_in(const group_t *group, const received_t *first, const received_t *other)
 {
     char one[TEXT], two[TEXT];
     if (other->left != (group->part == REST ? REST : WHOLE) ||
         first->digests[group->part][group->way] != other->digests[group->part][group->way] ||
-        strcmp(first->told.name, other->told.name) != 0)
+        strcmp(first->failure.name, other->failure.name) != 0)
         return false;
     take(first, group->part, group->way, one);
     take(other, group->part, group->way, two);
     return strcmp(one, two) == 0;
 }
 
-static group_t find_group(const lap_told_box_t *box, const told_in_t *first, part_t part)
+static group_t find_group(const lap_failures_t *box, const received_t *first, part_t part)
 {
     group_t most = {.count = 0};
     for (int way = WORDS; way < WAYS; way++) {
         group_t group = {.first = first, .part = part, .way = (way_t)way};
-        for (const told_in_t *it = box->list; it < box->list + box->count; it++)
+        for (const received_t *it = box->list; it < box->list + box->count; it++)
             group.count += is_in(&group, first, it);
         most = group.count > most.count ? group : most;
     }
@@ -270,41 +271,41 @@ static void add(char *line, const char *format, ...)
     const size_t used = strlen(line);
     va_list args;
     va_start(args, format);
-    vsnprintf(line + used, LAP_TOLD_LINE - used, format, args);
+    vsnprintf(line + used, LAP_FAILURES_LINE - used, format, args);
     va_end(args);
 }
 
-/* Adds "ranks 0, 1, 3-5: "; what they have told is left then. */
-static void add_ranks(lap_told_box_t *box, const group_t *group, part_t left, char *line)
+/* Adds "ranks 0, 1, 3-5: "; `left` of their sentences is to be printed then. */
+static void add_ranks(lap_failures_t *box, const group_t *group, part_t left, char *line)
 {
-    const told_in_t first = *group->first; /* it is one of those that change */
-    int begin = first.told.rank, end = begin;
+    const received_t first = *group->first; /* it is one of those that change */
+    int begin = first.failure.rank, end = begin;
     add(line, "%s %d", group->count > 1 ? "ranks" : "rank", begin);
-    for (told_in_t *it = box->list; it < box->list + box->count; it++) {
+    for (received_t *it = box->list; it < box->list + box->count; it++) {
         if (!is_in(group, &first, it))
             continue;
-        const int rank = it->told.rank;
+        const int rank = it->failure.rank;
         if (rank > end + 1 && end > begin)
             add(line, "%s%d", end > begin + 1 ? "-" : ", ", end);
         if (rank > end + 1)
             add(line, ", %d", begin = rank);
         end = rank;
-        it->left = strstr(it->told.text, "; ") ? left : NOTHING;
+        it->left = strstr(it->failure.text, "; ") ? left : NOTHING;
     }
     if (end > begin)
         add(line, "%s%d", end > begin + 1 ? "-" : ", ", end);
     add(line, ": ");
 }
 
-/* A line of a group, which has `left` to say after it. */
-static void write_line(lap_told_box_t *box, const group_t *group, part_t left, char *line)
+/* A line of a group; `left` of its sentences is to be printed after it. */
+static void write_line(lap_failures_t *box, const group_t *group, part_t left, char *line)
 {
     char text[TEXT];
-    const told_in_t *first = group->first;
-    const int rank = first->told.rank;
+    const received_t *first = group->first;
+    const int rank = first->failure.rank;
     long number;
     take(first, group->part, group->way, text);
-    snprintf(line, LAP_TOLD_LINE, "%s: ", first->told.name);
+    snprintf(line, LAP_FAILURES_LINE, "%s: ", first->failure.name);
     const size_t named = strlen(line);
     add_ranks(box, group, left, line);
     if (group->part == REST && group->count == 1 && find_name(text, &number) && number == rank)
@@ -313,17 +314,17 @@ static void write_line(lap_told_box_t *box, const group_t *group, part_t left, c
         add(line, *it == OWN ? "each" : "%c", *it);
 }
 
-static const told_in_t *find(const lap_told_box_t *box, part_t left)
+static const received_t *find(const lap_failures_t *box, part_t left)
 {
-    for (const told_in_t *it = box->list; it < box->list + box->count; it++)
+    for (const received_t *it = box->list; it < box->list + box->count; it++)
         if (it->left == left)
             return it;
     return NULL;
 }
 
-bool lap_told_next(lap_told_box_t *box, char line[LAP_TOLD_LINE])
+bool lap_failures_next(lap_failures_t *box, char line[LAP_FAILURES_LINE])
 {
-    const told_in_t *first = find(box, REST);
+    const received_t *first = find(box, REST);
     if (first) {
         const group_t group = find_group(box, first, REST);
         write_line(box, &group, NOTHING, line);

@@ -151,9 +151,9 @@ typedef struct fake_kernel {
 const fake_kernel_t *fake_kernel(const char *name);
 const fake_kernel_t *fake_kernel_of(fake_work_t work); /* NULL: it is none of the library */
 
-extern const fake_kernel_t
-    fake_nn_kernels[]; /* those of src/nn; they end with a name that is NULL */
-extern const fake_kernel_t fake_attention_kernels[];
+extern const fake_kernel_t fake_arithmetic[]; /* these end with a name that is NULL */
+extern const fake_kernel_t fake_nn_kernels[]; /* those of src/nn */
+void fake_reduce(void *args);                 /* the work of lap_reduce */
 
 /* Element `i` of memory of the GPU. */
 FAKE_EXPORT float fake_load(int32_t dtype, const void *memory, size_t i);

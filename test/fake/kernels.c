@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernels of the device `cuda` do, as loops: see fake.h. */
-#include <math.h>
+/* What the kernels of the device `cuda` do that wait, raise and copy: see fake.h. Sums are in arithmetic.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "core/convert.h"
 #include "device/cuda/cuda_kernels.h"
 #include "fake.h"
-
-enum { BIAS = 1, GELU = 2, DGELU = 4 }; /* as lap_epilogue_t */
 
 static uint64_t now(void)
 {
@@ -24,68 +20,6 @@ static void nap(uint64_t waited_ns)
 {
     const uint64_t ns = waited_ns / 4;
     nanosleep(&(struct timespec){0, ns < 20000 ? 20000 : ns < 200000 ? (long)ns : 200000}, NULL);
-}
-
-/* ---- elements ---- */
-
-float fake_load(int32_t dtype, const void *memory, size_t i)
-{
-    float value;
-    const char *x = fake_at(memory);
-    if (dtype == LAP_FLOAT32) { /* as most are, of many millions */
-        memcpy(&value, x + i * sizeof(value), sizeof(value));
-        return value;
-    }
-    lap_to_float((lap_dtype_t)dtype, x + i * lap_dtype_size((lap_dtype_t)dtype), &value, 1);
-    return value;
-}
-
-void fake_store(int32_t dtype, void *memory, size_t i, float value)
-{
-    char *x = fake_at(memory);
-    if (dtype == LAP_FLOAT32) {
-        memcpy(x + i * sizeof(value), &value, sizeof(value));
-        return;
-    }
-    lap_from_float((lap_dtype_t)dtype, &value, x + i * lap_dtype_size((lap_dtype_t)dtype), 1);
-}
-
-/* Between 0 and 1: gelu(x) = x gate(x). */
-static double gate(double x)
-{
-    return 1 / (1 + exp(-2 * sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
-}
-
-double fake_gelu(double x)
-{
-    return x < -40 ? 0 : x * gate(x);
-}
-
-double fake_gelu_slope(double x)
-{
-    const double inner = 2 * sqrt(2 / 3.14159265358979323846) * (1 + 3 * 0.044715 * x * x);
-    return fabs(x) > 40 ? x > 0 : gate(x) + x * gate(x) * gate(-x) * inner;
-}
-
-static float finish(const lap_cuda_finish_t *f, float sum, int32_t dtype, const void *d, size_t row,
-                    size_t col)
-{
-    double x = sum;
-    if (f->plain)
-        return sum;
-    void *aux = f->aux ? (char *)f->aux + row * f->aux_stride : NULL;
-    if (f->beta != 0)
-        x += (double)f->beta * (double)fake_load(dtype, d, col);
-    if (f->epilogue & BIAS)
-        x += (double)fake_load(f->bias_dtype, f->bias, col);
-    if (f->epilogue & GELU) {
-        if (aux)
-            fake_store(f->aux_dtype, aux, col, (float)x);
-        x = fake_gelu(x);
-    }
-    if (f->epilogue & DGELU)
-        x *= fake_gelu_slope((double)fake_load(f->aux_dtype, aux, col));
-    return (float)(x / (double)f->scale);
 }
 
 /* ---- signals ---- */
@@ -352,89 +286,7 @@ static void run_stamp(void *args)
     write_time(stamp->at);
 }
 
-/* ---- arithmetic ---- */
-
-static void run_reduce(void *args)
-{
-    const lap_cuda_reduce_t *r = args;
-    for (size_t row = 0; row < r->rows; row++) {
-        char *d = (char *)r->dst + row * r->dst_stride;
-        for (size_t col = 0; col < r->cols; col++) {
-            float x = 0;
-            for (uint32_t s = 0; s < r->nsrc; s++) {
-                const char *src = (const char *)r->srcs[s] + row * r->strides[s];
-                const float scale = r->scales[s] ? *(const float *)fake_at(r->scales[s]) : 1;
-                const float term = fake_load(r->from, src, col) * scale;
-                x = s == 0 ? term : x + term;
-            }
-            fake_store(r->to, d, col, finish(&r->finish, x, r->to, d, row, col));
-        }
-    }
-}
-
-static void run_column_sums(void *args)
-{
-    const lap_cuda_column_sums_t *s = args;
-    char *dst = fake_at(s->dst);
-    for (size_t col = 0; col < s->cols; col++) {
-        double sum = 0;
-        for (size_t row = 0; row < s->rows; row++)
-            sum += (double)fake_load(s->from, (const char *)s->src + row * s->src_stride, col);
-        sum *=
-            (double)s->scale * (s->scaled_by ? (double)*(const float *)fake_at(s->scaled_by) : 1);
-        lap_from_double((lap_dtype_t)s->to, &sum, dst + col * lap_dtype_size((lap_dtype_t)s->to),
-                        1);
-    }
-}
-
-/* op(x) as fp32, packed: [rows, depth]; stored so, or turned. */
-static float *operand(int32_t dtype, const void *x, size_t stride, bool turned, size_t rows,
-                      size_t depth)
-{
-    float *wide = malloc((rows * depth + 1) * sizeof(float));
-    for (size_t row = 0; row < rows; row++)
-        for (size_t k = 0; k < depth; k++)
-            wide[row * depth + k] =
-                fake_load(dtype, (const char *)x + (turned ? k : row) * stride, turned ? row : k);
-    return wide;
-}
-
-static void run_multiply(void *args)
-{
-    const lap_cuda_multiply_t *g = args;
-    const float scale = g->scale * (g->b_scale ? *(const float *)fake_at(g->b_scale) : 1) *
-                        (g->a_scale ? *(const float *)fake_at(g->a_scale) : 1);
-    float *a = operand(g->a_dtype, g->a, g->a_stride, g->a_transposed, g->rows, g->k);
-    float *b = operand(g->b_dtype, g->b, g->b_stride, g->b_plain, g->n, g->k);
-    for (size_t row = 0; row < g->rows; row++) {
-        char *d = (char *)g->d + row * g->d_stride;
-        for (size_t col = 0; col < g->n; col++) {
-            float x = 0;
-            for (size_t k = 0; k < g->k; k++)
-                x += a[row * g->k + k] * b[col * g->k + k];
-            fake_store(g->d_dtype, d, col, finish(&g->finish, x * scale, g->d_dtype, d, row, col));
-        }
-    }
-    free(a);
-    free(b);
-}
-
-static void run_cast(void *args)
-{
-    const lap_cuda_cast_t *c = args;
-    const float scale = c->scale ? *(const float *)fake_at(c->scale) : 1;
-    float *amax = c->amax ? fake_at(c->amax) : NULL;
-    uint32_t most = amax ? lap_bits_of_float(*amax) : 0;
-    for (size_t row = 0; row < c->rows; row++)
-        for (size_t col = 0; col < c->cols; col++) {
-            const float x = fake_load(c->from, (const char *)c->src + row * c->src_stride, col);
-            const uint32_t size = lap_bits_of_float(x) & 0x7fffffff;
-            most = size > most ? size : most;
-            fake_store(c->to, (char *)c->dst + row * c->dst_stride, col, x / scale);
-        }
-    if (amax)
-        *amax = lap_float_of_bits(most);
-}
+/* ---- copies ---- */
 
 /* What is not aligned as the arguments say would be an error on a GPU. */
 static void run_copy(void *args)
@@ -452,7 +304,7 @@ static void run_sum(void *args)
 {
     lap_cuda_sum_t *sum = args;
     run_signals(&sum->before);
-    run_reduce(&sum->reduce);
+    fake_reduce(&sum->reduce);
     run_signals(&sum->signals);
 }
 
@@ -474,32 +326,6 @@ static void run_multicast(void *args)
     run_signals(&s->signals);
 }
 
-/* Likewise. */
-static void run_transpose(void *args)
-{
-    const lap_cuda_transpose_t *t = args;
-    const char *src = fake_at(t->src);
-    char *dst = fake_at(t->dst);
-    const size_t all =
-        (size_t)t->src | (size_t)t->dst | t->padded | t->cols | t->src_stride | t->dst_stride;
-    if (t->vectors && all % 16 != 0)
-        return;
-    for (size_t row = 0; row < t->padded; row++)
-        for (size_t col = 0; col < t->cols; col++)
-            dst[col * t->dst_stride + row] = row < t->rows ? src[row * t->src_stride + col] : 0;
-}
-
-static void run_fill(void *args)
-{
-    const lap_cuda_fill_t *fill = args;
-    for (size_t i = 0; i < fill->count; i++) {
-        uint64_t x = (fill->seed + i) * 0x9e3779b97f4a7c15u;
-        x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-        x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-        fake_store(fill->dtype, fill->memory, i, (float)(x >> 40) * 0x1p-23f - 1.0f);
-    }
-}
-
 /* The kernel of that name, or, without one, that does that work. */
 static const fake_kernel_t *find_kernel(const char *name, fake_work_t work)
 {
@@ -512,16 +338,10 @@ static const fake_kernel_t *find_kernel(const char *name, fake_work_t work)
         {"lap_advance", run_advance, sizeof(lap_cuda_advance_t), false},
         {"lap_clear", run_clear, sizeof(lap_cuda_clear_t), false},
         {"lap_stamp", run_stamp, sizeof(lap_cuda_stamp_t), false},
-        {"lap_reduce", run_reduce, sizeof(lap_cuda_reduce_t), false},
-        {"lap_column_sums", run_column_sums, sizeof(lap_cuda_column_sums_t), false},
-        {"lap_multiply", run_multiply, sizeof(lap_cuda_multiply_t), false},
-        {"lap_cast", run_cast, sizeof(lap_cuda_cast_t), false},
-        {"lap_transpose", run_transpose, sizeof(lap_cuda_transpose_t), false},
         {"lap_copy", run_copy, sizeof(lap_cuda_copy_t), false},
-        {"lap_fill", run_fill, sizeof(lap_cuda_fill_t), false},
         {NULL, NULL, 0, false},
     };
-    const fake_kernel_t *const tables[] = {kernels, fake_nn_kernels, fake_attention_kernels};
+    const fake_kernel_t *const tables[] = {kernels, fake_arithmetic, fake_nn_kernels};
     for (size_t t = 0; t < sizeof(tables) / sizeof(tables[0]); t++)
         for (const fake_kernel_t *kernel = tables[t]; kernel->name; kernel++)
             if (name ? strcmp(kernel->name, name) == 0 : kernel->work == work)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams and events of every device: order, growth, failures and how they spread, copies and sums.
+ * Streams and events of every device: order, growth, failures and how they spread, and copies.
  */
 #include <stdatomic.h>
 #include <stddef.h>
@@ -378,96 +378,6 @@ static void test_copy_by_sms(void)
     ops->stream_destroy(stream);
 }
 
-/* In rank order 1e8 + 1 - 1e8 is 0 in fp32; any other order of the three would give 1. */
-static void test_reduce(void)
-{
-    enum { ROWS = 3, COLS = 600, STRIDE = 601 };
-    float(*srcs)[ROWS * STRIDE] = new_shared(device, 3 * sizeof(*srcs));
-    float *dst = new_shared(device, sizeof(*srcs));
-    const void *sources[3] = {srcs[0], srcs[1], srcs[2]};
-    const size_t strides[3] = {STRIDE * 4, STRIDE * 4, STRIDE * 4};
-    for (int i = 0; i < ROWS * STRIDE; i++) {
-        srcs[0][i] = i % 2 ? 1e8f : (float)i;
-        srcs[1][i] = i % 2 ? 1.0f : 2.0f;
-        srcs[2][i] = i % 2 ? -1e8f : 3.0f;
-        dst[i] = -1;
-    }
-    lap_stream_t *stream = new_stream();
-    lap_reduce_t reduce = {.dst = dst,
-                           .dst_stride = STRIDE * 4,
-                           .srcs = sources,
-                           .src_strides = strides,
-                           .nsrc = 3,
-                           .rows = ROWS,
-                           .cols = COLS};
-    ops->reduce(stream, &reduce);
-    tap_success(ops->stream_synchronize(stream), "%s: a sum of three", ops->name);
-    bool good = true;
-    for (int i = 0; i < ROWS * STRIDE; i++)
-        good = good && dst[i] == (i % STRIDE >= COLS ? -1 : i % 2 ? 0.0f : (float)i + 5.0f);
-    tap_ok(good, "%s: in the order given, and only where it belongs", ops->name);
-    reduce.dst = srcs[2]; /* in place, and not the first source */
-    ops->reduce(stream, &reduce);
-    reduce.dst = dst;
-    reduce.nsrc = 1;
-    ops->reduce(stream, &reduce);
-    ops->stream_synchronize(stream);
-    good = true;
-    for (int i = 0; i < ROWS * STRIDE; i++)
-        if (i % STRIDE < COLS)
-            good = good && srcs[2][i] == (i % 2 ? 0.0f : (float)i + 5.0f) && dst[i] == srcs[0][i];
-    tap_ok(good, "%s: in place too, and a sum of one is a copy", ops->name);
-    free_shared(device, srcs);
-    free_shared(device, dst);
-    ops->stream_destroy(stream);
-}
-
-/*
- * 16-bit sources are summed in fp32 and rounded once: 256 + 1 + 1 and 2048 + 1 + 1 are numbers of
- * the type, but adding in the type would lose each 1 to the even neighbour.
- */
-static void test_reduce_narrow(lap_dtype_t dtype)
-{
-    enum { ROWS = 2, COLS = 300, STRIDE = 303 };
-    uint16_t(*srcs)[ROWS * STRIDE] = new_shared(device, 3 * sizeof(*srcs));
-    uint16_t *dst = new_shared(device, sizeof(*srcs));
-    const void *sources[3] = {srcs[0], srcs[1], srcs[2]};
-    const size_t strides[3] = {STRIDE * 2, STRIDE * 2, STRIDE * 2};
-    const float large = dtype == LAP_FLOAT16 ? 2048.0f : 256.0f, one = 1.0f;
-    for (int i = 0; i < ROWS * STRIDE; i++) {
-        lap_from_float(dtype, &large, &srcs[0][i], 1);
-        lap_from_float(dtype, &one, &srcs[1][i], 1);
-        lap_from_float(dtype, &one, &srcs[2][i], 1);
-        dst[i] = 7;
-    }
-    lap_stream_t *stream = new_stream();
-    lap_reduce_t reduce = {.from = dtype,
-                           .to = dtype,
-                           .dst = dst,
-                           .dst_stride = STRIDE * 2,
-                           .srcs = sources,
-                           .src_strides = strides,
-                           .nsrc = 3,
-                           .rows = ROWS,
-                           .cols = COLS};
-    ops->reduce(stream, &reduce);
-    reduce.dst = srcs[2];
-    ops->reduce(stream, &reduce);
-    tap_success(ops->stream_synchronize(stream), "%s: a sum of three", ops->name);
-    bool good = true;
-    for (int i = 0; i < ROWS * STRIDE; i++) {
-        float sum, in_place;
-        lap_to_float(dtype, &dst[i], &sum, 1);
-        lap_to_float(dtype, &srcs[2][i], &in_place, 1);
-        good = good && (i % STRIDE < COLS ? sum == large + 2 && in_place == large + 2
-                                          : dst[i] == 7 && in_place == 1);
-    }
-    tap_ok(good, "%s: %s is summed in fp32, in place too", ops->name, lap_dtype_name(dtype));
-    free_shared(device, srcs);
-    free_shared(device, dst);
-    ops->stream_destroy(stream);
-}
-
 static void test_memory(void)
 {
     void *memory = NULL;
@@ -512,9 +422,6 @@ int main(void)
             test_stamps_of_graphs();
         test_copy();
         test_copy_by_sms();
-        test_reduce();
-        test_reduce_narrow(LAP_FLOAT16);
-        test_reduce_narrow(LAP_BFLOAT16);
         test_memory();
         ops->close(device);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The conformance suite: what every operator, method, device and transport must get right, in one
- * type. See suite.h for how it is started, and flavours.c for types, layouts and epilogues.
+ * type. See suite.h for how it is started, and flavours.c for types, layouts and epilogues, and for bits and bounds.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -118,86 +118,6 @@ static void test_mixture(lap_group_t *group, uint64_t chaos, int calls)
     lap_buffer_destroy(buffer);
 }
 
-static void *run_for_bits(lap_group_t *group, const test_method_t *v, const test_shape_t *shape,
-                          size_t *bytes_p)
-{
-    const test_flavour_t plain = test_plain();
-    lap_op_t *op = test_op(group, NULL, v, &plain, shape);
-    if (!op)
-        return NULL;
-    test_call_t call = test_call(group, v, &plain, shape, shape->m, 78, false);
-    test_call_init(&call);
-    void *result = NULL;
-    if (test_call_run(op, &call) == LAP_OK) {
-        *bytes_p = call.args.d.rows * call.args.d.cols * lap_dtype_size(call.args.d.dtype);
-        result = call.args.d.data;
-        call.args.d.data = NULL;
-    }
-    test_call_clear(&call);
-    lap_op_destroy(op);
-    return result;
-}
-
-/*
- * Every overlapped result has the bits of the serial one: promised for a device that computes an
- * element the same way however rows and columns are split, which `ref` does and OpenBLAS does not
- * promise.
- */
-static void test_bits(lap_group_t *group)
-{
-    const test_flavour_t plain = test_plain();
-    const test_shape_t shape = {7 * (size_t)lap_group_size(group) + 3, 37, 61};
-    char text[64];
-    void *serial = NULL;
-    size_t serial_bytes = 0;
-    for (int i = 0; i < TEST_METHODS; i++) {
-        const test_method_t *v = &test_methods[i];
-        if (!test_suits(v, &plain, lap_group_size(group)) || !test_multiplies(v->kind))
-            continue;
-        size_t bytes = 0;
-        void *result = run_for_bits(group, v, &shape, &bytes);
-        if (strcmp(v->method, "serial") == 0 && !v->gather) {
-            free(serial);
-            serial = result;
-            serial_bytes = bytes;
-            continue;
-        }
-        bool same = serial && result && bytes == serial_bytes && !memcmp(serial, result, bytes);
-        if (test_setting.bits_promised || same)
-            tap_ok(same, "%s has the bits of serial", test_label(v, &plain, text, sizeof(text)));
-        else
-            tap_skip("%s differs from serial in bits, which this device does not promise",
-                     test_label(v, &plain, text, sizeof(text)));
-        free(result);
-    }
-    free(serial);
-}
-
-/* The bounds are not empty: one element just beyond its bound is found. */
-static void test_bounds(lap_group_t *group)
-{
-    const test_flavour_t plain = test_plain();
-    const test_shape_t shape = {2 * (size_t)lap_group_size(group) + 1, 11, 40};
-    char text[64];
-    for (int i = 0; i < TEST_METHODS; i++) {
-        const test_method_t *v = &test_methods[i];
-        if (!test_suits(v, &plain, lap_group_size(group)) || !test_multiplies(v->kind))
-            continue;
-        lap_op_t *op = test_op(group, NULL, v, &plain, &shape);
-        if (!op)
-            continue;
-        test_call_t call = test_call(group, v, &plain, &shape, shape.m, 900 + (uint64_t)i, false);
-        test_call_init(&call);
-        bool ran = test_call_run(op, &call) == LAP_OK;
-        double before = ran ? test_call_error(&call) : INFINITY;
-        double after = test_call_spoil(&call, TEST_D) ? test_result_error(&call, TEST_D) : INFINITY;
-        tap_ok(before <= 1 && after > 1, "%s: an error of %g of the bound passes, one of %g fails",
-               test_label(v, &plain, text, sizeof(text)), before, after);
-        test_call_clear(&call);
-        lap_op_destroy(op);
-    }
-}
-
 /* Split-phase calls: two operators in flight at once, ended in either order. */
 static void test_in_flight(lap_group_t *group)
 {
@@ -268,8 +188,6 @@ static void suite(lap_group_t *group)
     test_back_to_back(group);
     test_mixture(group, 0, test_times(200));
     test_mixture(group, 1 + (uint64_t)lap_group_size(group), test_times(60));
-    test_bits(group);
-    test_bounds(group);
     test_in_flight(group);
     test_groups(group);
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# 20 steps of `lap train` on every grid of 2, 3, 4, 6 and 8 ranks whose sizes a small model allows, and on two of 16: each parallelism alone, all
-# pairs of them and all four; every schedule of a pipeline, and every way in which keys travel. Losses and norms are those of one rank to 5e-6
-# of them, and each grid is proved.
+# 8 steps of `lap train` on grids of 2 to 16 ranks: each parallelism alone, all pairs of them, all triples and all four; every schedule of a
+# pipeline, and every way in which keys travel. Losses and norms are those of one rank to 5e-6 of them, and each grid is proved. This is where grids
+# are tried: other scripts have one or two for what they add.
 . "$(dirname "$0")/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 
@@ -12,7 +12,7 @@ model='--auto=no --model gpt --layers 4 --hidden 24 --heads 12 --vocab 61 --seq 
 # weight: with an epsilon of 1e-8 AdamW makes whole steps of them, which differ by the order of sums.
 numbers() {
     # shellcheck disable=SC2086
-    lap train $model --iters 20 --lr 0.002 --adam-eps 1e-6 --no-predict --no-trace --json --transport self "$@"
+    lap train $model --iters 8 --lr 0.002 --adam-eps 1e-6 --no-predict --no-trace --json --transport self "$@"
     numbers=$(tail -n 1 "$work/out" | grep -oE '"(loss|grad_norm)":[^,]+' | cut -d: -f2)
 }
 
@@ -27,7 +27,7 @@ proved() {
 
 numbers --tp 1
 alone=$numbers
-is 'one rank: 20 losses and norms' "$status$err $(wc -l <<<"$alone")" '0 40'
+is 'one rank: 8 losses and norms' "$status$err $(wc -l <<<"$alone")" '0 16'
 
 tried=0
 try() { # TP CP PP DP OPTIONS...
@@ -42,14 +42,18 @@ try() { # TP CP PP DP OPTIONS...
     tried=$((tried + 1))
 }
 
-for tp in 1 2 3 4 6; do
-    for cp in 1 2 3 4; do
-        for pp in 1 2 4; do
-            for dp in 1 2 3 4 6 8; do
-                case $((tp * cp * pp * dp)) in 2 | 3 | 4 | 6 | 8) try $tp $cp $pp $dp ;; esac
+for tp in 1 2; do
+    for cp in 1 2; do
+        for pp in 1 2; do
+            for dp in 1 2; do
+                [ $((tp * cp * pp * dp)) = 1 ] || try $tp $cp $pp $dp
             done
         done
     done
+done
+for grid in '3 1 1 1' '1 3 1 1' '1 1 1 3' '1 1 4 1' '6 1 1 1' '4 2 1 1' '1 4 2 1' '1 1 2 4' '1 3 1 2' '2 1 1 3' '3 1 2 1'; do
+    # shellcheck disable=SC2086
+    try $grid
 done
 for schedule in interleaved zb-h1 zb-v 1f1b-eager; do
     try 1 1 2 1 --schedule $schedule
@@ -60,7 +64,6 @@ for way in all_gather a2a; do
     try 2 2 2 1 --cp-comm-type $way
 done
 try 1 4 1 2 --cp-comm-type a2a+p2p
-try 2 2 2 2
 try 2 2 2 2 --distributed-optimizer --schedule zb-h1
-ok "$tried grids" test "$tried" -ge 55
+ok "$tried grids" test "$tried" -ge 40
 finish

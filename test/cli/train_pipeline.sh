@@ -34,8 +34,7 @@ cat >"$work/table.csv" <<'EOF'
 0F0,0F1,,0F2,0B0,0F3,0B1,,0B2,,0B3
 ,1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3
 EOF
-for grid in '--tp 1 --pp 2' '--tp 1 --pp 2 --virtual-pp 2' '--tp 2 --pp 2 --dp 2 --schedule zb-h1' '--tp 1 --pp 2 --schedule zb-v' \
-    '--tp 1 --pp 3 --layers-per-stage 2,1,1' '--tp 1 --pp 2 --cp 2 --schedule zb-h1' '--tp 1 --pp 2 --cp 4 --cp-comm-type a2a+p2p' "--tp 1 --pp 2 --schedule $work/table.csv"; do
+for grid in '--tp 2 --pp 2 --dp 2 --schedule zb-h1' '--tp 1 --pp 3 --layers-per-stage 2,1,1' "--tp 1 --pp 2 --schedule $work/table.csv"; do
     # shellcheck disable=SC2086
     figures $grid
     ok '... with the losses of one rank' near "$losses" "$alone" 1e-5

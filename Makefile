@@ -34,8 +34,9 @@ demo: all
 check: setup-test all
 	@sh scripts/check.sh $(BUILD) $(CTEST_ARGS)
 
+# All tests may take twice what they take on two cores of 2023, which is some 20 minutes of a processor.
 test: setup-test all
-	@$(call run_tests,$(BUILD))
+	@sh scripts/run_tests.sh --budget 2800 $(BUILD) $(CTEST_ARGS)
 
 test-asan test-tsan: test-%: setup-test
 	@$(call configure,build-$*,-DCMAKE_BUILD_TYPE=Debug -DLAP_SANITIZE=$(if $(filter asan,$*),address,thread))

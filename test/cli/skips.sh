@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# scripts/run_tests.sh, which make test calls: what it says of tests that were skipped, and that it ends as ctest does. It
-# is given tests that are one line of a shell each.
+# scripts/run_tests.sh, which make test calls: what it says of tests that were skipped and of the time they took, and that it ends as ctest
+# does. It is given tests that are one line of a shell each.
 . "$(dirname "$0")/tap.bash"
 
 # add NAME COMMAND: a test more, of those that the next call of `try` runs.
@@ -12,10 +12,12 @@ add() {
 }
 
 ci=
+budget=
 
 # try ARGUMENT...: leaves what is said in $out and the status in $status.
 try() {
-    out=$(CI=$ci sh "$LAP_SOURCE_DIR/scripts/run_tests.sh" "$work" "$@" 2>&1)
+    # shellcheck disable=SC2086
+    out=$(CI=$ci sh "$LAP_SOURCE_DIR/scripts/run_tests.sh" $budget "$work" "$@" 2>&1)
     status=$?
 }
 
@@ -43,6 +45,18 @@ try -R first
 is 'in continuous integration a skipped test fails' "$status" 1
 has '... and the reason is printed' "$out" '1 test was skipped:' '     1  there is no <thing>' 'every test has to run'
 ci=false
+
+mkdir "$work/core"
+add core/busy 'i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done'
+try -R busy
+ok 'the time of folders is told' grep -qE '^ +[0-9]+ s +1  core$' <<<"$out"
+budget='--budget 1000'
+try -R busy
+is '... which are within a budget' "$status $(grep -c 'of --budget' <<<"$out")" '0 0'
+budget='--budget 0.01'
+try -R busy
+has '... or not' "$status $out" '1 ' ' s of processors are more than the 0.01 of --budget'
+budget=
 
 add fails 'echo the reason of the failure; exit 3'
 try

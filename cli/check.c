@@ -12,6 +12,7 @@
 #include <lap/lap.h>
 
 #include "about.h"
+#include "check_guard.h"
 #include "cli.h"
 #include "interrupt.h"
 #include "overlap/knobs.h"
@@ -20,7 +21,7 @@
 
 #define REPORT_NS 3000000000u /* between two lines of progress */
 
-enum { METHOD, RANKS, TARGET, M, N, K, DTYPE, WIRE_DTYPE, EPILOGUE, JSON, NOPTIONS };
+enum { METHOD, RANKS, TARGET, M, N, K, DTYPE, WIRE_DTYPE, EPILOGUE, GUARD, JSON, NOPTIONS };
 enum {
     MAX_RANKS = 64,
     MAX_ROWS = 48,
@@ -45,6 +46,8 @@ static const lap_option_t options[NOPTIONS] = {
     [EPILOGUE] = {0, "epilogue", "LIST",
                   "some of bias, gelu, dgelu and bias-grad, for the operators that can have them",
                   "none"},
+    [GUARD] = {0, "guard", NULL, "by itself: lap check train --guard, of a list of trainings",
+               NULL},
     [JSON] = LAP_OPTION_JSON,
 };
 
@@ -428,6 +431,8 @@ static bool parse(const lap_args_t *args, checks_t *checks)
 {
     const size_t most = (size_t)1 << 20;
     checks->wire_dtype = LAP_DTYPE_DEFAULT;
+    if (args->given[GUARD])
+        return lap_args_wrong(&command, "--guard is there by itself, or for lap check train");
     if (!parse_what(args->positionals[0], &checks->op))
         return false;
     if (checks->op > LAP_KINDS)
@@ -454,6 +459,8 @@ static bool parse(const lap_args_t *args, checks_t *checks)
 int lap_cli_check(int argc, char **argv)
 {
     lap_args_t args;
+    if (argc == 2 && strcmp(argv[1], "--guard") == 0)
+        return lap_check_guard_all();
     if (argc > 1 && strcmp(argv[1], "train") == 0)
         return lap_cli_check_train(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "pipeline") == 0)

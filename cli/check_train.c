@@ -9,19 +9,26 @@
 #include <lap/lap.h>
 
 #include "about.h"
+#include "check_guard.h"
+#include "core/environment.h"
 #include "core/status.h"
 #include "nn/nn_fields.h"
 #include "nn/program.h"
 #include "parallel/stage_prove.h"
+#include "ranks.h"
 #include "schedule/trace.h"
 #include "shared_options.h"
 #include "train.h"
 #include "tune.h"
 #include "util/clock.h"
 
-enum { TARGET, NOPTIONS };
+enum { TARGET, GUARD, NOPTIONS };
 
-static const lap_option_t own[NOPTIONS] = {[TARGET] = LAP_OPTION_TARGET_OF_DEVICE};
+static const lap_option_t own[NOPTIONS] = {
+    [TARGET] = LAP_OPTION_TARGET_OF_DEVICE,
+    [GUARD] = {0, "guard", NULL, "also make steps on ref, where kernels reach only their operands",
+               NULL},
+};
 
 static lap_train_form_t form = {
     .command = {
@@ -30,6 +37,14 @@ static lap_train_form_t form = {
         .summary =
             "Proves forward, loss, backward and the optimizer's step of a lap train with the\n"
             "same options, for all ranks, and says what a rank launches and needs.",
+        .details =
+            "--guard then makes three steps on the device ref. Each kernel, GEMM, copy and sum\n"
+            "gets copies of the operands that it was proved with, which end, and then begin,\n"
+            "where no memory is; matrices of the layers are out of reach meanwhile. A touch of\n"
+            "anything else, a write into what is only read, and a result that depends on bytes\n"
+            "that are not declared to be read end the command with a sentence. What a transport\n"
+            "sends, and numbers in memory that the host shares, such as the loss, are not\n"
+            "guarded; nor are the kernels of other devices.",
         .exit_status = "  0  they are safe\n"
                        "  1  it is not; the sentence says why\n"
                        "  2  the command line is wrong, or the target cannot do a method",
@@ -270,15 +285,17 @@ static void print_json(const lap_train_t *train, const lap_target_t *target,
     lap_json_put(&json, "}");
 }
 
-int lap_cli_check_train(int argc, char **argv)
+static int run(const lap_command_t *command, int argc, char **argv, char *const *again)
 {
     lap_train_t train;
     lap_nn_proof_t proof = {.steps = 0};
     const lap_target_t *target;
-    const lap_command_t *command = lap_train_extend(&form, own, NOPTIONS);
     const int result = lap_train_parse(command, false, argc, argv, &train);
     if (result != LAP_CLI_GO)
         return result;
+    const bool guards = lap_train_own(&train, GUARD) != NULL;
+    if (guards && lap_environment_launched())
+        return lap_check_guarded(&train, again);
     char alone[LAP_TRAIN_ALONE_TEXT];
     if (lap_train_alone(&train, alone))
         lap_tell(command->name, "%s", alone);
@@ -307,5 +324,17 @@ int lap_cli_check_train(int argc, char **argv)
         print_json(&train, target, &proof, status, seconds);
     else
         print_text(&train, target, &proof, status, seconds);
-    return status == LAP_OK ? LAP_CLI_OK : LAP_CLI_FAILED;
+    if (status != LAP_OK)
+        return LAP_CLI_FAILED;
+    return guards ? lap_check_guarded(&train, again) : LAP_CLI_OK;
+}
+
+/* argv[-1] is "check": ranks are started with both words. */
+int lap_cli_check_train(int argc, char **argv)
+{
+    const lap_command_t *command = lap_train_extend(&form, own, NOPTIONS);
+    char **again = lap_ranks_arguments(command, argc + 1, argv - 1);
+    if (!again)
+        return LAP_CLI_FAILED;
+    return lap_ranks_end(again, run(command, argc, argv, again));
 }

@@ -221,6 +221,8 @@ struct lap_device_ops {
 
     /* Streams wait for signals by themselves, in words of the device. */
     bool waits_by_itself;
+    /* (optional) It is of the host, and guards what it computes: see host/host_guard.h. */
+    bool guards;
     /* Takes streams of the caller's, by their handles: the slots caller_... are there. */
     bool takes_streams;
 

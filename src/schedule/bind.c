@@ -55,9 +55,13 @@ uint32_t lap_list_operands(const lap_linked_t *linked, const lap_fragment_t *fra
     uint32_t count = 0;
     for (uint32_t i = 0; fragment->kernel && i < fragment->naccesses; i++) {
         const lap_access_t *access = &fragment->accesses[i];
-        const lap_operands_t before = {args, count};
-        if (!lap_operand(&before, access->role)->pitch) /* else it is read and written */
+        lap_arg_t *arg = args;
+        while (arg < args + count && arg->role != access->role)
+            arg++;
+        if (arg == args + count)
             args[count++] = arg_of(linked, access->role, access->dtype, &access->range);
+        arg->reads = arg->reads || !access->write;
+        arg->writes = arg->writes || access->write;
     }
     for (uint32_t role = 0; !fragment->kernel && role < LAP_CALL_OPERANDS; role++) {
         const lap_link_place_t *place = &fragment->places[role];

@@ -11,6 +11,7 @@
  */
 #include "schedule/execute.h"
 
+#include "schedule/guarded.h"
 #include "schedule/runnable.h"
 #include "schedule/segments.h"
 #include "util/alloc.h"
@@ -345,6 +346,14 @@ static lap_status_t await_links(void *context, uint32_t step, lap_stream_t *stre
     return LAP_OK;
 }
 
+static lap_status_t call_kernel(const lap_exec_t *exec, const part_t *part, lap_stream_t *stream)
+{
+    const lap_exec_owner_t *owner = &exec->owner;
+    if (exec->engine->device->ops->guards)
+        return lap_exec_issue_guarded(owner, &part->fragment, &part->operands, stream);
+    return owner->kernel(owner->context, part->fragment.origin, &part->operands, stream);
+}
+
 static lap_status_t issue_kernel(lap_exec_t *exec, walk_t *walk, uint32_t f)
 {
     const lap_device_ops_t *ops = exec->engine->device->ops;
@@ -355,8 +364,7 @@ static lap_status_t issue_kernel(lap_exec_t *exec, walk_t *walk, uint32_t f)
         LAP_TRY(ops->stamp_delay(stream, &part->delays.before));
         LAP_TRY(ops->stamp(stream, &part->span.begin));
     }
-    LAP_TRY(
-        exec->owner.kernel(exec->owner.context, walk->fragment->origin, &part->operands, stream));
+    LAP_TRY(call_kernel(exec, part, stream));
     if (exec->timed) {
         LAP_TRY(ops->stamp(stream, &part->span.end));
         LAP_TRY(ops->stamp_delay(stream, &part->delays.running));

@@ -201,6 +201,7 @@ const lap_device_ops_t lap_cpu_ops = {
     .name = "cpu",
     .summary = "GEMM by OpenBLAS; streams are worker threads",
     LAP_HOST_SLOTS,
+    LAP_HOST_OPEN_SLOTS,
     .open = lap_cpu_open,
     .gemm_threads = lap_cpu_gemm_threads,
     .gemm = lap_cpu_gemm,

@@ -45,20 +45,24 @@ lap_status_t lap_host_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory
 
 /* As a table has them. */
 #define LAP_HOST_SLOTS                                                                             \
-    .facts = LAP_HOST_FACTS, .close = lap_host_close, .alloc = lap_host_alloc,                     \
-    .free = lap_host_free, .alloc_shared = lap_host_alloc_shared, .free_shared = lap_host_free,    \
-    .stream_create = lap_host_stream_create, .stream_destroy = lap_host_stream_destroy,            \
-    .stream_call = lap_host_stream_call, .stream_synchronize = lap_host_stream_synchronize,        \
-    .event_create = lap_host_event_create, .event_destroy = lap_host_event_destroy,                \
-    .event_record = lap_host_event_record, .stream_wait_event = lap_host_stream_wait_event,        \
+    .facts = LAP_HOST_FACTS, .close = lap_host_close, .alloc_shared = lap_host_alloc_shared,       \
+    .free_shared = lap_host_free, .stream_create = lap_host_stream_create,                         \
+    .stream_destroy = lap_host_stream_destroy, .stream_call = lap_host_stream_call,                \
+    .stream_synchronize = lap_host_stream_synchronize, .event_create = lap_host_event_create,      \
+    .event_destroy = lap_host_event_destroy, .event_record = lap_host_event_record,                \
+    .stream_wait_event = lap_host_stream_wait_event,                                               \
     .event_synchronize = lap_host_event_synchronize, .stamp = lap_host_stamp,                      \
-    .stamp_delay = lap_host_stamp_delay, .copy = lap_host_copy, .reduce = lap_host_reduce,         \
-    .column_sums = lap_host_column_sums, .cast = lap_host_cast, .transpose = lap_host_transpose,   \
+    .stamp_delay = lap_host_stamp_delay, .cast = lap_host_cast, .transpose = lap_host_transpose,   \
     .fill = lap_host_fill, .probe = lap_no_probe, .calls_begin = lap_no_calls_begin,               \
     .calls_end = lap_no_calls_end, .gemm_check = lap_no_gemm_check,                                \
     .check_memory = lap_no_check_memory, .stall = lap_no_stall, .abort_waits = lap_no_abort_waits, \
     .timed_out = lap_no_timed_out, .release = lap_no_release, .gemm_prepare = lap_no_gemm_prepare, \
     .gpu = lap_no_gpu, .is_capturing = lap_no_is_capturing
+
+/* The others, which have a guarded form: see host_guard.h. */
+#define LAP_HOST_OPEN_SLOTS                                                                        \
+    .alloc = lap_host_alloc, .free = lap_host_free, .copy = lap_host_copy,                         \
+    .reduce = lap_host_reduce, .column_sums = lap_host_column_sums
 
 /* What the other slots are made of. */
 lap_status_t lap_host_open(const lap_device_ops_t *ops, const lap_device_options_t *options,

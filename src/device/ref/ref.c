@@ -9,7 +9,8 @@
 
 #include "core/convert.h"
 #include "core/status.h"
-#include "device/host/host.h"
+#include "device/host/host_guard.h"
+#include "device/ref/ref.h"
 
 #define COLS 8u   /* of d at a time: enough for the compiler to use vectors */
 #define ROWS 4u   /* of d at a time, in registers */
@@ -176,7 +177,8 @@ static void multiply_band(const lap_gemm_t *gemm, const lap_gemm_block_t *block,
         store(gemm, block, row + i, col, cols, sum[i / ROWS][i % ROWS]);
 }
 
-static lap_status_t multiply(const lap_gemm_t *gemm, const lap_gemm_block_t *block, void *workspace)
+lap_status_t lap_ref_multiply(const lap_gemm_t *gemm, const lap_gemm_block_t *block,
+                              void *workspace)
 {
     (void)workspace;
     for (size_t row = 0; row < block->rows; row += BAND) {
@@ -189,17 +191,19 @@ static lap_status_t multiply(const lap_gemm_t *gemm, const lap_gemm_block_t *blo
 
 static lap_status_t lap_ref_gemm(lap_stream_t *stream, const lap_gemm_t *gemm)
 {
-    return lap_host_gemm(stream, gemm, multiply, 0);
+    return lap_host_gemm(stream, gemm, lap_ref_multiply, 0);
 }
 
 extern const lap_device_ops_t lap_ref_ops;
+extern const lap_device_ops_t lap_ref_guarded_ops;
 
 /* There is nothing to set: a GEMM runs in the thread of its stream. */
 static lap_status_t lap_ref_open(const lap_device_options_t *options, lap_device_t **device_p)
 {
     if (options->threads < 0)
         return lap_error(LAP_ERR_INVALID, "threads = %d: expected 0 or more", options->threads);
-    return lap_host_open(&lap_ref_ops, options, device_p);
+    return lap_host_open(lap_host_guard_is_on() ? &lap_ref_guarded_ops : &lap_ref_ops, options,
+                         device_p);
 }
 
 static int lap_ref_gemm_threads(lap_device_t *device)
@@ -212,7 +216,24 @@ const lap_device_ops_t lap_ref_ops = {
     .name = "ref",
     .summary = "plain loops, summed in double: the reference for tests",
     LAP_HOST_SLOTS,
+    LAP_HOST_OPEN_SLOTS,
     .open = lap_ref_open,
     .gemm_threads = lap_ref_gemm_threads,
     .gemm = lap_ref_gemm,
+};
+
+/* The same where lap_host_guard_start was called. */
+const lap_device_ops_t lap_ref_guarded_ops = {
+    .name = "ref",
+    .summary = "plain loops, summed in double: the reference for tests",
+    .guards = true,
+    LAP_HOST_SLOTS,
+    .alloc = lap_host_guard_alloc,
+    .free = lap_host_guard_free,
+    .open = lap_ref_open,
+    .gemm_threads = lap_ref_gemm_threads,
+    .gemm = lap_ref_guarded_gemm,
+    .copy = lap_ref_guarded_copy,
+    .reduce = lap_ref_guarded_reduce,
+    .column_sums = lap_ref_guarded_column_sums,
 };

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "core/status.h"
+#include "device/host/host_guard.h"
 #include "transport/host/host.h"
 #include "util/alloc.h"
 
@@ -74,6 +75,8 @@ static lap_status_t map_peers(lap_buffer_t *buffer, maps_t maps, const layout_t 
         buffer->notes[r] = (lap_call_note_t *)base;
         buffer->banks[r] = (lap_bank_t *)(base + layout->bank);
         buffer->data[r] = base + layout->data;
+        if (lap_host_guard_is_on())
+            LAP_TRY(lap_host_guard_cover(buffer->data[r], layout->bytes - layout->data));
     }
     return LAP_OK;
 }
@@ -112,6 +115,8 @@ lap_status_t lap_host_buffer_create(lap_buffer_t *buffer)
 
 void lap_host_buffer_destroy(lap_buffer_t *buffer)
 {
+    for (int r = 0; lap_host_guard_is_on() && buffer->data && r < buffer->group->size; r++)
+        lap_host_guard_uncover(buffer->data[r]);
     for (int r = 0; buffer->regions && r < buffer->group->size; r++)
         lap_region_unmap(buffer->group->world, &buffer->regions[r]);
     lap_free(buffer->notes);

@@ -274,7 +274,6 @@ int lap_cli_bench(int argc, char **argv)
             .start = bench.baseline ? start_baseline : NULL,
             .end = bench.baseline ? end_baseline : NULL,
             .context = &bench,
-            .command = &lap_bench_command,
             .args = &bench.args,
         };
         result = lap_ranks_run(&job, again);

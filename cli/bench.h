@@ -94,7 +94,7 @@ extern const lap_command_t lap_bench_command;
  * Reads the command line. Returns LAP_CLI_GO, or the exit status after its sentence. `ranks_exist`:
  * see lap_bench_t.
  */
-int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_p);
+int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench);
 
 /*
  * Checks the request once the number of ranks is known. Returns as lap_bench_parse.

@@ -167,42 +167,22 @@ static bool parse_mode(lap_bench_t *bench, const lap_args_t *args)
     return bench->mode == LAP_BENCH_LATENCY || demo_cases(bench, args);
 }
 
-static bool parse_counts(lap_bench_t *bench, const lap_args_t *args, bool ranks_exist)
+static bool settle_counts(lap_bench_t *bench, const lap_args_t *args, bool ranks_exist)
 {
-    bool latency = bench->mode == LAP_BENCH_LATENCY;
-    const char *ranks = args->values[RANKS];
-    const char *iters = args->values[ITERS];
-    if (!ranks)
-        ranks = latency ? "2" : "4";
-    if (!iters)
-        iters = latency ? "1000" : bench->mode == LAP_BENCH_DEMO ? "7" : "10";
+    const bool latency = bench->mode == LAP_BENCH_LATENCY;
+    const char *ranks = args->values[RANKS] ? args->values[RANKS] : latency ? "2" : "4";
     if (!lap_arg_int(&lap_bench_command, "--ranks", ranks, latency ? 2 : 1, LAP_LAUNCH_MAX,
-                     &bench->ranks) ||
-        !lap_arg_int(&lap_bench_command, "--iters", iters, 1, 1000000, &bench->iters) ||
-        !lap_arg_int(&lap_bench_command, "--calls", args->values[CALLS] ? args->values[CALLS] : "1",
-                     1, 1000, &bench->calls) ||
-        !lap_arg_int(&lap_bench_command, "--warmup", args->values[WARMUP], 0, 1000000,
-                     &bench->warmup) ||
-        !lap_arg_int(&lap_bench_command, "--rest", args->values[REST], 0, 60000, &bench->rest_ms) ||
-        !lap_arg_number(&lap_bench_command, "--seed", args->values[SEED], &bench->seed))
+                     &bench->ranks))
         return false;
     if (ranks_exist && !args->given[RANKS])
         bench->ranks = 0;
-    return !args->values[TIMEOUT] ||
-           lap_arg_timeout(&lap_bench_command, args->values[TIMEOUT], &bench->timeout_s);
+    if (!args->given[ITERS])
+        bench->iters = latency ? 1000 : bench->mode == LAP_BENCH_DEMO ? 7 : 10;
+    return true;
 }
 
-/* Types, layout and epilogue: what the operators are asked for in addition to their sizes. */
-static bool parse_numbers(lap_bench_t *bench, const lap_args_t *args)
+static bool check_layout(const lap_bench_t *bench, const lap_args_t *args)
 {
-    static const int fields[] = {DTYPE, OUT_DTYPE, WIRE_DTYPE, LAYOUT, NUM_SM};
-    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
-        if (!lap_arg_option(&lap_bench_command, fields[i], args->values[fields[i]],
-                            &lap_op_fields[0].field, sizeof(lap_op_fields[0]), &bench->desc))
-            return false;
-    if (!lap_arg_epilogue(&lap_bench_command, "--epilogue", args->values[EPILOGUE],
-                          &bench->desc.epilogue))
-        return false;
     if (bench->desc.layout == LAP_WGRAD)
         return lap_args_wrong(&lap_bench_command, "--layout is 'wgrad'; expected forward or dgrad");
     if (bench->ncases == 0 || !args->given[LAYOUT] || !lap_kind_moves(bench->cases[0].kind))
@@ -244,7 +224,6 @@ static bool names_all(const char *text)
 static bool check_auto_foreign(lap_bench_t *bench, const lap_args_t *args, unsigned can)
 {
     int version;
-    bench->desc.auto_foreign = args->given[AUTO_FOREIGN];
     if (!bench->desc.auto_foreign)
         return true;
     for (size_t i = 0; i < bench->ncases; i++)
@@ -273,13 +252,12 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
                           &device, &transport))
         return false;
     bench->device = device->name;
-    if (device->takes_streams && !args->given[CALLS])
-        bench->calls = CALLS_IN_ORDER;
+    if (!args->given[CALLS])
+        bench->calls = device->takes_streams ? CALLS_IN_ORDER : 1;
     if (!lap_ranks_gpus(&lap_bench_command, args->values[GPU_SHARE], bench->device, &bench->gpus))
         return false;
     if (!check_num_sm(bench))
         return false;
-    bench->desc.set_sm_margin = args->given[SM_MARGIN];
     if (bench->desc.set_sm_margin && bench->desc.num_sm == 0)
         return lap_args_wrong(&lap_bench_command, "--sm-margin needs --num-sm, of 1 or more");
     bench->transport = transport->name;
@@ -368,12 +346,8 @@ static int check_output(const char *option, const char *what, const char *path)
     return status == LAP_OK ? LAP_CLI_GO : lap_args_refused(&lap_bench_command, status, words);
 }
 
-/* What --trace and its like say. */
-static bool parse_trace(lap_bench_t *bench, const lap_args_t *args)
+static bool check_trace(const lap_bench_t *bench, const lap_args_t *args)
 {
-    size_t format = LAP_TRACE_PERFETTO;
-    bench->trace_path = args->values[TRACE];
-    bench->trace_simulated = args->given[TRACE_SIMULATED];
     if ((args->given[TRACE_FORMAT] || bench->trace_simulated) && !bench->trace_path)
         return lap_args_wrong(&lap_bench_command, "--%s needs --trace FILE.json",
                               args->given[TRACE_FORMAT] ? "trace-format" : "trace-simulated");
@@ -381,19 +355,9 @@ static bool parse_trace(lap_bench_t *bench, const lap_args_t *args)
         (strcmp(bench->device, "cuda") == 0 || !lap_kind_multiplies(bench->cases[0].kind)))
         return lap_args_wrong(&lap_bench_command,
                               "--trace-simulated is for operators with a GEMM, on CPUs");
-    if (args->values[TRACE_FORMAT] &&
-        !lap_arg_choice(&lap_bench_command, "--trace-format", args->values[TRACE_FORMAT],
-                        lap_trace_formats, &format))
-        return false;
-    bench->trace_format = (lap_trace_format_t)format;
     if (bench->trace_path && !bench->trace)
         return lap_args_wrong(&lap_bench_command,
                               "--trace writes a trace; expected no --no-trace with it");
-    bench->least_efficiency = NAN;
-    if (args->values[ASSERT_EFFICIENCY] &&
-        !lap_arg_real(&lap_bench_command, "--assert-efficiency", args->values[ASSERT_EFFICIENCY], 0,
-                      1, &bench->least_efficiency))
-        return false;
     return true;
 }
 
@@ -421,51 +385,27 @@ static bool parse_timeline(lap_bench_t *bench, const lap_args_t *args)
     return true;
 }
 
-/* What became of options that may be left out; where the picture goes is each rank's business. */
-static void settle(const lap_bench_t *bench, lap_args_t *args)
+int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench)
 {
-    lap_arg_settle(args, DTYPE, "%s", lap_dtype_name(bench->desc.dtype));
-    lap_arg_settle(args, ITERS, "%d", bench->iters);
-    lap_arg_settle(args, CALLS, "%d", bench->calls);
-    lap_arg_settle(args, TIMELINE, "%s", bench->timeline ? "given" : "not given");
-    lap_arg_settle(args, TRACE, "%s", bench->trace_path ? "given" : "not given");
-    lap_arg_settle(args, DEVICE, "%s", bench->device);
-    lap_arg_settle(args, TRANSPORT, "%s", bench->transport);
-}
-
-int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_p)
-{
-    lap_args_t args;
-    int status = lap_args_parse(&lap_bench_command, argc, argv, &args);
+    lap_args_t *args = &bench->args;
+    memset(bench, 0, sizeof(*bench));
+    int status = lap_args_parse(&lap_bench_command, argc, argv, args);
     if (status != LAP_CLI_GO)
         return status;
-    static lap_bench_t bench; /* too large for small stacks */
-    memset(&bench, 0, sizeof(bench));
-    bench.desc = (lap_op_desc_t)LAP_OP_DESC_INIT;
-    bench.timeline_method = SIZE_MAX;
-    bench.json = args.values[JSON] != NULL;
-    bench.timeline = args.values[TIMELINE];
-    bench.quiet = args.given[QUIET];
-    bench.trace = !args.given[NO_TRACE];
-    bench.link_text = args.values[LINK];
-    if (!parse_mode(&bench, &args) || !parse_counts(&bench, &args, ranks_exist) ||
-        !parse_numbers(&bench, &args) || !parse_backends(&bench, &args))
+    bench->desc = (lap_op_desc_t)LAP_OP_DESC_INIT;
+    bench->timeline_method = SIZE_MAX;
+    bench->least_efficiency = NAN;
+    bench->trace = true;
+    bench->link_text = args->values[LINK];
+    if (!parse_mode(bench, args) || !lap_args_read(args, false, bench) ||
+        !settle_counts(bench, args, ranks_exist) || !check_layout(bench, args) ||
+        !parse_backends(bench, args) || !parse_timeline(bench, args) || !check_trace(bench, args) ||
+        !parse_baseline(bench, args, ranks_exist) ||
+        !lap_ranks_suit(&lap_bench_command, args->values[TRANSPORT], bench->transport,
+                        bench->ranks))
         return LAP_CLI_USAGE;
-    if ((bench.link_text &&
-         !lap_arg_link(&lap_bench_command, "--link", bench.link_text, &bench.link)) ||
-        !parse_timeline(&bench, &args) || !parse_trace(&bench, &args) ||
-        !parse_baseline(&bench, &args, ranks_exist) ||
-        !lap_ranks_suit(&lap_bench_command, args.values[TRANSPORT], bench.transport, bench.ranks))
-        return LAP_CLI_USAGE;
-    status = check_output("timeline", "the timeline", bench.timeline);
-    if (status == LAP_CLI_GO)
-        status = check_output("trace", "the trace", bench.trace_path);
-    if (status != LAP_CLI_GO)
-        return status;
-    settle(&bench, &args);
-    bench.args = args;
-    *bench_p = bench;
-    return LAP_CLI_GO;
+    status = check_output("timeline", "the timeline", bench->timeline);
+    return status == LAP_CLI_GO ? check_output("trace", "the trace", bench->trace_path) : status;
 }
 
 /* ---- what depends on the number of ranks ---- */

@@ -1,88 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options of `lap bench` and the texts of its help. */
+/* The table of the options of `lap bench` and the texts of its help. */
 #include "bench.h"
 #include "bench_options.h"
+#include "option_rows.h"
+#include "overlap/knobs.h"
+#include "overlap/overlap.h"
 #include "shared_options.h"
 
+#define OPTIONS_OF lap_bench_t
 static const lap_option_t options[NOPTIONS] = {
-    [RANKS] = {'n', "ranks", "P", "ranks to start (default 4; latency 2)", NULL},
-    [DTYPE] =
-        {0, "dtype", "TYPE",
-         "type of the matrices: float32, float16, bfloat16, float8_e4m3 or float8_e5m2; short "
-         "names such as half, bf16 and e4m3 will do",
-         "float32"},
-    [OUT_DTYPE] = {0, "out-dtype", "TYPE",
-                   "type of the result (default: as --dtype, bfloat16 if that is FP8)", NULL},
-    [WIRE_DTYPE] =
-        {0, "wire-dtype", "TYPE",
-         "type of the data sent: partial results of rs and ar (default: as the result), the "
-         "matrix that the bulk and external operators send (default: as --dtype)",
-         NULL},
-    [LAYOUT] = {0, "layout", "NAME",
-                "layout of b in ag, rs and ar: forward, d = a b^T with b [N, K]; or dgrad, d = a b "
-                "with b [K, N]",
-                "forward"},
-    [EPILOGUE] =
-        {0, "epilogue", "LIST",
-         "epilogue of the GEMM: some of bias, gelu, dgelu and bias-grad, separated by commas",
-         "none"},
-    [ITERS] = {0, "iters", "COUNT", "timed rounds (default 10; latency 1000; demo 7)", NULL},
-    [CALLS] = {0, "calls", "COUNT",
-               "calls in each round, back to back: the time of a round is their mean (default 1; "
-               "--device cuda: 10, in stream order)",
-               NULL},
-    [WARMUP] = {0, "warmup", "COUNT", "untimed rounds before the timed ones", "2"},
-    [REST] = {0, "rest", "MS",
-              "milliseconds to pause before each timed part, for machines that slow down at their "
-              "power limit",
-              "0"},
-    [METHOD] = {0, "method", "LIST",
-                "methods to measure: all, auto, or names with their knobs, as in ring:aggregate "
-                "(default all; "
-                "sweep: all,auto)",
-                NULL},
-    [AUTO_FOREIGN] = {0, "auto-foreign", NULL,
-                      "auto may choose cublasmp, too, where cuBLASMp is there (--transport nccl)",
-                      NULL},
-    [BASELINE] = {0, "baseline", "NAME",
-                  "also time a baseline in the same rounds: mpi, the collective of MPI and "
-                  "cblas_sgemm one after the other (float32, under mpirun)",
-                  NULL},
-    [LINK] = {0, "link", "LINK",
-              "emulate a link out of each rank: a rate such as 2GB/s, a rate with a latency as in "
-              "2GB/s,5us, or ratio:0.4, the rate at which serial communication takes 0.4 of the "
-              "time of the GEMM",
-              NULL},
-    [DEVICE] = LAP_OPTION_DEVICE,
-    [TRANSPORT] = LAP_OPTION_TRANSPORT,
-    [TIMELINE] = {0, "timeline", "FILE.svg", "draw one measured call", NULL},
-    [TIMELINE_METHOD] = {0, "timeline-method", "NAME",
-                         "the method to draw or to write (default: the best that overlaps)", NULL},
-    [TRACE] = LAP_OPTION_TRACE("one measured call of each rank"),
-    [TRACE_FORMAT] = LAP_OPTION_TRACE_FORMAT,
-    [TRACE_SIMULATED] = {0, "trace-simulated", NULL,
-                         "simulate the call that --trace writes, too: both are in the file", NULL},
-    [ASSERT_EFFICIENCY] = {0, "assert-efficiency", "E",
-                           "end with status 4 unless the best method that overlaps has an "
-                           "efficiency of at least E, such as 0.9",
-                           NULL},
-    [SEED] = {0, "seed", "N", "seed of the random matrices", "1"},
-    [TIMEOUT] = LAP_OPTION_TIMEOUT,
-    [JSON] = LAP_OPTION_JSON,
-    [QUIET] = {0, "quiet", NULL, "tables only: no progress, no explanations", NULL},
-    [NO_TRACE] = {0, "no-trace", NULL,
-                  "do not trace calls: no figures of what is hidden, exposed or sent", NULL},
-    [GPU_SHARE] = LAP_OPTION_GPU_SHARE,
-    [NUM_SM] = {0, "num-sm", "N", "SMs of a GPU that copy the data sent; 0: the driver copies",
-                "0"},
-    [SM_MARGIN] = {0, "sm-margin", NULL, "GEMMs leave the SMs of --num-sm free", NULL},
-    [SWEEP_M] = {0, "m", "FROM:TO", "sweep: rows, doubled from FROM until they pass TO", NULL},
-    [SWEEP_N] = {0, "n", "N", "sweep: output features", NULL},
-    [SWEEP_K] = {0, "k", "K", "sweep: reduction dimension", NULL},
+#define OPTION(name, ...) [name] = {__VA_ARGS__},
+#include "bench_options.def"
+#undef OPTION
 };
-
-/* The number of ranks is compared with that of the launcher; whatever is printed is rank 0's. */
-static const int own[] = {RANKS, TIMEOUT, JSON, QUIET, GPU_SHARE};
 
 const lap_command_t lap_bench_command = {
     .name = "lap bench",
@@ -139,8 +69,6 @@ const lap_command_t lap_bench_command = {
                    "  2        the command line is wrong",
     .options = options,
     .noptions = NOPTIONS,
-    .own = own,
-    .nown = sizeof(own) / sizeof(own[0]),
     .min_positionals = 1,
     .max_positionals = 4,
 };

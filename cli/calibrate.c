@@ -8,27 +8,42 @@
 #include "core/environment.h"
 #include "core/output.h"
 #include "core/status.h"
+#include "option_rows.h"
 #include "plan/measure.h"
 #include "ranks.h"
 #include "shared_options.h"
 
 enum { RANKS, OUT, NAME, DEVICE, TRANSPORT, GPU_SHARE, LINK, TIMEOUT, NOPTIONS };
 
+typedef struct request {
+    const char *output;
+    const char *name_given;
+    char name[64];
+    const char *device, *transport;
+    lap_gpu_mode_t gpus;
+    const char *link_text; /* NULL: none */
+    lap_link_arg_t link;
+    int ranks;
+    double timeout_s;
+} request_t;
+
+#define OPTIONS_OF request_t
 static const lap_option_t options[NOPTIONS] = {
-    [RANKS] = {'n', "ranks", "P", "ranks that measure at once; each is a GPU to the planner", "2"},
-    [OUT] = {'o', "output", "FILE.yaml", "write it into a file (default: standard output)", NULL},
-    [NAME] = {0, "name", "TEXT", "what the machine is called (default: this host)", NULL},
-    [DEVICE] = LAP_OPTION_DEVICE,
-    [TRANSPORT] = LAP_OPTION_TRANSPORT,
-    [GPU_SHARE] = LAP_OPTION_GPU_SHARE,
+    [RANKS] = {'n', "ranks", "P", "ranks that measure at once; each is a GPU to the planner", "2",
+               INT(ranks, 1, 1024), .ranks = LAP_RANKS_OWN},
+    [OUT] = {'o', "output", "FILE.yaml", "write it into a file (default: standard output)", NULL,
+             TEXT(output), .ranks = LAP_RANKS_OWN},
+    [NAME] = {0, "name", "TEXT", "what the machine is called (default: this host)", NULL,
+              TEXT(name_given), .ranks = LAP_RANKS_OWN},
+    [DEVICE] = {LAP_OPTION_DEVICE, TEXT(device)},
+    [TRANSPORT] = {LAP_OPTION_TRANSPORT, TEXT(transport)},
+    [GPU_SHARE] = {LAP_OPTION_GPU_SHARE, LAP_BY_CODE, .ranks = LAP_RANKS_OWN},
     [LINK] = {0, "link", "RATE",
               "emulate a link out of each rank, as lap train does: a rate such as 2GB/s, or with a "
               "latency as in 2GB/s,20us",
-              NULL},
-    [TIMEOUT] = LAP_OPTION_TIMEOUT,
+              NULL, LINK_OF(link)},
+    [TIMEOUT] = {LAP_OPTION_TIMEOUT, TIMEOUT_OF(timeout_s), .ranks = LAP_RANKS_OWN},
 };
-
-static const int own[] = {RANKS, OUT, NAME, TIMEOUT, GPU_SHARE};
 
 static const lap_command_t command = {
     .name = "lap calibrate",
@@ -48,24 +63,12 @@ static const lap_command_t command = {
                    "  2  the command line is wrong",
     .options = options,
     .noptions = NOPTIONS,
-    .own = own,
-    .nown = sizeof(own) / sizeof(own[0]),
 };
 
-typedef struct request {
-    const char *output;
-    char name[64];
-    const char *device, *transport;
-    lap_gpu_mode_t gpus;
-    lap_link_t link;
-    const char *link_text; /* NULL: none */
-    int ranks;
-    double timeout_s;
-} request_t;
-
 /* A name is one line between quotes of YAML. */
-static bool parse_name(const char *given, request_t *request)
+static bool settle_name(request_t *request)
 {
+    const char *given = request->name_given;
     char host[sizeof(request->name)] = "";
     if (!given && gethostname(host, sizeof(host) - 1) != 0)
         host[0] = '\0';
@@ -80,27 +83,17 @@ static bool parse_name(const char *given, request_t *request)
     return true;
 }
 
-/* A ratio is one to a step of training, and there is none. */
-static bool parse_link(const char *text, request_t *request)
-{
-    lap_link_arg_t link = {0};
-    if (text && !lap_arg_link(&command, "--link", text, &link))
-        return false;
-    if (link.ratio > 0)
-        return lap_args_wrong(&command, "--link is '%s', expected a rate such as 2GB/s", text);
-    request->link = link.link;
-    request->link_text = text;
-    return true;
-}
-
 static bool parse(const lap_args_t *args, request_t *request)
 {
     const lap_device_ops_t *device;
     const lap_transport_ops_t *transport;
-    request->output = args->values[OUT];
-    if (!lap_arg_int(&command, "--ranks", args->values[RANKS], 1, 1024, &request->ranks) ||
-        !parse_name(args->values[NAME], request) || !parse_link(args->values[LINK], request) ||
-        !lap_arg_backends(&command, args->values[DEVICE], args->values[TRANSPORT], &device,
+    if (!lap_args_read(args, false, request) || !settle_name(request))
+        return false;
+    request->link_text = args->values[LINK];
+    if (request->link.ratio > 0) /* it is one to a step of training, and there is none */
+        return lap_args_wrong(&command, "--link is '%s', expected a rate such as 2GB/s",
+                              request->link_text);
+    if (!lap_arg_backends(&command, args->values[DEVICE], args->values[TRANSPORT], &device,
                           &transport))
         return false;
     request->device = device->name;
@@ -108,8 +101,6 @@ static bool parse(const lap_args_t *args, request_t *request)
     if (lap_environment_launched() && !args->given[RANKS])
         request->ranks = 0;
     return lap_ranks_gpus(&command, args->values[GPU_SHARE], request->device, &request->gpus) &&
-           (!args->values[TIMEOUT] ||
-            lap_arg_timeout(&command, args->values[TIMEOUT], &request->timeout_s)) &&
            lap_ranks_suit(&command, args->values[TRANSPORT], request->transport, request->ranks);
 }
 
@@ -136,7 +127,7 @@ static int run_rank(const void *context, lap_world_t *world)
 {
     const request_t *request = context;
     lap_machine_t machine;
-    lap_status_t status = lap_machine_measure(world, request->link, &machine);
+    lap_status_t status = lap_machine_measure(world, request->link.link, &machine);
     if (status == LAP_OK && lap_world_rank(world) == 0) {
         snprintf(machine.name, sizeof(machine.name), "%s", request->name);
         status = write_machine(request, &machine, lap_world_size(world));
@@ -178,7 +169,6 @@ int lap_cli_calibrate(int argc, char **argv)
                                  .check = check_ranks,
                                  .run = run_rank,
                                  .context = &request,
-                                 .command = &command,
                                  .args = &args};
         result = lap_ranks_run(&job, again);
     }

@@ -15,6 +15,7 @@
 #include "check_guard.h"
 #include "cli.h"
 #include "interrupt.h"
+#include "option_rows.h"
 #include "overlap/knobs.h"
 #include "shared_options.h"
 #include "util/clock.h"
@@ -26,29 +27,62 @@ enum {
     MAX_RANKS = 64,
     MAX_ROWS = 48,
     MAX_CALLS = 5,
+    SIZE_CHECKED = 1 << 20, /* at most */
     LABEL = 64,
     LABEL_WIDTH = 36,
     SENTENCE = 1024
 };
 
+/* A method with its knobs: a row of the table. The last row holds the mixtures. */
+typedef struct row {
+    const lap_builder_t *method;
+    lap_op_desc_t desc; /* with the kind, the method and the knobs that do not depend on ranks */
+    char label[LABEL];
+} row_t;
+
+typedef enum verdict { NOT_CHECKED, SAFE, UNSAFE } verdict_t;
+
+typedef struct checks {
+    bool kinds[LAP_KINDS]; /* which operators */
+    size_t op;             /* the one asked for; LAP_KINDS: all */
+    lap_list_t methods;
+    int first, last; /* group sizes */
+    const lap_target_t *target;
+    size_t m, n, k;
+    lap_dtype_t dtype, wire_dtype;
+    lap_epilogue_t epilogue;
+    bool json;
+    row_t rows[MAX_ROWS];
+    size_t nrows;
+    verdict_t verdicts[MAX_ROWS + 1][MAX_RANKS + 1];
+    char *sentences[MAX_ROWS + 1][MAX_RANKS + 1];
+    size_t nschedules, nsequences, nfailures;
+    int ranks;                /* that are being proved */
+    uint64_t begin, reported; /* when it began, and when progress was printed last */
+    bool interrupted;
+} checks_t;
+
+#define OPTIONS_OF checks_t
 static const lap_option_t options[NOPTIONS] = {
-    [METHOD] = {0, "method", "NAME,...", "methods to check, or all", "all"},
-    [RANKS] = {'n', "ranks", "P|A:B", "group size, or a range of sizes", "1:16"},
-    [TARGET] = {0, "target", "NAME", "prove what cpu, cuda or nccl is given", "cpu"},
-    [M] = {0, "m", "M", "rows; the calls of a sequence use all, some and none of them", "100"},
-    [N] = {0, "n", "N", "output features", "37"},
-    [K] = {0, "k", "K", "reduction dimension", "29"},
+    [METHOD] = {0, "method", "NAME,...", "methods to check, or all", "all", LAP_BY_CODE},
+    [RANKS] = {'n', "ranks", "P|A:B", "group size, or a range of sizes", "1:16", LAP_BY_CODE},
+    [TARGET] = {0, "target", "NAME", "prove what cpu, cuda or nccl is given", "cpu",
+                TARGET_OF(target)},
+    [M] = {0, "m", "M", "rows; the calls of a sequence use all, some and none of them", "100",
+           SIZE(m, 1, SIZE_CHECKED)},
+    [N] = {0, "n", "N", "output features", "37", SIZE(n, 1, SIZE_CHECKED)},
+    [K] = {0, "k", "K", "reduction dimension", "29", SIZE(k, 1, SIZE_CHECKED)},
     [DTYPE] = {0, "dtype", "TYPE", "type of the matrices; the scales of FP8 are sent with them",
-               "float32"},
+               "float32", TYPE(dtype)},
     [WIRE_DTYPE] = {0, "wire-dtype", "TYPE",
                     "type of the data sent, for all operators but ag (default: as in lap bench)",
-                    NULL},
+                    NULL, TYPE(wire_dtype)},
     [EPILOGUE] = {0, "epilogue", "LIST",
                   "some of bias, gelu, dgelu and bias-grad, for the operators that can have them",
-                  "none"},
-    [GUARD] = {0, "guard", NULL, "by itself: lap check train --guard, of a list of trainings",
-               NULL},
-    [JSON] = LAP_OPTION_JSON,
+                  "none", EPILOGUE_OF(epilogue)},
+    [GUARD] = {0, "guard", NULL, "by itself: lap check train --guard, of a list of trainings", NULL,
+               LAP_BY_CODE},
+    [JSON] = {LAP_OPTION_JSON, ON(json)},
 };
 
 static const lap_command_t command = {
@@ -81,35 +115,6 @@ static const lap_command_t command = {
     .min_positionals = 1,
     .max_positionals = 1,
 };
-
-/* A method with its knobs: a row of the table. The last row holds the mixtures. */
-typedef struct row {
-    const lap_builder_t *method;
-    lap_op_desc_t desc; /* with the kind, the method and the knobs that do not depend on ranks */
-    char label[LABEL];
-} row_t;
-
-typedef enum verdict { NOT_CHECKED, SAFE, UNSAFE } verdict_t;
-
-typedef struct checks {
-    bool kinds[LAP_KINDS]; /* which operators */
-    size_t op;             /* the one asked for; LAP_KINDS: all */
-    lap_list_t methods;
-    int first, last; /* group sizes */
-    const lap_target_t *target;
-    size_t m, n, k;
-    lap_dtype_t dtype, wire_dtype;
-    lap_epilogue_t epilogue;
-    bool json;
-    row_t rows[MAX_ROWS];
-    size_t nrows;
-    verdict_t verdicts[MAX_ROWS + 1][MAX_RANKS + 1];
-    char *sentences[MAX_ROWS + 1][MAX_RANKS + 1];
-    size_t nschedules, nsequences, nfailures;
-    int ranks;                /* that are being proved */
-    uint64_t begin, reported; /* when it began, and when progress was printed last */
-    bool interrupted;
-} checks_t;
 
 static bool selected(const checks_t *checks, const char *method)
 {
@@ -429,7 +434,6 @@ static bool parse_what(const char *what, size_t *op_p)
 
 static bool parse(const lap_args_t *args, checks_t *checks)
 {
-    const size_t most = (size_t)1 << 20;
     checks->wire_dtype = LAP_DTYPE_DEFAULT;
     if (args->given[GUARD])
         return lap_args_wrong(&command, "--guard is there by itself, or for lap check train");
@@ -438,21 +442,13 @@ static bool parse(const lap_args_t *args, checks_t *checks)
     if (checks->op > LAP_KINDS)
         return lap_args_wrong(&command, "%s comes after options; expected lap check %s [OPTIONS]",
                               args->positionals[0], args->positionals[0]);
-    if (!lap_arg_list(&command, "--method", args->values[METHOD], &checks->methods) ||
+    if (!lap_args_read(args, false, checks) ||
+        !lap_arg_list(&command, "--method", args->values[METHOD], &checks->methods) ||
         !parse_ranks(args->values[RANKS], &checks->first, &checks->last) ||
-        !lap_arg_target(&command, args->values[TARGET], &checks->target) ||
-        !lap_arg_size(&command, "--m", args->values[M], 1, most, &checks->m) ||
-        !lap_arg_size(&command, "--n", args->values[N], 1, most, &checks->n) ||
-        !lap_arg_size(&command, "--k", args->values[K], 1, most, &checks->k) ||
-        !lap_arg_dtype(&command, "--dtype", args->values[DTYPE], &checks->dtype) ||
-        (args->values[WIRE_DTYPE] &&
-         !lap_arg_dtype(&command, "--wire-dtype", args->values[WIRE_DTYPE], &checks->wire_dtype)) ||
-        !lap_arg_epilogue(&command, "--epilogue", args->values[EPILOGUE], &checks->epilogue) ||
         !check_sense(args, checks))
         return false;
     for (size_t kind = 0; kind < LAP_KINDS; kind++)
         checks->kinds[kind] = checks->op == LAP_KINDS || checks->op == kind;
-    checks->json = args->values[JSON] != NULL;
     return add_rows(checks, args->values[METHOD]);
 }
 

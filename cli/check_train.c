@@ -14,6 +14,7 @@
 #include "core/status.h"
 #include "nn/nn_fields.h"
 #include "nn/program.h"
+#include "option_rows.h"
 #include "parallel/stage_prove.h"
 #include "ranks.h"
 #include "schedule/trace.h"
@@ -24,10 +25,17 @@
 
 enum { TARGET, GUARD, NOPTIONS };
 
+typedef struct request {
+    lap_train_t train;          /* first: see lap_train_extend */
+    const lap_target_t *target; /* NULL: that of the device */
+    bool guards;
+} request_t;
+
+#define OPTIONS_OF request_t
 static const lap_option_t own[NOPTIONS] = {
-    [TARGET] = LAP_OPTION_TARGET_OF_DEVICE,
+    [TARGET] = {LAP_OPTION_TARGET_OF_DEVICE, TARGET_OF(target)},
     [GUARD] = {0, "guard", NULL, "also make steps on ref, where kernels reach only their operands",
-               NULL},
+               NULL, ON(guards)},
 };
 
 static lap_train_form_t form = {
@@ -287,46 +295,43 @@ static void print_json(const lap_train_t *train, const lap_target_t *target,
 
 static int run(const lap_command_t *command, int argc, char **argv, char *const *again)
 {
-    lap_train_t train;
+    request_t request = {.target = NULL};
+    lap_train_t *const train = &request.train;
     lap_nn_proof_t proof = {.steps = 0};
-    const lap_target_t *target;
-    const int result = lap_train_parse(command, false, argc, argv, &train);
+    const int result = lap_train_parse(command, false, argc, argv, train);
     if (result != LAP_CLI_GO)
         return result;
-    const bool guards = lap_train_own(&train, GUARD) != NULL;
-    if (guards && lap_environment_launched())
-        return lap_check_guarded(&train, again);
+    if (request.guards && lap_environment_launched())
+        return lap_check_guarded(train, again);
     char alone[LAP_TRAIN_ALONE_TEXT];
-    if (lap_train_alone(&train, alone))
+    if (lap_train_alone(train, alone))
         lap_tell(command->name, "%s", alone);
-    if (train.config && *train.config_unused)
-        lap_tell(command->name, "%s: without effect: %s", train.config, train.config_unused);
-    lap_status_t status = lap_tune_use(&train, NULL);
-    const lap_nn_desc_t desc = lap_train_layers(&train, train.overlap);
-    const char *name = lap_train_own(&train, TARGET);
-    if (name && !lap_arg_target(command, name, &target))
-        return LAP_CLI_USAGE;
-    const lap_pp_options_t stages = lap_train_stages(&train, train.overlap);
+    if (train->config && *train->config_unused)
+        lap_tell(command->name, "%s: without effect: %s", train->config, train->config_unused);
+    lap_status_t status = lap_tune_use(train, NULL);
+    const lap_nn_desc_t desc = lap_train_layers(train, train->overlap);
+    const lap_pp_options_t stages = lap_train_stages(train, train->overlap);
+    const lap_target_t *target = request.target;
+    if (status == LAP_OK && !target)
+        status = lap_train_target(train, &target);
     if (status == LAP_OK)
-        status = lap_train_target(&train, name, &target);
-    if (status == LAP_OK)
-        status = lap_nn_validate(&desc, train.grid.tp);
-    if (status == LAP_OK && train.grid.pp > 1)
-        status = lap_pp_validate(&desc, train.grid.tp, train.grid.pp, &stages);
+        status = lap_nn_validate(&desc, train->grid.tp);
+    if (status == LAP_OK && train->grid.pp > 1)
+        status = lap_pp_validate(&desc, train->grid.tp, train->grid.pp, &stages);
     if (status != LAP_OK)
-        return lap_train_refuse(&train, status);
+        return lap_train_refuse(train, status);
     const uint64_t begin = lap_now_ns();
-    status = prove(&train, &desc, target, &proof);
+    status = prove(train, &desc, target, &proof);
     const double seconds = (double)(lap_now_ns() - begin) * 1e-9;
     if (status != LAP_OK && status != LAP_ERR_CHECK)
-        return lap_train_refuse(&train, status);
-    if (train.json)
-        print_json(&train, target, &proof, status, seconds);
+        return lap_train_refuse(train, status);
+    if (train->json)
+        print_json(train, target, &proof, status, seconds);
     else
-        print_text(&train, target, &proof, status, seconds);
+        print_text(train, target, &proof, status, seconds);
     if (status != LAP_OK)
         return LAP_CLI_FAILED;
-    return guards ? lap_check_guarded(&train, again) : LAP_CLI_OK;
+    return request.guards ? lap_check_guarded(train, again) : LAP_CLI_OK;
 }
 
 /* argv[-1] is "check": ranks are started with both words. */

@@ -6,8 +6,8 @@
  *
  *     enum { RANKS, JSON, NOPTIONS };
  *     static const lap_option_t options[NOPTIONS] = {
- *         [RANKS] = {'n', "ranks", "P", "ranks to start", "4"},
- *         [JSON] = {0, "json", NULL, "print one JSON object on one line", NULL},
+ *         [RANKS] = {'n', "ranks", "P", "ranks to start", "4", INT(ranks, 1, 1024)},
+ *         [JSON] = {0, "json", NULL, "print one JSON object on one line", NULL, ON(json)},
  *     };
  *     static const lap_command_t command = {
  *         .name = "lap bench", .usage = "ag|rs M N K [OPTIONS]", .summary = "Times ...",
@@ -17,10 +17,9 @@
  *     int status = lap_args_parse(&command, argc, argv, &args);
  *     if (status != LAP_CLI_GO)
  *         return status;
- *     int nranks;
- *     if (!lap_arg_int(&command, "--ranks", args.values[RANKS], 1, 1024, &nranks))
+ *     request_t request = {.ranks = 0};
+ *     if (!lap_args_read(&args, false, &request))
  *         return LAP_CLI_USAGE;
- *     bool json = args.values[JSON] != NULL;
  */
 #ifndef LAP_CLI_CLI_H
 #define LAP_CLI_CLI_H
@@ -70,6 +69,15 @@ enum {
     LAP_CLI_NOT_HIDDEN = 4, /* exit status: communication is not as well hidden as was asked for */
 };
 
+typedef struct lap_args lap_args_t;
+
+/* What the ranks of a job must have alike of an option. */
+typedef enum lap_ranks_alike {
+    LAP_RANKS_ALIKE, /* its value */
+    LAP_RANKS_GIVEN, /* whether it is given */
+    LAP_RANKS_OWN,   /* nothing; or it says the same as another option, which they have alike */
+} lap_ranks_alike_t;
+
 typedef struct lap_option {
     char letter;               /* 'n' for -n; 0: no short form */
     const char *name;          /* "ranks" for --ranks */
@@ -77,7 +85,17 @@ typedef struct lap_option {
                                /* "[=MODE]": may be left out, and is joined when it is there */
     const char *help;          /* a phrase without a full stop; wrapped to the width of the page */
     const char *default_value; /* used when it is not given, and shown by the help; NULL: none */
+    lap_field_t
+        field; /* of the command's struct, that takes the value; no name: see lap_args_read */
+    bool off;  /* of one without a value: the field is 1, and 0 where it is given */
+    const char *bare; /* the value that is meant where it is left out */
+    bool (*read)(const lap_args_t *args, int option,
+                 void *to); /* NULL: as the field's type is read */
+    lap_ranks_alike_t ranks;
 } lap_option_t;
+
+/* In the place of a field: code of the command reads the value, which depends on others. */
+#define LAP_BY_CODE .field = {.name = NULL}
 
 /* Another name of an option, such as other programs have for it. */
 typedef struct lap_alias {
@@ -96,9 +114,6 @@ typedef struct lap_command {
     const char *exit_status;     /* lines "  status  meaning" */
     const lap_option_t *options; /* --help is added to them; at most LAP_OPTIONS_MAX */
     size_t noptions;
-    /* Of a job of ranks: options that each may have its own of; all others they must have alike. */
-    const int *own;
-    size_t nown;
     size_t min_positionals, max_positionals;
     bool stop_at_positional;    /* all from the first positional on is positional, also options */
     const lap_alias_t *aliases; /* at most LAP_ALIASES_MAX */
@@ -108,17 +123,16 @@ typedef struct lap_command {
 #define LAP_OPTIONS_MAX 128
 #define LAP_ALIASES_MAX 24
 
-typedef struct lap_args {
+struct lap_args {
     const lap_command_t *command; /* whose they are */
     /* By index of the option: the last value given, or the default; "" for one without a value. */
     const char *values[LAP_OPTIONS_MAX];
-    bool given[LAP_OPTIONS_MAX];       /* tells a default from the same value given */
-    char settled[LAP_OPTIONS_MAX][40]; /* see lap_arg_settle; "": not called */
+    bool given[LAP_OPTIONS_MAX]; /* tells a default from the same value given */
     /* The option before, while its value may be left out and is; and a positional after one. */
     const char *open, *apart, *apart_from;
     char **positionals; /* in argv itself, which is re-ordered; ends with NULL */
     size_t npositionals;
-} lap_args_t;
+};
 
 /*
  * Sorts argv[1..argc) into options and positionals. Understands `--opt value`, `--opt=value`,
@@ -130,14 +144,34 @@ typedef struct lap_args {
 int lap_args_parse(const lap_command_t *command, int argc, char **argv, lap_args_t *args_p);
 
 /*
- * What an option has come to, for lap_args_terms: where it was not given and its default depends on
- * others, or where the same can be written in ways that differ by more than 2K and 2048.
+ * Reads the value of each option whose row has a field into that field of the command's struct, *to: what is given, and the
+ * defaults of the table unless `given_only`. What is neither stays as it is. Returns true, or false after a sentence.
  */
-void lap_arg_settle(lap_args_t *args, int option, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+bool lap_args_read(const lap_args_t *args, bool given_only, void *to);
 
-/* Lists all that ranks must have alike of a command line: see lap_command_t. */
-void lap_args_terms(const lap_command_t *command, const lap_args_t *args, lap_terms_t *terms);
+/* Readers of rows, see option_rows.h. */
+bool lap_read_number(const lap_args_t *args, int option, void *to);
+bool lap_read_real(const lap_args_t *args, int option, void *to);
+bool lap_read_timeout(const lap_args_t *args, int option, void *to);
+bool lap_read_link(const lap_args_t *args, int option, void *to);
+bool lap_read_target(const lap_args_t *args, int option, void *to);
+bool lap_read_epilogue(const lap_args_t *args, int option, void *to);
+
+/* For readers: stores a value in the field of an option, which has its type. */
+void lap_option_put(const lap_args_t *args, int option, const void *value, void *to);
+
+/* A float that is not negative, and less than `below`, which is 1; 0: and any will do. */
+bool lap_arg_single(const lap_args_t *args, int option, float below, float *number_p);
+
+/* "--name" of an option. */
+#define LAP_OPTION_NAME 64
+const char *lap_option_name(const lap_args_t *args, int option, char text[LAP_OPTION_NAME]);
+
+/*
+ * Lists all that ranks must have alike of a command line, as their rows say. The value of an option with a field is what
+ * that holds in *of, the command's struct, also where a default depends on others.
+ */
+void lap_args_terms(const lap_args_t *args, const void *of, lap_terms_t *terms);
 
 /* Prints "lap bench: <sentence>" on standard error, adds the newline, and returns LAP_CLI_USAGE. */
 int lap_args_fail(const lap_command_t *command, const char *format, ...)
@@ -267,17 +301,9 @@ void lap_kind_complete(lap_op_desc_t *desc);
 bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *text,
                    lap_dtype_t *dtype_p);
 
-/* What an option [=YES] says; it may have no value, which is yes. Not given: *yes_p stays as it is. */
-bool lap_arg_yes(const lap_args_t *args, int option, int *yes_p);
-
 /* Features of an MLP by --mlp-expansion-factor, which excludes --ffn. Neither is given: *ffn_p stays as it is. */
 bool lap_arg_expansion(const lap_args_t *args, size_t ffn, size_t expansion, size_t hidden,
                        size_t *ffn_p);
-
-/* A target of --target, by its name. */
-struct lap_target;
-bool lap_arg_target(const lap_command_t *command, const char *text,
-                    const struct lap_target **target_p);
 
 /*
  * A device and a transport by their names. NULL: what LAP_DEVICE and LAP_TRANSPORT of the environment
@@ -294,13 +320,6 @@ bool lap_arg_backends(const lap_command_t *command, const char *device_name,
 bool lap_arg_field(const lap_command_t *command, const char *what, const char *text,
                    const lap_field_t *field, int least, void *of);
 
-/*
- * The same of an option for the field of its name, which is out_dtype for --out-dtype, in a table
- * whose rows lie `stride` bytes apart. No text: the field stays as it is.
- */
-bool lap_arg_option(const lap_command_t *command, int option, const char *text,
-                    const lap_field_t *table, size_t stride, void *of);
-
 /* A method of desc->kind with its knobs, such as "ring" or "pipeline:num_splits=8"; or auto. */
 bool lap_arg_method(const lap_command_t *command, const char *item, lap_op_desc_t *desc);
 
@@ -309,13 +328,9 @@ bool lap_arg_method(const lap_command_t *command, const char *item, lap_op_desc_
 /* "--transport mpi", where that was `given`, or "LAP_TRANSPORT=mpi": who is to blame for it. */
 void lap_transport_source(const char *given, const char *name, char text[LAP_SOURCE_TEXT]);
 
-/* "bias,gelu": some of bias, gelu, dgelu and bias-grad; or none. */
-bool lap_arg_epilogue(const lap_command_t *command, const char *what, const char *text,
-                      lap_epilogue_t *epilogue_p);
-
 #define LAP_EPILOGUE_TEXT 32
 
-/* The same as text, in LAP_EPILOGUE_TEXT bytes. */
+/* "bias,gelu": some of bias, gelu, dgelu and bias-grad; or none; in LAP_EPILOGUE_TEXT bytes. */
 void lap_epilogue_text(lap_epilogue_t epilogue, char *text, size_t bytes);
 
 #endif

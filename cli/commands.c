@@ -180,7 +180,7 @@ const lap_subcommand_t lap_subcommands[] = {
 };
 
 static const lap_option_t options[] = {
-    {0, "version", NULL, "show the version and stop", NULL},
+    {0, "version", NULL, "show the version and stop", NULL, LAP_BY_CODE},
 };
 
 const lap_command_t lap_command = {

@@ -28,10 +28,10 @@ static const lap_option_t options[NOPTIONS] = {
     [BYTES] =
         {0, "bytes", NULL,
          "tokenize: a token for each byte, a vocabulary of 256; needed, as there is no other way",
-         NULL},
-    [OUTPUT] = {'o', "output", "FILE", "tokenize: the file to write", NULL},
-    [FORCE] = {0, "force", NULL, "tokenize: overwrite a file that is there", NULL},
-    [JSON] = {0, "json", NULL, "info: print one JSON object on one line", NULL},
+         NULL, LAP_BY_CODE},
+    [OUTPUT] = {'o', "output", "FILE", "tokenize: the file to write", NULL, LAP_BY_CODE},
+    [FORCE] = {0, "force", NULL, "tokenize: overwrite a file that is there", NULL, LAP_BY_CODE},
+    [JSON] = {0, "json", NULL, "info: print one JSON object on one line", NULL, LAP_BY_CODE},
 };
 
 static const lap_command_t command = {

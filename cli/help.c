@@ -14,10 +14,13 @@
 const char *const lap_help_formats[] = {"text", "man", "words", NULL};
 
 const lap_option_t lap_help_option = {
-    'h', "help", "[=FORMAT]",
+    'h',
+    "help",
+    "[=FORMAT]",
     "show this text and stop; =man: as a page of the manual, =words: the words that shells "
     "complete",
-    NULL};
+    NULL,
+    LAP_BY_CODE};
 
 bool lap_option_is_optional(const lap_option_t *option)
 {

@@ -345,7 +345,7 @@ static void show_gpus(page_t *page)
 enum { JSON, NOPTIONS };
 
 static const lap_option_t options[NOPTIONS] = {
-    [JSON] = LAP_OPTION_JSON,
+    [JSON] = {LAP_OPTION_JSON, LAP_BY_CODE},
 };
 
 static const lap_command_t command = {

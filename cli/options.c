@@ -82,16 +82,25 @@ int lap_args_refused(const lap_command_t *command, lap_status_t status, const ch
     return requested ? LAP_CLI_USAGE : LAP_CLI_FAILED;
 }
 
+/* Whether an option is for a field of the library: "desc.kv_heads" for kv_heads; or else has its name. */
+static bool is_for(const lap_option_t *option, const char *name)
+{
+    const char *field = option->field.name ? option->field.name : option->name;
+    const char *dot = strrchr(field, '.');
+    for (field = dot ? dot + 1 : field; *field && *name; field++, name++)
+        if ((*field == '-' ? '_' : *field) != (*name == '-' ? '_' : *name))
+            return false;
+    return *field == *name;
+}
+
 bool lap_args_of_field(const lap_command_t *command, const char *sentence, char *told, size_t bytes)
 {
     const size_t length = strcspn(sentence, " ");
     char name[64];
     snprintf(name, sizeof(name), "%.*s", (int)length, sentence);
-    for (char *at = name; *at; at++)
-        *at = (char)(*at == '_' ? '-' : *at);
     for (size_t o = 0; o < command->noptions && strncmp(sentence + length, " is ", 4) == 0; o++)
-        if (strcmp(command->options[o].name, name) == 0) {
-            snprintf(told, bytes, "--%s%s", name, sentence + length);
+        if (is_for(&command->options[o], name)) {
+            snprintf(told, bytes, "--%s%s", command->options[o].name, sentence + length);
             return true;
         }
     return false;

@@ -14,6 +14,7 @@
 #include "core/file.h"
 #include "core/output.h"
 #include "core/status.h"
+#include "option_rows.h"
 #include "parallel/pipeline.h"
 #include "shared_options.h"
 #include "table.h"
@@ -23,25 +24,36 @@ enum { PASSES_MOST = 1 << 24 };
 
 enum { PP, VIRTUAL_PP, MICROS, SCHEDULE, COSTS, CSV, SVG, JSON, NOPTIONS };
 
+typedef struct request {
+    const lap_command_t *command;
+    const char *schedule, *csv, *svg;
+    int ranks, chunks, micros;
+    lap_pipe_costs_t costs;
+    bool json;
+} request_t;
+
+#define OPTIONS_OF request_t
 static const lap_option_t options[NOPTIONS] = {
-    [PP] = {0, "pp", "P", "ranks of the pipeline", "4"},
-    [VIRTUAL_PP] = {0, "virtual-pp", "V", "stages on a rank, of interleaved (default 2)", NULL},
-    [MICROS] = {0, "micro-batches", "M", "micro-batches of a step (default 2 * P)", NULL},
+    [PP] = {0, "pp", "P", "ranks of the pipeline", "4", INT(ranks, 1, LAP_PIPE_MOST)},
+    [VIRTUAL_PP] = {0, "virtual-pp", "V", "stages on a rank, of interleaved (default 2)", NULL,
+                    INT(chunks, 1, LAP_PIPE_MOST)},
+    [MICROS] = {0, "micro-batches", "M", "micro-batches of a step (default 2 * P)", NULL,
+                INT(micros, 1, LAP_PIPE_MOST)},
     [SCHEDULE] =
         {0, "schedule", "NAME",
          "1f1b, interleaved, zb-h1, zb-v or 1f1b-eager; or FILE.csv, a table as PyTorch stores "
          "them: a "
          "line per rank of actions such as 0F3 (stage, forward, micro-batch), B backward, I "
          "and W its two gradients",
-         "1f1b"},
+         "1f1b", TEXT(schedule)},
     [COSTS] =
         {0, "costs", "F,I,W[,S]",
          "time of a stage's forward, of the gradients of its input and of its weights, and of "
          "a message",
-         "1,1,1,0"},
-    [CSV] = {0, "csv", "FILE", "write the table into a file that PyTorch reads", NULL},
-    [SVG] = {0, "svg", "FILE", "draw it into a file", NULL},
-    [JSON] = LAP_OPTION_JSON,
+         "1,1,1,0", LAP_BY_CODE},
+    [CSV] = {0, "csv", "FILE", "write the table into a file that PyTorch reads", NULL, TEXT(csv)},
+    [SVG] = {0, "svg", "FILE", "draw it into a file", NULL, TEXT(svg)},
+    [JSON] = {LAP_OPTION_JSON, ON(json)},
 };
 
 #define EXIT_STATUS                                                                                \
@@ -71,14 +83,6 @@ static const lap_command_t check_command = {
     .options = options,
     .noptions = NOPTIONS,
 };
-
-typedef struct request {
-    const lap_command_t *command;
-    const char *schedule, *csv, *svg;
-    int ranks, chunks, micros;
-    lap_pipe_costs_t costs;
-    bool json;
-} request_t;
 
 /* ---- reading ---- */
 
@@ -131,21 +135,13 @@ static bool parse(const lap_args_t *args, request_t *request)
 {
     const lap_command_t *command = request->command;
     const int most = (int)LAP_PIPE_MOST;
-    request->schedule = args->values[SCHEDULE];
-    request->csv = args->values[CSV];
-    request->svg = args->values[SVG];
-    request->json = args->given[JSON];
-    if (!lap_arg_int(command, "--pp", args->values[PP], 1, most, &request->ranks) ||
-        !parse_costs(request, args->values[COSTS]) || !check_files(request))
+    if (!lap_args_read(args, false, request) || !parse_costs(request, args->values[COSTS]) ||
+        !check_files(request))
         return false;
-    const bool interleaved = strcmp(request->schedule, "interleaved") == 0;
-    request->chunks = interleaved ? 2 : 1;
-    request->micros = request->ranks <= most / 2 ? 2 * request->ranks : most;
-    if ((args->given[VIRTUAL_PP] && !lap_arg_int(command, "--virtual-pp", args->values[VIRTUAL_PP],
-                                                 1, most, &request->chunks)) ||
-        (args->given[MICROS] &&
-         !lap_arg_int(command, "--micro-batches", args->values[MICROS], 1, most, &request->micros)))
-        return false;
+    if (!args->given[VIRTUAL_PP])
+        request->chunks = strcmp(request->schedule, "interleaved") == 0 ? 2 : 1;
+    if (!args->given[MICROS])
+        request->micros = request->ranks <= most / 2 ? 2 * request->ranks : most;
     const double passes = (double)request->ranks * request->chunks * request->micros;
     return passes <= PASSES_MOST || is_file(request->schedule) ||
            lap_args_wrong(command,

@@ -17,6 +17,8 @@
 #include "heads.h"
 #include "interrupt.h"
 #include "nn/nn_fields.h"
+#include "option_rows.h"
+#include "overlap/overlap.h"
 #include "parallel/pipeline.h"
 #include "plan/step_trace.h"
 #include "shared_options.h"
@@ -24,103 +26,18 @@
 #include "util/alloc.h"
 
 enum {
-    MODEL,
-    LAYERS,
-    HIDDEN,
-    FFN,
-    HEADS,
-    KV_HEADS,
-    HEAD_DIM,
-    EXPANSION,
-    VOCAB,
-    NORM,
-    ACTIVATION,
-    POSITIONS,
-    TIED,
-    CONFIG,
-    CONFIG_KEYS,
-    GPU,
-    GPUS,
-    SEQ,
-    GLOBAL_BATCH,
-    MICRO_BATCH,
-    PRECISION,
-    TP,
-    PP,
-    CP,
-    DP,
-    VIRTUAL_PP,
-    SCHEDULE,
-    RECOMPUTE,
-    NO_SEQUENCE_PARALLEL,
-    WHOLE_OPTIMIZER,
-    FSDP,
-    NO_OVERLAP,
-    NO_OVERLAP_TP,
-    NO_OVERLAP_PP,
-    NO_OVERLAP_DP,
-    EXPLAIN,
-    TRACE,
-    TOP,
-    PRICE,
-    POWER,
-    VALIDATE,
-    JSON,
+#define OPTION(name, ...) name,
+#include "plan_options.def"
+#undef OPTION
     NOPTIONS
 };
 
-/* clang-format off */
+#define OPTIONS_OF lap_plan_request_t
 static const lap_option_t options[NOPTIONS] = {
-    [MODEL] = {0, "model", "NAME", "a model of lap train, such as llama-70b; see there", NULL},
-    [LAYERS] = {0, "layers", "COUNT", "layers (default: the model's own)", NULL},
-    [HIDDEN] = {0, "hidden", "SIZE", "features between layers (default: the model's own)", NULL},
-    [FFN] = {0, "ffn", "SIZE", "features inside an MLP (default: the model's own)", NULL},
-    [HEADS] = {0, "heads", "COUNT", "heads of attention (default: the model's own)", NULL},
-    [KV_HEADS] = {0, "kv-heads", "COUNT", "heads of keys and values (default: the model's own)", NULL},
-    [HEAD_DIM] = {0, "head-dim", "COUNT", "features of a head (default: --hidden divided by --heads)", NULL},
-    [EXPANSION] = {0, "mlp-expansion-factor", "N", "--ffn as a multiple of --hidden", NULL},
-    [VOCAB] = {0, "vocab", "COUNT", "tokens that the model knows (default: the model's own)", NULL},
-    [NORM] = {0, "norm", "KIND", "layernorm or rmsnorm (default: the model's own)", NULL},
-    [ACTIVATION] = {0, "activation", "NAME",
-                    "gelu, also for others that have two matrices, or swiglu (default: the model's own)", NULL},
-    [POSITIONS] = {0, "positions", "KIND", "how it knows where tokens are: learned, rope or none (default: the model's own)", NULL},
-    [TIED] = {0, "tied", "[=YES]", "embeddings are the weights of its logits, too: yes or no (default: the model's own)", NULL},
-    [CONFIG] = {0, "config", "FILE.yaml",
-                "the model, its grid and its batch by the names of NeMo and Megatron, as lap train reads them; options count more, "
-                "and any (--tp any) has a size of the file searched for; -: standard input", NULL},
-    [CONFIG_KEYS] = LAP_OPTION_CONFIG_KEYS,
-    [GPU] = {0, "gpu", "NAME", "a machine: a100-sxm, h100-sxm, h200-sxm, b200, gb200, gb300, or FILE.yaml", "h100-sxm"},
-    [GPUS] = {0, "gpus", "COUNT", "GPUs of the cluster", "8"},
-    [SEQ] = {0, "seq", "TOKENS", "tokens of a sequence (default: the model's own)", NULL},
-    [GLOBAL_BATCH] = {0, "global-batch", "COUNT", "sequences of a step", "512"},
-    [MICRO_BATCH] = {0, "micro-batch", "COUNT", "sequences of a micro-batch (default: the best of 1, 2, 4, 8)", NULL},
-    [PRECISION] = {0, "precision", "TYPE", "what GEMMs multiply: fp32, fp16, bf16, fp8, mxfp8 or fp4", "bf16"},
-    [TP] = {0, "tp", "P", "tensor-parallel ranks (default: searched for)", NULL},
-    [PP] = {0, "pp", "P", "pipeline-parallel ranks (default: searched for)", NULL},
-    [CP] = {0, "cp", "P", "context-parallel ranks (default: searched for)", NULL},
-    [DP] = {0, "dp", "P", "replicas (default: what GPUs are left)", NULL},
-    [VIRTUAL_PP] = {0, "virtual-pp", "V", "stages on a rank of the pipeline (default: searched for)", NULL},
-    [SCHEDULE] = {0, "schedule", "NAME",
-                  "of the pipeline: 1f1b, interleaved, zb-h1, zb-v or 1f1b-eager (default: the best of the first three)", NULL},
-    [RECOMPUTE] = {0, "recompute", "WHAT",
-                   "what backward recomputes: none, selective or full as in lap train, layer: all of a layer's "
-                   "forward (default: searched for)", NULL},
-    [NO_SEQUENCE_PARALLEL] = {0, "no-sequence-parallel", NULL, "every rank has all rows, and sums are all-reduced", NULL},
-    [WHOLE_OPTIMIZER] = {0, "no-distributed-optimizer", NULL, "each replica has the whole state of the optimizer, in place of a part of it", NULL},
-    [FSDP] = {0, "fsdp", NULL, "weights are sharded over replicas, too, and gathered layer by layer", NULL},
-    [NO_OVERLAP] = {0, "no-overlap", NULL, "communication of all kinds is not overlapped", NULL},
-    [NO_OVERLAP_TP] = {0, "no-overlap-tp", NULL, "... that of tensor-parallel ranks", NULL},
-    [NO_OVERLAP_PP] = {0, "no-overlap-pp", NULL, "... that of stages of a pipeline", NULL},
-    [NO_OVERLAP_DP] = {0, "no-overlap-dp", NULL, "... that of replicas", NULL},
-    [EXPLAIN] = {0, "explain", NULL, "where the time and the memory of the best grid, or of the one given, go", NULL},
-    [TRACE] = LAP_OPTION_TRACE("that step, a rank for each of the pipeline"),
-    [TOP] = {0, "top", "COUNT", "grids to show", "10"},
-    [PRICE] = {0, "price", "MONEY", "of a GPU for an hour: what a step and a billion tokens cost", NULL},
-    [POWER] = {0, "power", "WATTS", "of a GPU and its share of the rest: the energy of a step (default: of the GPU alone, as its description has it)", NULL},
-    [VALIDATE] = {0, "validate", "FILE.csv", "plan published steps instead, and show the errors", NULL},
-    [JSON] = LAP_OPTION_JSON,
+#define OPTION(name, ...) [name] = {__VA_ARGS__},
+#include "plan_options.def"
+#undef OPTION
 };
-/* clang-format on */
 
 static const lap_command_t command = {
     .name = "lap plan",
@@ -237,9 +154,16 @@ static bool check_described(const lap_args_t *args, const bool *line)
 
 /* ---- reading ---- */
 
+/* A size that is not given is searched for. */
+static void free_sizes(lap_plan_config_t *config)
+{
+    config->tp = config->pp = config->cp = config->dp = 0;
+    config->virtual_pp = config->micro_batch = 0;
+    config->recompute = (lap_plan_recompute_t)LAP_PLAN_ANY_RECOMPUTE;
+}
+
 /* `line`: the options of the command line itself. */
-static bool parse_name(const lap_args_t *args, const bool *line, lap_plan_request_t *request,
-                       lap_nn_desc_t *desc)
+static bool parse_name(const lap_args_t *args, const bool *line, lap_plan_request_t *request)
 {
     const char *name = args->values[MODEL], *path = args->values[CONFIG];
     if (!name && path)
@@ -250,65 +174,48 @@ static bool parse_name(const lap_args_t *args, const bool *line, lap_plan_reques
     if (!name)
         return lap_args_wrong(&command,
                               "--model is not given, expected one, or --config or --validate");
-    if (lap_model_preset(name, desc) != LAP_OK)
+    if (lap_model_preset(name, &request->config.model) != LAP_OK)
         return lap_args_wrong(&command, "--model: %s", lap_last_error());
     request->model = line[MODEL] ? name : path;
     return check_described(args, line);
 }
 
-/* What is given of a model, by the names of its fields. */
-static bool parse_fields(const lap_args_t *args, lap_nn_desc_t *desc)
+/* What is given of a model counts more than what it is by its name; what follows from that is not the preset's. */
+static bool read_model(const lap_args_t *args, lap_plan_request_t *request)
 {
-    static const int fields[] = {LAYERS, HIDDEN, FFN,        HEADS,     KV_HEADS, HEAD_DIM,
-                                 VOCAB,  NORM,   ACTIVATION, POSITIONS, SEQ};
+    lap_nn_desc_t *desc = &request->config.model;
     if (args->given[HEADS] && !args->given[KV_HEADS])
         desc->kv_heads = 0;
     desc->head_dim = 0;
-    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
-        if (!lap_arg_option(&command, fields[i], args->values[fields[i]], lap_nn_fields,
-                            sizeof(lap_field_t), desc))
-            return false;
+    if (!lap_args_read(args, true, request))
+        return false;
     if (args->given[HIDDEN] && !args->given[FFN])
         desc->ffn = 4 * desc->hidden;
-    return lap_arg_expansion(args, FFN, EXPANSION, desc->hidden, &desc->ffn) &&
-           lap_arg_yes(args, TIED, &desc->tied);
+    return lap_arg_expansion(args, FFN, EXPANSION, desc->hidden, &desc->ffn);
 }
 
 static bool parse_model(const lap_args_t *args, const bool *line, lap_plan_request_t *request)
 {
-    lap_nn_desc_t desc = LAP_NN_DESC_INIT;
-    if (!parse_name(args, line, request, &desc) || !parse_fields(args, &desc))
+    lap_nn_desc_t *desc = &request->config.model;
+    if (!parse_name(args, line, request) || !read_model(args, request))
         return false;
-    if (desc.heads == 0)
+    if (desc->heads == 0)
         return lap_args_wrong(&command, "--heads is 0, expected at least 1");
-    if (desc.vocab > INT32_MAX)
-        return lap_args_wrong(&command, "--vocab is %zu, expected at most %d", desc.vocab,
+    if (desc->vocab > INT32_MAX)
+        return lap_args_wrong(&command, "--vocab is %zu, expected at most %d", desc->vocab,
                               INT32_MAX);
-    if (desc.head_dim == 0 && desc.hidden % desc.heads != 0)
+    if (desc->head_dim == 0 && desc->hidden % desc->heads != 0)
         return lap_args_wrong(&command,
                               "--hidden is %zu, expected a multiple of the %zu heads, "
                               "or --head-dim as well",
-                              desc.hidden, desc.heads);
-    desc.kv_heads = lap_nn_kv_heads(&desc);
-    if (desc.heads % desc.kv_heads != 0)
+                              desc->hidden, desc->heads);
+    desc->kv_heads = lap_nn_kv_heads(desc);
+    if (desc->heads % desc->kv_heads != 0)
         return lap_args_wrong(&command, "--kv-heads is %zu, expected a divisor of the %zu heads",
-                              desc.kv_heads, desc.heads);
-    desc.head_dim = desc.head_dim ? desc.head_dim : desc.hidden / desc.heads;
-    desc.max_positions = desc.positions == LAP_POSITIONS_LEARNED ? desc.seq : 0;
-    request->config = lap_plan_config(&desc);
-    return lap_config_fits(&command, &desc);
-}
-
-/* A size of the grid; one that is not given is free. */
-static bool parse_size(const lap_args_t *args, int option, size_t *size_p)
-{
-    const size_t most =
-        option == GLOBAL_BATCH || option == MICRO_BATCH ? LAP_PLAN_BATCH_MOST : LAP_PLAN_GPUS_MOST;
-    char what[24];
-    *size_p = 0;
-    snprintf(what, sizeof(what), "--%s", options[option].name);
-    return !args->values[option] ||
-           lap_arg_size(&command, what, args->values[option], 1, most, size_p);
+                              desc->kv_heads, desc->heads);
+    desc->head_dim = desc->head_dim ? desc->head_dim : desc->hidden / desc->heads;
+    desc->max_positions = desc->positions == LAP_POSITIONS_LEARNED ? desc->seq : 0;
+    return lap_config_fits(&command, desc);
 }
 
 /* How many tensor-parallel ranks there are at most, of which theirs is a divisor: the GPUs that other given sizes leave. */
@@ -336,46 +243,23 @@ static bool check_heads(const lap_plan_config_t *config)
         heads ? "" : "kv-", heads ? model->heads : model->kv_heads, config->tp, advice);
 }
 
-static bool parse_grid(const lap_args_t *args, lap_plan_config_t *config)
+static bool settle_ways(const lap_args_t *args, lap_plan_request_t *request)
 {
-    return parse_size(args, GPUS, &config->gpus) && parse_size(args, TP, &config->tp) &&
-           parse_size(args, PP, &config->pp) && parse_size(args, CP, &config->cp) &&
-           parse_size(args, DP, &config->dp) && parse_size(args, VIRTUAL_PP, &config->virtual_pp) &&
-           parse_size(args, MICRO_BATCH, &config->micro_batch) &&
-           parse_size(args, GLOBAL_BATCH, &config->global_batch) && check_heads(config);
-}
-
-static bool parse_ways(const lap_args_t *args, lap_plan_config_t *config)
-{
-    size_t type, recompute = LAP_PLAN_ANY_RECOMPUTE, schedule;
-    if (!lap_arg_choice(&command, "--precision", args->values[PRECISION], lap_plan_type_names,
-                        &type) ||
-        (args->values[RECOMPUTE] &&
-         !lap_arg_choice(&command, "--recompute", args->values[RECOMPUTE], lap_plan_recompute_names,
-                         &recompute)) ||
-        (args->values[SCHEDULE] && !lap_arg_choice(&command, "--schedule", args->values[SCHEDULE],
-                                                   lap_pipe_schedules, &schedule)))
-        return false;
-    config->type = (lap_plan_type_t)type;
-    config->recompute = (lap_plan_recompute_t)recompute;
-    config->schedule = args->values[SCHEDULE];
-    if (config->schedule && config->virtual_pp > 1 &&
-        strcmp(config->schedule, "interleaved") != 0 &&
-        !(strcmp(config->schedule, "zb-v") == 0 && config->virtual_pp == 2))
-        return lap_args_wrong(
-            &command, "--virtual-pp is %zu with --schedule %s, expected %s", config->virtual_pp,
-            config->schedule,
-            strcmp(config->schedule, "zb-v") == 0 ? "2" : "1, or --schedule interleaved");
-    if (config->virtual_pp == 1 && config->schedule && strcmp(config->schedule, "interleaved") == 0)
+    lap_plan_config_t *config = &request->config;
+    const char *schedule = args->values[SCHEDULE];
+    const bool interleaved = schedule && strcmp(schedule, "interleaved") == 0;
+    const bool zb_v = schedule && strcmp(schedule, "zb-v") == 0;
+    config->schedule = schedule;
+    if (schedule && config->virtual_pp > 1 && !interleaved && !(zb_v && config->virtual_pp == 2))
+        return lap_args_wrong(&command, "--virtual-pp is %zu with --schedule %s, expected %s",
+                              config->virtual_pp, schedule,
+                              zb_v ? "2" : "1, or --schedule interleaved");
+    if (config->virtual_pp == 1 && interleaved)
         return lap_args_wrong(&command,
                               "--virtual-pp is 1 with --schedule interleaved, expected 2 or more");
-    config->sequence_parallel = !args->given[NO_SEQUENCE_PARALLEL];
-    config->sharded_optimizer = !args->given[WHOLE_OPTIMIZER];
-    config->fsdp = args->given[FSDP];
-    config->cp_overlap = !args->given[NO_OVERLAP];
-    config->tp_overlap = config->cp_overlap && !args->given[NO_OVERLAP_TP];
-    config->pp_overlap = config->cp_overlap && !args->given[NO_OVERLAP_PP];
-    config->dp_overlap = config->cp_overlap && !args->given[NO_OVERLAP_DP];
+    config->tp_overlap = config->tp_overlap && config->cp_overlap;
+    config->pp_overlap = config->pp_overlap && config->cp_overlap;
+    config->dp_overlap = config->dp_overlap && config->cp_overlap;
     return true;
 }
 
@@ -394,11 +278,12 @@ static bool parse_rate(const char *what, const char *text, double *value_p)
 
 static bool parse(const lap_args_t *args, const bool *line, lap_plan_request_t *request)
 {
-    request->gpu = args->values[GPU];
-    request->validate = args->values[VALIDATE];
-    request->trace = args->values[TRACE];
-    request->explain = args->given[EXPLAIN] || request->trace;
-    request->json = args->given[JSON];
+    const lap_nn_desc_t none = LAP_NN_DESC_INIT;
+    request->config = lap_plan_config(&none);
+    free_sizes(&request->config);
+    if (!lap_args_read(args, false, request))
+        return false;
+    request->explain = request->explain || request->trace;
     for (int i = 0; request->validate && i < NOPTIONS; i++)
         if (line[i] && i != VALIDATE && i != GPU && i != JSON)
             return lap_args_wrong(&command,
@@ -410,10 +295,8 @@ static bool parse(const lap_args_t *args, const bool *line, lap_plan_request_t *
     if (line[FSDP] && line[WHOLE_OPTIMIZER])
         return lap_args_wrong(&command, "--no-distributed-optimizer is given with --fsdp, expected "
                                         "one of them: with --fsdp the optimizer is sharded, too");
-    return parse_model(args, line, request) && parse_grid(args, &request->config) &&
-           parse_ways(args, &request->config) &&
-           lap_arg_int(&command, "--top", args->values[TOP], 1, LAP_PLAN_BEST_MOST,
-                       &request->top) &&
+    return parse_model(args, line, request) && check_heads(&request->config) &&
+           settle_ways(args, request) &&
            parse_rate("--price", args->values[PRICE], &request->price) &&
            parse_rate("--power", args->values[POWER], &request->power_w);
 }

@@ -12,6 +12,7 @@ typedef struct lap_plan_request {
     lap_machine_t machine;
     bool explain, json;
     int top;
+    int schedule;   /* by its number; in the config by its name */
     double price;   /* of a GPU for an hour; 0: not given */
     double power_w; /* of a GPU; 0: not given */
 } lap_plan_request_t;

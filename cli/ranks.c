@@ -149,7 +149,7 @@ static lap_world_options_t world_options(const lap_ranks_t *job, int nranks)
 static lap_status_t compare(const lap_ranks_t *job, lap_world_t *world)
 {
     lap_terms_t terms = {.of = NULL};
-    lap_args_terms(job->command, job->args, &terms);
+    lap_args_terms(job->args, job->context, &terms);
     const lap_status_t status = lap_terms_agree(&terms, lap_world_group(world), LAP_OK);
     lap_terms_clear(&terms);
     return status;

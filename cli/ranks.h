@@ -34,9 +34,8 @@ typedef struct lap_ranks {
     /* (optional) Before a process makes its world, and after that has ended well. */
     lap_status_t (*start)(const void *context, const lap_environment_t *environment);
     void (*end)(const void *context);
-    const void *context;
-    const lap_command_t *command; /* what the ranks compare in their first collective, */
-    const lap_args_t *args;       /* and theirs */
+    const void *context;    /* the struct of the options, */
+    const lap_args_t *args; /* which the ranks compare in their first collective */
 } lap_ranks_t;
 
 /*

@@ -16,7 +16,7 @@
 enum { OUTPUT, NOPTIONS };
 
 static const lap_option_t options[NOPTIONS] = {
-    [OUTPUT] = {'o', "output", "FILE.html", "the page to write", "report.html"},
+    [OUTPUT] = {'o', "output", "FILE.html", "the page to write", "report.html", LAP_BY_CODE},
 };
 
 static const lap_command_t command = {

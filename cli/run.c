@@ -4,24 +4,28 @@
 
 #include "cli.h"
 #include "launch.h"
+#include "option_rows.h"
 
 enum { RANKS, NO_PREFIX, GRACE, TIMEOUT, GPU_SHARE, NOPTIONS };
 
+#define OPTIONS_OF lap_launch_t
 static const lap_option_t options[NOPTIONS] = {
-    [RANKS] = {'n', "ranks", "N", "how many ranks to start, 1 to 1024", NULL},
+    [RANKS] = {'n', "ranks", "N", "how many ranks to start, 1 to 1024", NULL,
+               INT(nranks, 1, LAP_LAUNCH_MAX)},
     [NO_PREFIX] = {0, "no-prefix", NULL,
-                   "let the ranks write directly, without \"[rank] \" before each line", NULL},
+                   "let the ranks write directly, without \"[rank] \" before each line", NULL,
+                   OFF(prefix)},
     [GRACE] = {0, "grace", "SECONDS",
                "how long ranks may take to end by themselves when one has failed, or a signal has "
                "asked them to (default: 1, or 3 after a signal)",
-               NULL},
+               NULL, LAP_BY_CODE},
     [TIMEOUT] = {0, "timeout", "SECONDS",
                  "how long a rank waits for another one before its call fails (LAP_TIMEOUT_S)",
-                 NULL},
+                 NULL, TEXT(timeout)},
     [GPU_SHARE] = {0, "gpu-share", "[=MODE]",
                    "give each rank its own GPU, or its own part of a GPU: on, auto (on where "
                    "possible) or off; without =MODE: on",
-                   "off"},
+                   "off", LAP_BY_CODE},
 };
 
 static const lap_command_t command = {
@@ -67,12 +71,11 @@ int lap_cli_run(int argc, char **argv)
     lap_launch_t job = {
         .name = command.name,
         .argv = args.positionals,
-        .prefix = !args.given[NO_PREFIX],
+        .prefix = true,
         .grace_s = -1,
-        .timeout = args.values[TIMEOUT],
     };
     double timeout;
-    if (!lap_arg_int(&command, "--ranks", args.values[RANKS], 1, LAP_LAUNCH_MAX, &job.nranks) ||
+    if (!lap_args_read(&args, false, &job) ||
         (args.values[GRACE] &&
          !lap_arg_seconds(&command, "--grace", args.values[GRACE], 0, 86400, &job.grace_s)) ||
         (job.timeout && !lap_arg_timeout(&command, job.timeout, &timeout)) ||

@@ -12,6 +12,7 @@
 
 #include "cli.h"
 #include "core/status.h"
+#include "option_rows.h"
 #include "overlap/knobs.h"
 #include "shared_options.h"
 #include "util/alloc.h"
@@ -35,29 +36,44 @@ enum {
 };
 enum { MAX_NAMES = 16, FIELDS_MAX = 32 };
 
+typedef struct request {
+    lap_op_desc_t desc;
+    size_t rows;
+    const char *method; /* as the user wrote it */
+    int ranks, rank;
+    const lap_target_t *target;
+    const char *after; /* NULL: all passes */
+    bool each, json;
+    const char *svg, *predict;
+} request_t;
+
+#define OPTIONS_OF request_t
 static const lap_option_t options[NOPTIONS] = {
     [METHOD] =
         {0, "method", "NAME",
-         "the method, with its knobs as in lap bench (default: the first that is not serial)",
-         NULL},
-    [RANKS] = {'n', "ranks", "P", "group size", "2"},
-    [RANK] = {0, "rank", "R", "show the steps of this rank only (default: of all)", NULL},
-    [TARGET] = {0, "target", "NAME", "lower for cpu, cuda or nccl", "cpu"},
-    [AFTER] = LAP_OPTION_AFTER,
-    [EACH] = LAP_OPTION_EACH,
+         "the method, with its knobs as in lap bench (default: the first that is not serial)", NULL,
+         TEXT(method)},
+    [RANKS] = {'n', "ranks", "P", "group size", "2", INT(ranks, 1, LAP_SHOW_RANKS)},
+    [RANK] = {0, "rank", "R", "show the steps of this rank only (default: of all)", NULL,
+              LAP_BY_CODE},
+    [TARGET] = {0, "target", "NAME", "lower for cpu, cuda or nccl", "cpu", TARGET_OF(target)},
+    [AFTER] = {LAP_OPTION_AFTER, AFTER_OF(after)},
+    [EACH] = {LAP_OPTION_EACH, ON(each)},
     [PREDICT] = {0, "predict", "GPU",
                  "print when each step would run on such GPUs: a machine of lap plan --gpu, or "
                  "FILE.yaml; needs --target cuda or nccl",
-                 NULL},
-    [DTYPE] = {0, "dtype", "TYPE", "type of the matrices", "float32"},
+                 NULL, TEXT(predict)},
+    [DTYPE] = {0, "dtype", "TYPE", "type of the matrices", "float32", TYPE(desc.dtype)},
     [WIRE_DTYPE] = {0, "wire-dtype", "TYPE", "type of the data sent (default: as in lap bench)",
-                    NULL},
-    [EPILOGUE] = {0, "epilogue", "LIST", "some of bias, gelu, dgelu and bias-grad", "none"},
-    [ROWS] = {0, "rows", "COUNT", "rows of this call, 0 to M (default: M)", NULL},
+                    NULL, TYPE(desc.wire_dtype)},
+    [EPILOGUE] = {0, "epilogue", "LIST", "some of bias, gelu, dgelu and bias-grad", "none",
+                  EPILOGUE_OF(desc.epilogue)},
+    [ROWS] = {0, "rows", "COUNT", "rows of this call, 0 to M (default: M)", NULL, LAP_BY_CODE},
     [FIELD] = {0, "field", "NAME=VALUE,...",
-               "other fields of the operator, as lap/op.h has them: layout=dgrad", NULL},
-    [SVG] = LAP_OPTION_SVG,
-    [JSON] = LAP_OPTION_JSON,
+               "other fields of the operator, as lap/op.h has them: layout=dgrad", NULL,
+               LAP_BY_CODE},
+    [SVG] = {LAP_OPTION_SVG, TEXT(svg)},
+    [JSON] = {LAP_OPTION_JSON, ON(json)},
 };
 
 static const lap_command_t command = {
@@ -91,17 +107,6 @@ static const lap_command_t command = {
     .max_positionals = 4,
 };
 
-typedef struct request {
-    lap_op_desc_t desc;
-    size_t rows;
-    const char *method; /* as the user wrote it */
-    int ranks, rank;
-    const lap_target_t *target;
-    const char *after; /* NULL: all passes */
-    bool each, json;
-    const char *svg, *predict;
-} request_t;
-
 /* ---- reading ---- */
 
 static bool parse_what(const char *what, size_t *kind_p)
@@ -129,18 +134,15 @@ static bool parse_kind(const lap_args_t *args, lap_op_kind_t *kind_p)
     return true;
 }
 
-bool lap_show_parse_after(const lap_command_t *of, const char *text, const char **after_p)
+bool lap_show_read_after(const lap_args_t *args, int option, void *to)
 {
     const char *names[MAX_NAMES + 2] = {"build"};
     size_t index;
-    *after_p = NULL;
-    if (!text)
-        return true;
     for (size_t i = 0; i < MAX_NAMES && lap_pass_at(i); i++)
         names[i + 1] = lap_pass_at(i)->name;
-    if (!lap_arg_choice(of, "--after", text, names, &index))
+    if (!lap_arg_choice(args->command, "--after", args->values[option], names, &index))
         return false;
-    *after_p = names[index];
+    lap_option_put(args, option, &names[index], to);
     return true;
 }
 
@@ -162,22 +164,17 @@ bool lap_show_check_sense(const lap_command_t *of, const char *svg, bool json, b
     return true;
 }
 
-static bool parse_numbers(const lap_args_t *args, request_t *request)
+static bool parse_sizes(const lap_args_t *args, request_t *request)
 {
-    const size_t most = LAP_SIZE_MOST;
+    static const char *const names[] = {"M", "N", "K"};
     lap_op_desc_t *desc = &request->desc;
-    return lap_arg_size(&command, "M", args->positionals[1], 1, most, &desc->m) &&
-           lap_arg_size(&command, "N", args->positionals[2], 1, most, &desc->n) &&
-           lap_arg_size(&command, "K", args->positionals[3], 1, most, &desc->k) &&
-           lap_arg_size(&command, "--rows",
-                        args->values[ROWS] ? args->values[ROWS] : args->positionals[1], 0, desc->m,
-                        &request->rows) &&
-           lap_arg_int(&command, "--ranks", args->values[RANKS], 1, LAP_SHOW_RANKS,
-                       &request->ranks) &&
-           lap_arg_dtype(&command, "--dtype", args->values[DTYPE], &desc->dtype) &&
-           (!args->values[WIRE_DTYPE] ||
-            lap_arg_dtype(&command, "--wire-dtype", args->values[WIRE_DTYPE], &desc->wire_dtype)) &&
-           lap_arg_epilogue(&command, "--epilogue", args->values[EPILOGUE], &desc->epilogue);
+    size_t *const sizes[] = {&desc->m, &desc->n, &desc->k};
+    for (size_t i = 0; i < 3; i++)
+        if (!lap_arg_size(&command, names[i], args->positionals[i + 1], 1, LAP_SIZE_MOST, sizes[i]))
+            return false;
+    request->rows = desc->m;
+    return !args->values[ROWS] ||
+           lap_arg_size(&command, "--rows", args->values[ROWS], 0, desc->m, &request->rows);
 }
 
 /* One NAME=VALUE of --field. */
@@ -214,19 +211,14 @@ static bool parse_fields(const lap_args_t *args, lap_op_desc_t *desc)
 static bool parse(const lap_args_t *args, request_t *request)
 {
     lap_op_desc_t *desc = &request->desc;
-    if (!parse_kind(args, &desc->kind) || !parse_numbers(args, request) ||
-        !lap_arg_target(&command, args->values[TARGET], &request->target) ||
-        !lap_show_parse_after(&command, args->values[AFTER], &request->after) ||
-        !parse_rank(args, request))
+    if (!parse_kind(args, &desc->kind) || !parse_sizes(args, request) ||
+        !lap_args_read(args, false, request) || !parse_rank(args, request))
         return false;
     const char *usual = lap_builders(desc->kind)[1].name;
-    request->method = args->values[METHOD] ? args->values[METHOD] : usual ? usual : "serial";
+    if (!request->method)
+        request->method = usual ? usual : "serial";
     if (!lap_arg_method(&command, request->method, desc))
         return false;
-    request->each = args->values[EACH] != NULL;
-    request->json = args->values[JSON] != NULL;
-    request->svg = args->values[SVG];
-    request->predict = args->values[PREDICT];
     lap_kind_complete(desc);
     if (!parse_fields(args, desc))
         return false;

@@ -51,10 +51,11 @@ static inline bool lap_show_has(const lap_show_t *show, int rank)
 }
 
 /*
- * What --after names: "build" or a pass; NULL: it is not given. Two ways of showing at once, or a
- * picture of several passes, make no sense. Both print a sentence and return false.
+ * --after names "build" or a pass; its reader. Two ways of showing at once, or a picture of several passes, make no sense.
+ * Both print a sentence and return false.
  */
-bool lap_show_parse_after(const lap_command_t *of, const char *text, const char **after_p);
+bool lap_show_read_after(const lap_args_t *args, int option, void *to);
+#define AFTER_OF(member) TO(member, LAP_FIELD_SKIPPED), .read = lap_show_read_after
 bool lap_show_check_sense(const lap_command_t *of, const char *svg, bool json, bool each,
                           const char *after);
 

@@ -13,6 +13,7 @@
 #include "core/status.h"
 #include "core/world.h"
 #include "nn/predict.h"
+#include "option_rows.h"
 #include "parallel/stage_run.h"
 #include "ranks.h"
 #include "shared_options.h"
@@ -21,18 +22,31 @@
 
 enum { RANK, TARGET, AFTER, EACH, STEPS, PREDICT, SVG, NOPTIONS };
 
+typedef struct request {
+    lap_train_t train; /* first: see lap_train_start */
+    lap_nn_plan_t plan;
+    const lap_target_t *target;
+    const char *after; /* NULL: all passes */
+    const char *rank_text, *predict;
+    int rank;
+    bool each, steps, predicts;
+    const char *svg, *machine;
+} request_t;
+
+#define OPTIONS_OF request_t
 static const lap_option_t own[NOPTIONS] = {
-    [RANK] = {0, "rank", "R", "show the program of this rank", "0"},
-    [TARGET] = LAP_OPTION_TARGET_OF_DEVICE,
-    [AFTER] = LAP_OPTION_AFTER,
-    [EACH] = LAP_OPTION_EACH,
-    [STEPS] = {0, "all-steps", NULL, "show all steps of all fragments, and all activations", NULL},
+    [RANK] = {0, "rank", "R", "show the program of this rank", "0", TEXT(rank_text)},
+    [TARGET] = {LAP_OPTION_TARGET_OF_DEVICE, TARGET_OF(target)},
+    [AFTER] = {LAP_OPTION_AFTER, AFTER_OF(after)},
+    [EACH] = {LAP_OPTION_EACH, ON(each)},
+    [STEPS] = {0, "all-steps", NULL, "show all steps of all fragments, and all activations", NULL,
+               ON(steps)},
     [PREDICT] = {0, "predict", "[=GPU]",
                  "start the ranks, measure what GEMMs, kernels, copies and signals cost by "
                  "themselves, and say when each fragment would run; =GPU: start nothing, simulate "
                  "such GPUs, as in lap show --predict",
-                 NULL},
-    [SVG] = LAP_OPTION_SVG,
+                 NULL, TEXT(predict)},
+    [SVG] = {LAP_OPTION_SVG, TEXT(svg)},
 };
 
 static lap_train_form_t form = {
@@ -50,16 +64,6 @@ static lap_train_form_t form = {
                        "  1  there was no memory, or the picture could not be written\n"
                        "  2  the command line is wrong, or the target cannot do a method",
     }};
-
-typedef struct request {
-    lap_train_t train; /* first: see lap_train_start */
-    lap_nn_plan_t plan;
-    const lap_target_t *target;
-    const char *after; /* NULL: all passes */
-    int rank;
-    bool each, steps, predicts;
-    const char *svg, *machine;
-} request_t;
 
 /*
  * Of one pass; with replicas, of the last of a step, in which gradients go to them. Collective, also
@@ -220,28 +224,21 @@ static lap_status_t show_each(const request_t *request)
 static bool parse(const lap_command_t *command, request_t *request)
 {
     const lap_train_t *train = &request->train;
-    const char *target = lap_train_own(train, TARGET);
-    request->each = lap_train_own(train, EACH) != NULL;
-    request->steps = lap_train_own(train, STEPS) != NULL;
-    const char *predict = lap_train_own(train, PREDICT);
-    request->predicts = predict && !*predict;
-    request->machine = predict && *predict ? predict : NULL;
-    if (request->machine && (lap_train_own(train, AFTER) || request->each))
+    const bool target = request->target != NULL;
+    request->predicts = request->predict && !*request->predict;
+    request->machine = request->predicts ? NULL : request->predict;
+    if (request->machine && (request->after || request->each))
         return lap_args_wrong(command,
                               "--predict=GPU is of what runs: expected no --after or --each");
-    if (request->machine && target && !lap_arg_target(command, target, &request->target))
-        return false;
+    if (!target && lap_train_target(train, &request->target) != LAP_OK)
+        return lap_args_wrong(command, "%s", lap_last_error());
     if (request->machine && !request->target->device.graphs)
         return lap_args_wrong(command, "--predict=GPU is for GPUs: expected --target cuda or nccl");
-    request->svg = lap_train_own(train, SVG);
-    if (request->predicts &&
-        (target || lap_train_own(train, AFTER) || request->each || request->svg))
+    if (request->predicts && (target || request->after || request->each || request->svg))
         return lap_args_wrong(command, "--predict is for what runs here: expected no --target, "
                                        "--after, --each or --svg");
-    return lap_arg_int(command, "--rank", lap_train_own(train, RANK), 0, lap_train_ranks(train) - 1,
+    return lap_arg_int(command, "--rank", request->rank_text, 0, lap_train_ranks(train) - 1,
                        &request->rank) &&
-           (!target || lap_arg_target(command, target, &request->target)) &&
-           lap_show_parse_after(command, lap_train_own(train, AFTER), &request->after) &&
            lap_show_check_sense(command, request->svg, train->json, request->each, request->after);
 }
 
@@ -302,13 +299,11 @@ static int run(const lap_command_t *command, int argc, char **argv, char *const 
     const int parsed = lap_train_parse(command, false, argc, argv, &request.train);
     if (parsed != LAP_CLI_GO)
         return parsed;
-    lap_status_t status = lap_train_target(&request.train, NULL, &request.target);
-    if (status == LAP_OK && !parse(command, &request))
+    if (!parse(command, &request))
         return LAP_CLI_USAGE;
-    if (status == LAP_OK && request.predicts)
+    if (request.predicts)
         return lap_train_start(&request.train, predict_rank, &request, again);
-    if (status == LAP_OK)
-        status = show_plan(&request);
+    const lap_status_t status = show_plan(&request);
     return status == LAP_OK ? LAP_CLI_OK : lap_train_refuse(&request.train, status);
 }
 

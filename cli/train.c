@@ -371,7 +371,6 @@ int lap_train_start(const lap_train_t *train, int (*run)(const void *, lap_world
         .check = check_ranks,
         .run = run,
         .context = context,
-        .command = train->args.command,
         .args = &train->args,
     };
     return lap_ranks_run(&job, again);

@@ -56,10 +56,11 @@ typedef struct lap_train {
     const char *save, *load;    /* folders of checkpoints; NULL: none */
     int save_every;             /* steps; 0: at the end only */
     int keep;                   /* checkpoints; 0: all */
-    bool shuffle;               /* the samples of the files, */
+    int shuffle;                /* the samples of the files, */
     uint64_t data_seed;         /* with this seed; */
     bool order_given;           /* else a checkpoint's order goes on */
-    bool dynamic;               /* the scale of the loss changes, */
+    const char *loss_scale;     /* "dynamic", or a number */
+    bool dynamic;               /* it changes, */
     lap_loss_scale_t scale;     /* from this on */
     const char *device, *transport;
     lap_gpu_mode_t gpus;
@@ -86,7 +87,7 @@ extern const lap_command_t lap_train_command;
 
 /*
  * A command that takes the options of `lap train`, and a few of its own. Its name and texts are given;
- * what lap_train_extend adds lives as long as the form. lap_train_own returns the value of one of its own.
+ * what lap_train_extend adds lives as long as the form. Fields of its own options are of a struct that begins with lap_train_t.
  */
 #define LAP_TRAIN_OWN_MAX 16
 typedef struct lap_train_form {
@@ -94,7 +95,6 @@ typedef struct lap_train_form {
     lap_option_t options[LAP_OPTIONS_MAX];
 } lap_train_form_t;
 const lap_command_t *lap_train_extend(lap_train_form_t *form, const lap_option_t *own, size_t nown);
-const char *lap_train_own(const lap_train_t *train, size_t own);
 
 /* What there is to make of the options, with `overlap` as they have it, or without: layers, a pipeline, and replicas. */
 lap_nn_desc_t lap_train_layers(const lap_train_t *train, bool overlap);
@@ -108,16 +108,15 @@ lap_nn_replication_t lap_train_replication(const lap_train_t *train, int replica
 int lap_train_ranks(const lap_train_t *train);
 
 /*
- * Reads the command line. Returns LAP_CLI_GO, or the exit status after its sentence. A step that is not
- * run here, but proved or shown, may be for a device that this build does not have.
+ * Reads the command line into the struct that *train begins. Returns LAP_CLI_GO, or the exit status after its sentence. A
+ * step that is not run here, but proved or shown, may be for a device that this build does not have.
  */
 int lap_train_parse(const lap_command_t *command, bool runs, int argc, char **argv,
-                    lap_train_t *train_p);
+                    lap_train_t *train);
 
-/* The target of a name; NULL: of the device and the transport. */
+/* The target of the device and the transport. */
 struct lap_target;
-lap_status_t lap_train_target(const lap_train_t *train, const char *name,
-                              const struct lap_target **target_p);
+lap_status_t lap_train_target(const lap_train_t *train, const struct lap_target **target_p);
 
 /* Checks what depends on the number of ranks. Returns as lap_train_parse. */
 int lap_train_check(const lap_train_t *train, int nranks);

@@ -130,12 +130,11 @@ bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const boo
     return true;
 }
 
-lap_status_t lap_train_target(const lap_train_t *train, const char *name,
-                              const lap_target_t **target_p)
+lap_status_t lap_train_target(const lap_train_t *train, const lap_target_t **target_p)
 {
     const bool nccl = strcmp(train->transport, "nccl") == 0;
     const bool cuda = strcmp(train->device, "cuda") == 0;
-    return lap_target_find(name ? name : nccl ? "nccl" : cuda ? "cuda" : "cpu", target_p);
+    return lap_target_find(nccl ? "nccl" : cuda ? "cuda" : "cpu", target_p);
 }
 
 /* Of the rank of a pipeline that has most. */
@@ -213,18 +212,9 @@ static void advise(const lap_train_t *train, char *sentence, size_t bytes)
 
 int lap_train_refuse(const lap_train_t *train, lap_status_t status)
 {
-    static const char *const others[][2] = {
-        {"cp_comm is ", "cp_comm_type"},
-        {"lr_decay_steps is ", "lr_decay_iters"},
-        {"virtual_stages is ", "virtual_pp"},
-    };
     const lap_command_t *command = train->args.command;
-    char text[LAP_ERROR_TEXT], sentence[LAP_ERROR_TEXT];
-    snprintf(text, sizeof(text), "%.900s", lap_last_error());
-    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-        if (strncmp(text, others[i][0], strlen(others[i][0])) == 0)
-            snprintf(text, sizeof(text), "%s%.900s", others[i][1], strchr(lap_last_error(), ' '));
-    if (lap_args_of_field(command, text, sentence, sizeof(sentence))) {
+    char sentence[LAP_ERROR_TEXT];
+    if (lap_args_of_field(command, lap_last_error(), sentence, sizeof(sentence))) {
         advise(train, sentence, sizeof(sentence));
         status = lap_error(status, "%s", sentence);
     }

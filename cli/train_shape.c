@@ -11,9 +11,6 @@
 #include "nn/plan.h"
 #include "train_options.h"
 
-#define MICRO_MOST 65536
-#define LAYERS_MOST 100000 /* each has calls that are planned before anything else is looked at */
-
 /* A layer, also by the name of TransformerEngine's module, such as LayerNormMLP. */
 static bool parse_layer(const lap_args_t *args, size_t *kind_p)
 {
@@ -28,23 +25,15 @@ static bool parse_layer(const lap_args_t *args, size_t *kind_p)
     return lap_arg_choice(args->command, "--layer", text, lap_nn_kind_names, kind_p);
 }
 
-/* An option that has the name of a field of layers. */
-static bool parse_field(lap_train_t *train, const lap_args_t *args, int option, const char *text)
-{
-    return lap_arg_option(args->command, option, text, lap_nn_fields, sizeof(lap_field_t),
-                          &train->desc);
-}
-
 /* A preset, or layers. */
-static bool parse_kind(lap_train_t *train, const lap_args_t *args)
+bool lap_train_kind(lap_train_t *train)
 {
+    const lap_args_t *args = &train->args;
     size_t kind;
-    train->model = args->values[MODEL];
-    if (train->model) {
-        if (lap_model_preset(train->model, &train->desc) == LAP_OK)
-            return true;
+    if (train->model && lap_model_preset(train->model, &train->desc) != LAP_OK)
         return lap_args_wrong(args->command, "--model: %s", lap_last_error());
-    }
+    if (train->model)
+        return true;
     if (!parse_layer(args, &kind))
         return false;
     if (kind == LAP_NN_MODEL)
@@ -54,53 +43,29 @@ static bool parse_kind(lap_train_t *train, const lap_args_t *args)
     return true;
 }
 
-/* What was given, or is the default of layers. */
-static bool parse_own_field(lap_train_t *train, const lap_args_t *args, int option)
+bool lap_train_read_dtype(const lap_args_t *args, int option, void *to)
 {
-    if (!args->values[option] || (train->model && !args->given[option]))
-        return true;
-    return parse_field(train, args, option, args->values[option]);
-}
-
-/* What is given of rotary positions, of norms and of first weights. */
-static bool parse_numbers(lap_train_t *train, const lap_args_t *args)
-{
-    lap_nn_desc_t *desc = &train->desc;
-    return lap_train_rate(args, EPSILON, desc->epsilon, &desc->epsilon) &&
-           lap_train_rate(args, INIT_STD, desc->init_std, &desc->init_std) &&
-           lap_train_rate(args, ROPE_THETA, desc->rope_theta, &desc->rope_theta) &&
-           lap_train_rate(args, ROPE_FACTOR, desc->rope_factor, &desc->rope_factor) &&
-           lap_train_rate(args, ROPE_LOW, desc->rope_low_freq, &desc->rope_low_freq) &&
-           lap_train_rate(args, ROPE_HIGH, desc->rope_high_freq, &desc->rope_high_freq) &&
-           (!args->values[ROPE_ORIGINAL] ||
-            lap_train_count(args, ROPE_ORIGINAL, "", &desc->rope_original));
-}
-
-bool lap_train_kinds(lap_train_t *train, const lap_args_t *args)
-{
-    const char *recipe = args->values[FP8] ? args->values[FP8] : "none";
-    if (!parse_kind(train, args) || !parse_own_field(train, args, NORM) ||
-        !parse_own_field(train, args, ACTIVATION) || !parse_own_field(train, args, POSITIONS) ||
-        !parse_numbers(train, args) || !lap_arg_yes(args, TIED, &train->desc.tied) ||
-        !parse_field(train, args, RECOMPUTE, args->values[RECOMPUTE]) ||
-        !parse_field(train, args, FP8, *recipe ? recipe : "delayed"))
-        return false;
-    train->desc.sequence_parallel = !args->given[NO_SEQUENCE_PARALLEL];
-    return true;
-}
-
-/* FP8 is no type of weights and activations, but of what GEMMs multiply. */
-static bool parse_dtype(const lap_args_t *args, const char *text, lap_dtype_t *dtype_p)
-{
+    const char *text = args->values[option];
     lap_dtype_t dtype;
     const bool known = lap_dtype_parse(text, &dtype) == LAP_OK;
     const bool fp8 = strncmp(text, "fp8", 3) == 0 || (known && lap_dtype_is_fp8(dtype));
-    if (known && !fp8) {
-        *dtype_p = dtype;
-        return true;
-    }
-    return lap_args_wrong(args->command, "--dtype is '%s'; expected float32, bfloat16 or float16%s",
-                          text, fp8 ? " (for GEMMs in FP8, add --fp8)" : "");
+    if (!known || fp8)
+        return lap_args_wrong(args->command,
+                              "--dtype is '%s'; expected float32, bfloat16 or float16%s", text,
+                              fp8 ? " (for GEMMs in FP8, add --fp8)" : "");
+    ((lap_train_t *)to)->desc.dtype = dtype;
+    return true;
+}
+
+bool lap_train_read_wire(const lap_args_t *args, int option, void *to)
+{
+    const char *text = args->values[option];
+    lap_dtype_t dtype;
+    if (lap_dtype_parse(text, &dtype) != LAP_OK || (dtype != LAP_FLOAT32 && dtype != LAP_BFLOAT16))
+        return lap_args_wrong(args->command, "--grad-sync-dtype is '%s'; expected fp32 or bf16",
+                              text);
+    ((lap_train_t *)to)->replicas.wire_dtype = dtype;
+    return true;
 }
 
 /* `size`: of a micro-batch, or 0. */
@@ -135,36 +100,35 @@ static bool refuse_batch(const lap_train_t *train, const lap_args_t *args, size_
         train->batch, dp * (size_t)train->micro, dp, plural, train->micro, why);
 }
 
-/* The sequences of an iteration, which replicas and their micro-batches share. */
-static bool parse_batch(lap_train_t *train, const lap_args_t *args)
+/* Of two options for one number, at most one. */
+static bool check_one(const lap_args_t *args, int option, int other)
 {
-    char batch[24];
-    /* Ranks of an interleaved pipeline take turns with a micro-batch of each. */
-    train->micro = strcmp(train->pipeline.schedule, "interleaved") == 0 ? train->grid.pp : 1;
-    if (args->given[MICRO] && !lap_arg_int(args->command, "--micro-batches", args->values[MICRO], 1,
-                                           MICRO_MOST, &train->micro))
-        return false;
+    return !args->given[option] || !args->given[other] ||
+           lap_args_wrong(args->command, "--%s and --%s are both given; expected one of them",
+                          lap_train_options[option].name, lap_train_options[other].name);
+}
+
+/* The sequences of an iteration, which replicas and their micro-batches share. */
+static bool settle_batch(lap_train_t *train)
+{
+    const lap_args_t *args = &train->args;
     const size_t replicas = (size_t)train->grid.dp;
-    size_t size = 0, sharers = replicas * (size_t)train->micro;
-    if (args->given[MICRO_SIZE] && !lap_train_count(args, MICRO_SIZE, "", &size))
+    const size_t size = args->given[MICRO_SIZE] ? train->desc.batch : 0; /* of a micro-batch */
+    if (!check_one(args, MICRO_SIZE, MICRO) || !check_one(args, BATCH, BATCH_SIZE))
         return false;
-    if (size > 0 && args->given[MICRO])
-        return lap_args_wrong(
-            args->command,
-            "--micro-batch and --micro-batches are both given; expected one of them");
+    /* Ranks of an interleaved pipeline take turns with a micro-batch of each. */
+    if (!args->given[MICRO])
+        train->micro = strcmp(train->pipeline.schedule, "interleaved") == 0 ? train->grid.pp : 1;
+    size_t sharers = replicas * (size_t)train->micro;
     if (size > 0)
         sharers = size <= COUNT_MOST / replicas ? replicas * size : COUNT_MOST;
-    snprintf(batch, sizeof(batch), "%zu", sharers > 2 || size > 0 ? sharers : 2);
-    if (args->given[BATCH] && args->given[BATCH_SIZE])
-        return lap_args_wrong(args->command,
-                              "--batch and --batch-size are both given; expected one of them");
     if (args->given[BATCH_SIZE]) {
         if (!lap_arg_size(args->command, "--batch-size", args->values[BATCH_SIZE], 1,
                           COUNT_MOST / replicas, &train->batch))
             return false;
         train->batch *= replicas;
-    } else if (!lap_train_count(args, BATCH, batch, &train->batch)) {
-        return false;
+    } else if (!args->given[BATCH]) {
+        train->batch = sharers > 2 || size > 0 ? sharers : 2;
     }
     if (train->batch % sharers != 0 || (size > 0 && train->batch / sharers > MICRO_MOST))
         return refuse_batch(train, args, size);
@@ -185,25 +149,34 @@ static bool divide(const lap_args_t *args, size_t hidden, size_t by, const char 
     return true;
 }
 
-/* The hidden size is that of all heads, unless it is given: then the heads fit it. */
-static bool parse_hidden(lap_train_t *train, const lap_args_t *args)
+/* Heads, or the features of one, that are not given come of the hidden size. */
+static bool share_hidden(const lap_args_t *args, lap_nn_desc_t *desc)
 {
+    const bool heads = args->given[HEADS], dim = args->given[HEAD_DIM];
+    if (heads && dim)
+        return true;
+    if (heads)
+        return divide(args, desc->hidden, desc->heads, "heads", "--head-dim as well",
+                      &desc->head_dim);
+    return divide(args, desc->hidden, desc->head_dim, "features of a head",
+                  "--heads or another --head-dim", &desc->heads);
+}
+
+/* The hidden size is that of all heads, unless it is given: then the heads fit it. */
+static bool settle_layers(lap_train_t *train)
+{
+    const lap_args_t *args = &train->args;
     const bool cuda = strcmp(train->device, "cuda") == 0;
     lap_nn_desc_t *desc = &train->desc;
     const bool attends = desc->kind == LAP_NN_ATTENTION || desc->kind == LAP_NN_TRANSFORMER;
-    const bool heads = args->given[HEADS], dim = args->given[HEAD_DIM];
-    if (!lap_train_count(args, HEADS, cuda ? "64" : "24", &desc->heads) ||
-        !lap_train_count(args, HEAD_DIM, cuda ? "128" : "32", &desc->head_dim) ||
-        (args->given[HIDDEN] && !lap_train_count(args, HIDDEN, "", &desc->hidden)))
-        return false;
-    if (args->given[HIDDEN] && attends && heads && !dim)
-        return divide(args, desc->hidden, desc->heads, "heads", "--head-dim as well",
-                      &desc->head_dim);
-    if (args->given[HIDDEN] && attends && !heads)
-        return divide(args, desc->hidden, desc->head_dim, "features of a head",
-                      "--heads or another --head-dim", &desc->heads);
+    if (!args->given[HEADS])
+        desc->heads = cuda ? 64 : 24;
+    if (!args->given[HEAD_DIM])
+        desc->head_dim = cuda ? 128 : 32;
+    if (!args->given[SEQ])
+        desc->seq = cuda ? 2048 : 256;
     if (args->given[HIDDEN])
-        return true;
+        return !attends || share_hidden(args, desc);
     if (!__builtin_mul_overflow(desc->heads, desc->head_dim, &desc->hidden) &&
         desc->hidden <= COUNT_MOST)
         return true;
@@ -212,41 +185,28 @@ static bool parse_hidden(lap_train_t *train, const lap_args_t *args)
         desc->heads, desc->head_dim, COUNT_MOST);
 }
 
-/* A number of a model, if it is given. */
-static bool parse_own(const lap_args_t *args, int option, size_t *count_p)
+/* Heads of a preset keep their size, and groups of heads and the MLP their proportions, unless they are given too. */
+static bool settle_model(lap_train_t *train)
 {
-    return !args->given[option] || lap_train_count(args, option, "", count_p);
-}
-
-/*
- * The numbers of a preset that are given. Heads keep their size, and groups of heads and the MLP their
- * proportions, unless they are given too.
- */
-static bool parse_model_sizes(lap_train_t *train, const lap_args_t *args)
-{
-    const lap_nn_desc_t preset = train->desc;
-    lap_nn_desc_t *desc = &train->desc;
-    const bool heads = args->given[HEADS], dim = args->given[HEAD_DIM];
-    if (!parse_own(args, HEADS, &desc->heads) || !parse_own(args, HEAD_DIM, &desc->head_dim) ||
-        !parse_own(args, HIDDEN, &desc->hidden) || !parse_own(args, VOCAB, &desc->vocab) ||
-        !parse_own(args, LAYERS, &desc->layers) || !parse_own(args, SEQ, &desc->seq))
-        return false;
-    if (heads && !dim &&
-        !divide(args, desc->hidden, desc->heads, "heads", "--head-dim as well", &desc->head_dim))
-        return false;
-    if (!heads && (dim || args->given[HIDDEN]) &&
-        !divide(args, desc->hidden, desc->head_dim, "features of a head",
-                "--heads or another --head-dim", &desc->heads))
+    const lap_args_t *args = &train->args;
+    lap_nn_desc_t preset = LAP_NN_DESC_INIT, *desc = &train->desc;
+    if (lap_model_preset(train->model, &preset) != LAP_OK)
+        return false; /* it was there before */
+    if ((args->given[HEADS] || args->given[HEAD_DIM] || args->given[HIDDEN]) &&
+        !share_hidden(args, desc))
         return false;
     const size_t group = preset.heads / preset.kv_heads;
-    desc->kv_heads = desc->heads % group == 0 ? desc->heads / group : desc->heads;
-    desc->ffn = (size_t)((double)preset.ffn * (double)desc->hidden / (double)preset.hidden);
+    if (!args->given[KV_HEADS])
+        desc->kv_heads = desc->heads % group == 0 ? desc->heads / group : desc->heads;
+    if (!args->given[FFN])
+        desc->ffn = (size_t)((double)preset.ffn * (double)desc->hidden / (double)preset.hidden);
     desc->ffn = desc->ffn > 0 ? desc->ffn : 1;
     const bool learned = desc->positions == LAP_POSITIONS_LEARNED;
-    if (!learned || desc->max_positions < desc->seq)
-        desc->max_positions = learned ? desc->seq : 0;
-    return !learned || !args->values[MAX_POSITIONS] ||
-           lap_train_count(args, MAX_POSITIONS, "", &desc->max_positions);
+    if (!learned)
+        desc->max_positions = 0;
+    else if (!args->given[MAX_POSITIONS] && desc->max_positions < desc->seq)
+        desc->max_positions = desc->seq;
+    return true;
 }
 
 /* "3,2,3" */
@@ -270,20 +230,12 @@ static bool parse_layers(lap_train_t *train, const lap_args_t *args)
     return true;
 }
 
-bool lap_train_pipeline(lap_train_t *train, const lap_args_t *args)
+bool lap_train_pipeline(lap_train_t *train)
 {
+    const lap_args_t *args = &train->args;
     lap_pp_options_t *pipeline = &train->pipeline;
-    const char *schedule = args->values[SCHEDULE];
-    int virtual_stages = 0;
-    if (args->values[VIRTUAL_PP] &&
-        !lap_arg_int(args->command, "--virtual-pp", args->values[VIRTUAL_PP], 1, LAP_NN_CHUNKS,
-                     &virtual_stages))
-        return false;
-    pipeline->overlap = !args->given[NO_OVERLAP_P2P];
-    pipeline->virtual_stages = (size_t)virtual_stages;
-    pipeline->schedule = schedule                       ? schedule
-                         : pipeline->virtual_stages > 1 ? "interleaved"
-                                                        : "1f1b";
+    if (!args->values[SCHEDULE])
+        pipeline->schedule = pipeline->virtual_stages > 1 ? "interleaved" : "1f1b";
     if (strcmp(pipeline->schedule, "interleaved") == 0 && pipeline->virtual_stages == 1)
         return lap_args_wrong(args->command,
                               "--virtual-pp is 1 with --schedule interleaved; expected 2 to %d",
@@ -296,26 +248,13 @@ bool lap_train_pipeline(lap_train_t *train, const lap_args_t *args)
     return parse_layers(train, args);
 }
 
-bool lap_train_shape(lap_train_t *train, const lap_args_t *args)
+bool lap_train_shape(lap_train_t *train)
 {
-    const bool cuda = strcmp(train->device, "cuda") == 0;
     lap_nn_desc_t *desc = &train->desc;
-    if (!(train->model ? parse_model_sizes(train, args)
-                       : parse_hidden(train, args) &&
-                             lap_train_count(args, SEQ, cuda ? "2048" : "256", &desc->seq)))
-        return false;
-    return parse_batch(train, args) &&
-           lap_arg_expansion(args, FFN, EXPANSION, desc->hidden, &desc->ffn) &&
-           (!args->given[FFN] || lap_train_count(args, FFN, "", &desc->ffn)) &&
-           ((train->model && !args->given[LAYERS]) ||
-            lap_arg_size(args->command, "--layers", args->values[LAYERS], 1, LAYERS_MOST,
-                         &desc->layers)) &&
-           (!args->values[KV_HEADS] || lap_train_count(args, KV_HEADS, "", &desc->kv_heads)) &&
-           parse_dtype(args,
-                       args->values[DTYPE] ? args->values[DTYPE]
-                       : cuda              ? "bfloat16"
-                                           : "float32",
-                       &desc->dtype);
+    if (!train->args.values[DTYPE])
+        desc->dtype = strcmp(train->device, "cuda") == 0 ? LAP_BFLOAT16 : LAP_FLOAT32;
+    return (train->model ? settle_model : settle_layers)(train) && settle_batch(train) &&
+           lap_arg_expansion(&train->args, FFN, EXPANSION, desc->hidden, &desc->ffn);
 }
 
 void lap_json_digest(lap_json_t *json, uint64_t digest)

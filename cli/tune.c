@@ -22,17 +22,22 @@
 #include "nn/nn.h"
 #include "nn/nn_fields.h"
 #include "nn/tp_overlap.h"
+#include "option_rows.h"
 #include "ranks.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
 enum { OUTPUT, ROUNDS, CLEAR, NOPTIONS };
 
+#define ROUNDS_MOST 1000
+#define OPTIONS_OF lap_tune_t
 static const lap_option_t own[NOPTIONS] = {
-    [OUTPUT] = {'o', "output", "FILE.yaml", "the file to write, which must be given", NULL},
-    [ROUNDS] = {0, "rounds", "COUNT", "timed rounds of each comparison, 3 to 1000", "9"},
+    [OUTPUT] = {'o', "output", "FILE.yaml", "the file to write, which must be given", NULL,
+                TEXT(output)},
+    [ROUNDS] = {0, "rounds", "COUNT", "timed rounds of each comparison, 3 to 1000", "9",
+                INT(rounds, 3, ROUNDS_MOST)},
     [CLEAR] = {0, "clear-cache", NULL, "remove all results from the cache, and do nothing else",
-               NULL},
+               NULL, ON(clears)},
 };
 
 static lap_train_form_t form = {
@@ -70,7 +75,6 @@ static lap_train_form_t form = {
 
 #define SLOWER 1.10 /* predicted, of a candidate that is left out */
 #define TIE 0.99    /* of two times that count as equal at the end */
-#define ROUNDS_MOST 1000
 
 /* ---- the search ---- */
 
@@ -557,9 +561,8 @@ static int parse(const lap_command_t *command, int argc, char **argv, lap_tune_t
     if (parsed != LAP_CLI_GO)
         return parsed;
     const lap_train_t *train = &tune->train;
-    tune->output = lap_train_own(train, OUTPUT);
     bool right = true;
-    if (lap_train_own(train, CLEAR))
+    if (tune->clears)
         return empty_cache(command);
     if (!tune->output)
         right = lap_args_wrong(command, "--output is missing, expected the file to write");
@@ -569,9 +572,6 @@ static int parse(const lap_command_t *command, int argc, char **argv, lap_tune_t
                                "and no others: they are what is tuned",
                                train->grid.tp, lap_train_ranks(train));
     if (!right)
-        return LAP_CLI_USAGE;
-    if (!lap_arg_int(command, "--rounds", lap_train_own(train, ROUNDS), 3, ROUNDS_MOST,
-                     &tune->rounds))
         return LAP_CLI_USAGE;
     const lap_status_t status = lap_output_check("the rules", tune->output);
     if (status != LAP_OK)

@@ -69,6 +69,7 @@ typedef struct lap_tune {
     lap_train_t train; /* first: see lap_train_start */
     const char *output;
     int rounds;
+    bool clears; /* the cache, and does nothing else */
     size_t
         heads; /* that were asked for; those of `train` are others where ranks cannot share them, */
     char note[LAP_TUNE_NOTE]; /* and this is the sentence about it; "": they are the same */

@@ -62,19 +62,6 @@ bool lap_arg_field(const lap_command_t *command, const char *what, const char *t
     return right;
 }
 
-bool lap_arg_yes(const lap_args_t *args, int option, int *yes_p)
-{
-    static const char *const words[] = {"no", "yes", NULL};
-    const char *text = args->values[option];
-    char what[64];
-    size_t yes = 1;
-    snprintf(what, sizeof(what), "--%s", args->command->options[option].name);
-    if (text && *text && !lap_arg_choice(args->command, what, text, words, &yes))
-        return false;
-    *yes_p = text ? (int)yes : *yes_p;
-    return true;
-}
-
 bool lap_arg_expansion(const lap_args_t *args, size_t ffn, size_t expansion, size_t hidden,
                        size_t *ffn_p)
 {
@@ -91,30 +78,19 @@ bool lap_arg_expansion(const lap_args_t *args, size_t ffn, size_t expansion, siz
     return true;
 }
 
-bool lap_arg_target(const lap_command_t *command, const char *text, const lap_target_t **target_p)
+bool lap_read_target(const lap_args_t *args, int option, void *to)
 {
     enum { NAMES = 8 };
     const char *names[NAMES + 1] = {NULL};
+    char name[LAP_OPTION_NAME];
     size_t index;
     for (size_t i = 0; i < NAMES && lap_target_at(i); i++)
         names[i] = lap_target_at(i)->name;
-    if (!lap_arg_choice(command, "--target", text, names, &index))
+    if (!lap_arg_choice(args->command, lap_option_name(args, option, name), args->values[option],
+                        names, &index))
         return false;
-    *target_p = lap_target_at(index);
+    lap_option_put(args, option, &(const lap_target_t *){lap_target_at(index)}, to);
     return true;
-}
-
-bool lap_arg_option(const lap_command_t *command, int option, const char *text,
-                    const lap_field_t *table, size_t stride, void *of)
-{
-    char what[40], name[40];
-    snprintf(what, sizeof(what), "--%s", command->options[option].name);
-    snprintf(name, sizeof(name), "%s", what + 2);
-    for (char *at = name; *at; at++)
-        *at = *at == '-' ? '_' : *at;
-    while (strcmp(table->name, name) != 0)
-        table = (const lap_field_t *)(const void *)((const char *)table + stride);
-    return !text || lap_arg_field(command, what, text, table, (int)table->least, of);
 }
 
 bool lap_ranks_span(void)
@@ -189,11 +165,14 @@ bool lap_arg_backends(const lap_command_t *command, const char *device_name,
     return true;
 }
 
-bool lap_arg_epilogue(const lap_command_t *command, const char *what, const char *text,
-                      lap_epilogue_t *epilogue_p)
+bool lap_read_epilogue(const lap_args_t *args, int option, void *to)
 {
+    const lap_command_t *command = args->command;
+    const char *text = args->values[option];
+    char what[LAP_OPTION_NAME];
     lap_list_t list;
     lap_epilogue_t epilogue = LAP_EPILOGUE_NONE;
+    lap_option_name(args, option, what);
     if (!lap_arg_list(command, what, text, &list))
         return false;
     for (size_t i = 0; i < list.count; i++) {
@@ -205,7 +184,7 @@ bool lap_arg_epilogue(const lap_command_t *command, const char *what, const char
     const lap_epilogue_t both = LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU;
     if ((epilogue & both) == both)
         return lap_args_wrong(command, "%s is '%s'; expected gelu or dgelu, not both", what, text);
-    *epilogue_p = epilogue;
+    lap_option_put(args, option, &epilogue, to);
     return true;
 }
 

@@ -11,7 +11,7 @@ const char *const lap_nn_kind_names[] = {
 const char *const lap_positions_names[] = {"none", "learned", "rope", NULL};
 const char *const lap_norm_names[] = {"layernorm", "rmsnorm", NULL};
 const char *const lap_activation_names[] = {"gelu", "swiglu", NULL};
-static const char *const recomputes[] = {"none", "selective", "full", NULL};
+const char *const lap_recompute_names[] = {"none", "selective", "full", NULL};
 const char *const lap_fp8_recipe_names[] = {"none", "delayed", "current", NULL};
 const char *const lap_cp_comm_names[] = {"p2p", "all_gather", "a2a", "a2a+p2p", NULL};
 const char *const lap_optimizer_names[] = {"sgd", "adamw", NULL};
@@ -41,7 +41,7 @@ const lap_field_t lap_nn_fields[] = {
     {NN(bias, FLAG), FUNCTION},
     {NN(row_parallel, FLAG), WEIGHTS},
     {NN(sequence_parallel, FLAG)},
-    {NN(recompute, CHOICE), .words = recomputes, .prefix = "LAP_RECOMPUTE_"},
+    {NN(recompute, CHOICE), .words = lap_recompute_names, .prefix = "LAP_RECOMPUTE_"},
     {NN(fp8, CHOICE), .words = lap_fp8_recipe_names, .prefix = "LAP_FP8_", WEIGHTS},
     {NN(amax_history, UNSIGNED), WEIGHTS},
     {NN(overlap, SKIPPED)}, /* each of its rules is compared */

@@ -17,6 +17,7 @@ extern const char *const lap_nn_kind_names[];
 extern const char *const lap_cp_comm_names[];
 extern const char *const lap_norm_names[];
 extern const char *const lap_activation_names[];
+extern const char *const lap_recompute_names[];
 extern const char *const lap_positions_names[];
 extern const char *const lap_fp8_recipe_names[];
 extern const char *const lap_optimizer_names[];

@@ -98,7 +98,7 @@ enum {
     MOVE = 1 << LAP_BULK_AG | 1 << LAP_BULK_RS | 1 << LAP_EXTERNAL_AG | 1 << LAP_EXTERNAL_RS,
 };
 
-static const char *const layouts[] = {"forward", "dgrad", "wgrad", NULL};
+const char *const lap_layout_names[] = {"forward", "dgrad", "wgrad", NULL};
 static const char *const algorithms[] = {"default",    "split_p2p", "multicast",
                                          "no_overlap", "fused",     NULL};
 static const char *const sharded[] = {"none", "n", "k", NULL};
@@ -133,7 +133,7 @@ const lap_op_field_t lap_op_fields[] = {
      .check = check_rows},
     {ROW(gather_input, FLAG), .knob = LAP_KNOB_GATHER_INPUT, .proved = {1}},
     {ROW(buffer, SKIPPED)},
-    {CHOICE(layout, layouts, NULL)},
+    {CHOICE(layout, lap_layout_names, NULL)},
     {ROW(b_dtype, DTYPE)},
     {ROW(out_dtype, DTYPE)},
     {ROW(wire_dtype, DTYPE)},

@@ -38,6 +38,8 @@ typedef struct lap_op_field {
     lap_status_t (*check)(const lap_knob_view_t *view); /* what bounds cannot say; NULL: nothing */
 } lap_op_field_t;
 
+extern const char *const lap_layout_names[];
+
 /* In the order of lap_op_desc_t; the last row has no name. */
 extern const lap_op_field_t lap_op_fields[];
 

@@ -17,8 +17,8 @@
 enum { RANKS, JSON_FLAG, NOPTIONS };
 
 static const lap_option_t options[NOPTIONS] = {
-    [RANKS] = {'n', "ranks", "P", "ranks", "4"},
-    [JSON_FLAG] = {0, "json", NULL, "as JSON", NULL},
+    [RANKS] = {'n', "ranks", "P", "ranks", "4", LAP_BY_CODE},
+    [JSON_FLAG] = {0, "json", NULL, "as JSON", NULL, LAP_BY_CODE},
 };
 
 static const lap_command_t command = {

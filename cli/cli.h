@@ -191,11 +191,10 @@ int lap_args_refused(const lap_command_t *command, lap_status_t status, const ch
 const char *lap_args_told(void);
 
 /*
- * Writes a sentence of the library about a field as one about the option of that name: "kv_heads is 3" as "--kv-heads is 3".
- * False: it is about no option.
+ * Writes a sentence of the library about a field as one about the option that the field is of: "kv_heads is 3" as
+ * "--kv-heads is 3". Returns the option; -1: it is about none.
  */
-bool lap_args_of_field(const lap_command_t *command, const char *sentence, char *told,
-                       size_t bytes);
+int lap_args_of_field(const lap_command_t *command, const char *sentence, char *told, size_t bytes);
 
 /*
  * The parsers below return true and write their output, or print a sentence with `what` ("--ranks",

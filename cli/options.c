@@ -93,7 +93,7 @@ static bool is_for(const lap_option_t *option, const char *name)
     return *field == *name;
 }
 
-bool lap_args_of_field(const lap_command_t *command, const char *sentence, char *told, size_t bytes)
+int lap_args_of_field(const lap_command_t *command, const char *sentence, char *told, size_t bytes)
 {
     const size_t length = strcspn(sentence, " ");
     char name[64];
@@ -101,9 +101,9 @@ bool lap_args_of_field(const lap_command_t *command, const char *sentence, char 
     for (size_t o = 0; o < command->noptions && strncmp(sentence + length, " is ", 4) == 0; o++)
         if (is_for(&command->options[o], name)) {
             snprintf(told, bytes, "--%s%s", command->options[o].name, sentence + length);
-            return true;
+            return (int)o;
         }
-    return false;
+    return -1;
 }
 
 static int fail_unknown(const lap_command_t *command, const char *arg)

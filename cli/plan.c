@@ -426,7 +426,7 @@ static int print_interrupted(const lap_plan_request_t *request, const lap_plan_f
 static int refuse(lap_status_t status)
 {
     char sentence[LAP_ERROR_TEXT];
-    if (lap_args_of_field(&command, lap_last_error(), sentence, sizeof(sentence)))
+    if (lap_args_of_field(&command, lap_last_error(), sentence, sizeof(sentence)) >= 0)
         status = lap_error(status, "%s", sentence);
     return lap_args_refused(&command, status, "");
 }

@@ -195,12 +195,11 @@ static int check_memory(const lap_train_t *train, int nranks)
 }
 
 /* Where ranks cannot share heads, the sentence says what would do. */
-static void advise(const lap_train_t *train, char *sentence, size_t bytes)
+static void advise(const lap_train_t *train, int option, char *sentence, size_t bytes)
 {
     char advice[LAP_HEADS_TEXT];
-    const bool about =
-        strncmp(sentence, "--heads is ", 11) == 0 || strncmp(sentence, "--kv-heads is ", 14) == 0;
-    if (!about || train->desc.heads == 0 || lap_heads_divide(&train->desc, (size_t)train->grid.tp))
+    if ((option != HEADS && option != KV_HEADS) || train->desc.heads == 0 ||
+        lap_heads_divide(&train->desc, (size_t)train->grid.tp))
         return;
     /* All ranks of a launcher must have a place in the grid. */
     const size_t tp = (size_t)train->grid.tp, dp = (size_t)train->grid.dp;
@@ -214,8 +213,9 @@ int lap_train_refuse(const lap_train_t *train, lap_status_t status)
 {
     const lap_command_t *command = train->args.command;
     char sentence[LAP_ERROR_TEXT];
-    if (lap_args_of_field(command, lap_last_error(), sentence, sizeof(sentence))) {
-        advise(train, sentence, sizeof(sentence));
+    const int option = lap_args_of_field(command, lap_last_error(), sentence, sizeof(sentence));
+    if (option >= 0) {
+        advise(train, option, sentence, sizeof(sentence));
         status = lap_error(status, "%s", sentence);
     }
     return lap_args_refused(command, status, "");

@@ -135,17 +135,18 @@ struct lap_args {
 };
 
 /*
- * Sorts argv[1..argc) into options and positionals. Understands `--opt value`, `--opt=value`,
- * `-o value`, `-ovalue`, and `--`, after which all is positional. A negative number is positional,
- * so that the caller can say what is wrong with it. Of two values of an option the last counts; a LIST
- * is refused the second time. Returns LAP_CLI_GO, or the exit status after
- * printing the help (0) or a sentence (2).
+ * Sorts argv[1..argc) into options and positionals. Understands `--opt value`, `--opt=value`, `-o
+ * value`, `-ovalue`, and `--`, after which all is positional. A negative number is positional, so
+ * that the caller can say what is wrong with it. Of two values of an option the last counts; a LIST
+ * is refused the second time. Returns LAP_CLI_GO, or the exit status after printing the help (0) or
+ * a sentence (2).
  */
 int lap_args_parse(const lap_command_t *command, int argc, char **argv, lap_args_t *args_p);
 
 /*
- * Reads the value of each option whose row has a field into that field of the command's struct, *to: what is given, and the
- * defaults of the table unless `given_only`. What is neither stays as it is. Returns true, or false after a sentence.
+ * Reads the value of each option whose row has a field into that field of the command's struct,
+ * *to: what is given, and the defaults of the table unless `given_only`. What is neither stays as
+ * it is. Returns true, or false after a sentence.
  */
 bool lap_args_read(const lap_args_t *args, bool given_only, void *to);
 
@@ -168,8 +169,9 @@ bool lap_arg_single(const lap_args_t *args, int option, float below, float *numb
 const char *lap_option_name(const lap_args_t *args, int option, char text[LAP_OPTION_NAME]);
 
 /*
- * Lists all that ranks must have alike of a command line, as their rows say. The value of an option with a field is what
- * that holds in *of, the command's struct, also where a default depends on others.
+ * Lists all that ranks must have alike of a command line, as their rows say. The value of an option
+ * with a field is what that holds in *of, the command's struct, also where a default depends on
+ * others.
  */
 void lap_args_terms(const lap_args_t *args, const void *of, lap_terms_t *terms);
 
@@ -191,8 +193,8 @@ int lap_args_refused(const lap_command_t *command, lap_status_t status, const ch
 const char *lap_args_told(void);
 
 /*
- * Writes a sentence of the library about a field as one about the option that the field is of: "kv_heads is 3" as
- * "--kv-heads is 3". Returns the option; -1: it is about none.
+ * Writes a sentence of the library about a field as one about the option that the field is of:
+ * "kv_heads is 3" as "--kv-heads is 3". Returns the option; -1: it is about none.
  */
 int lap_args_of_field(const lap_command_t *command, const char *sentence, char *told, size_t bytes);
 
@@ -258,8 +260,9 @@ bool lap_arg_link(const lap_command_t *command, const char *what, const char *te
 #define LAP_SPELLING_TEXT 64
 
 /*
- * Prints "name: <sentence>" and a newline on standard error, as all messages of lap are printed. An option is named in
- * it by the name that the table has, --iters; who typed --steps or -i, or max_steps in a file of --config, reads that.
+ * Prints "name: <sentence>" and a newline on standard error, as all messages of lap are printed. An
+ * option is named in it by the name that the table has, --iters; who typed --steps or -i, or
+ * max_steps in a file of --config, reads that.
  */
 void lap_tell(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void lap_vtell(const char *name, const char *format, va_list args)
@@ -273,8 +276,9 @@ void lap_spelling_begin(const lap_command_t *command);
 void lap_spelling_note(size_t option, const char *typed);
 
 /*
- * An option that a file has, by a key in this line. A sentence on standard error that is about it, and about none of the
- * command line, begins with the place: "model.yaml:7: num_attention_heads is 25". The path lives as long.
+ * An option that a file has, by a key in this line. A sentence on standard error that is about it,
+ * and about none of the command line, begins with the place: "model.yaml:7: num_attention_heads is
+ * 25". The path lives as long.
  */
 void lap_spelling_file(size_t option, const char *key, const char *path, size_t line);
 
@@ -300,21 +304,24 @@ void lap_kind_complete(lap_op_desc_t *desc);
 bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *text,
                    lap_dtype_t *dtype_p);
 
-/* Features of an MLP by --mlp-expansion-factor, which excludes --ffn. Neither is given: *ffn_p stays as it is. */
+/*
+ * Features of an MLP by --mlp-expansion-factor, which excludes --ffn. Neither is given: *ffn_p
+ * stays as it is.
+ */
 bool lap_arg_expansion(const lap_args_t *args, size_t ffn, size_t expansion, size_t hidden,
                        size_t *ffn_p);
 
 /*
- * A device and a transport by their names. NULL: what LAP_DEVICE and LAP_TRANSPORT of the environment
- * say, or else cpu and what fits the device and where the ranks are.
+ * A device and a transport by their names. NULL: what LAP_DEVICE and LAP_TRANSPORT of the
+ * environment say, or else cpu and what fits the device and where the ranks are.
  */
 bool lap_arg_backends(const lap_command_t *command, const char *device_name,
                       const char *transport_name, const lap_device_ops_t **device_p,
                       const lap_transport_ops_t **transport_p);
 
 /*
- * A value of a field, within its bounds and at least `least`, as its type has it: a number, a word or
- * a type of elements. Writes it to the field of `of`.
+ * A value of a field, within its bounds and at least `least`, as its type has it: a number, a word
+ * or a type of elements. Writes it to the field of `of`.
  */
 bool lap_arg_field(const lap_command_t *command, const char *what, const char *text,
                    const lap_field_t *field, int least, void *of);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Values of options by the rows of their table: each goes from the command line into the field of its row, and from there to
- * what ranks must have alike. Values that depend on others are the business of the command.
+ * Values of options by the rows of their table: each goes from the command line into the field of
+ * its row, and from there to what ranks must have alike. Values that depend on others are the
+ * business of the command.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -158,7 +159,7 @@ static void add_value(lap_terms_t *terms, const char *name, const char *text)
         lap_terms_text(terms, name, text);
 }
 
-/* What a field holds. NULL: nothing, since no value can be so small, or be no type, or no text. */
+/* What a field holds. NULL: nothing: a number that no value can be, no type, no text. */
 static const char *field_text(const lap_field_t *field, const void *of,
                               char text[LAP_FIELD_TEXT_BYTES])
 {
@@ -184,7 +185,9 @@ static const char *field_text(const lap_field_t *field, const void *of,
     return lap_field_text(field, of, text);
 }
 
-/* The value of an option; NULL: it has none. A switch is given or not, whatever its field is for. */
+/*
+ * The value of an option; NULL: it has none. A switch is given or not, whatever its field is for.
+ */
 static const char *option_text(const lap_args_t *args, size_t option, const void *of,
                                char text[LAP_FIELD_TEXT_BYTES])
 {

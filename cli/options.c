@@ -82,7 +82,10 @@ int lap_args_refused(const lap_command_t *command, lap_status_t status, const ch
     return requested ? LAP_CLI_USAGE : LAP_CLI_FAILED;
 }
 
-/* Whether an option is for a field of the library: "desc.kv_heads" for kv_heads; or else has its name. */
+/*
+ * Whether an option is for a field of the library: "desc.kv_heads" for kv_heads; or else has its
+ * name.
+ */
 static bool is_for(const lap_option_t *option, const char *name)
 {
     const char *field = option->field.name ? option->field.name : option->name;
@@ -185,7 +188,10 @@ static int take_option(const lap_command_t *command, char **argv, int *i_p, lap_
     if (needed && !value)
         return lap_args_fail(command, "option '%s' needs a value: %s %s", typed, typed,
                              option->value);
-    /* A value that comes again takes the place of an earlier one; who names a list twice wants both. */
+    /*
+     * A value that comes again takes the place of an earlier one; who names a list twice wants
+     * both.
+     */
     if (args->given[o] && is_list(option))
         return lap_args_fail(command,
                              "option '%s' is given twice, as '%s' and as '%s'; expected it once, "

@@ -63,9 +63,9 @@ static const lap_command_t command = {
 /* ---- a file of NeMo or Megatron ---- */
 
 /*
- * What a plan has for options of `lap train` that it has not by their names; NULL: nothing, without a word. Much of a file is
- * about how a model learns, on which neither the time nor the memory of a step depends: a list of all that would hide the keys
- * on which they do, and which are not planned.
+ * What a plan has for options of `lap train` that it has not by their names; NULL: nothing, without
+ * a word. Much of a file is about how a model learns, on which neither the time nor the memory of a
+ * step depends: a list of all that would hide the keys on which they do, and which are not planned.
  */
 static const lap_config_word_t words[] = {
     {"batch", "global-batch"},
@@ -139,7 +139,10 @@ static void free_any(lap_args_t *args)
             args->values[searched[i]] = NULL;
 }
 
-/* A model that only a file describes has no other sizes: those of the presets that it begins with are of toys. */
+/*
+ * A model that only a file describes has no other sizes: those of the presets that it begins with
+ * are of toys.
+ */
 static bool check_described(const lap_args_t *args, const bool *line)
 {
     static const int sizes[] = {LAYERS, HIDDEN, HEADS, VOCAB, SEQ};
@@ -180,7 +183,10 @@ static bool parse_name(const lap_args_t *args, const bool *line, lap_plan_reques
     return check_described(args, line);
 }
 
-/* What is given of a model counts more than what it is by its name; what follows from that is not the preset's. */
+/*
+ * What is given of a model counts more than what it is by its name; what follows from that is not
+ * the preset's.
+ */
 static bool read_model(const lap_args_t *args, lap_plan_request_t *request)
 {
     lap_nn_desc_t *desc = &request->config.model;
@@ -218,7 +224,10 @@ static bool parse_model(const lap_args_t *args, const bool *line, lap_plan_reque
     return lap_config_fits(&command, desc);
 }
 
-/* How many tensor-parallel ranks there are at most, of which theirs is a divisor: the GPUs that other given sizes leave. */
+/*
+ * How many tensor-parallel ranks there are at most, of which theirs is a divisor: the GPUs that
+ * other given sizes leave.
+ */
 static size_t tensor_parallel_most(const lap_plan_config_t *config)
 {
     const size_t others[] = {config->pp, config->cp, config->dp};

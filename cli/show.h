@@ -55,7 +55,7 @@ static inline bool lap_show_has(const lap_show_t *show, int rank)
  * Both print a sentence and return false.
  */
 bool lap_show_read_after(const lap_args_t *args, int option, void *to);
-#define AFTER_OF(member) TO(member, LAP_FIELD_SKIPPED), .read = lap_show_read_after
+#define AFTER_OF(member) READ_BY(lap_show_read_after, member)
 bool lap_show_check_sense(const lap_command_t *of, const char *svg, bool json, bool each,
                           const char *after);
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of the command line of `lap train` share. train_options.def has the options, train_table.c the texts of the
- * command; train_parse.c makes of their values what is to be done, of those of the model in train_shape.c; train_checks.c
- * refuses what makes no sense together. An option is a row of the first, and more only where it depends on others.
+ * What the files of the command line of `lap train` share. train_options.def has the options,
+ * train_table.c the texts of the command; train_parse.c makes of their values what is to be done,
+ * of those of the model in train_shape.c; train_checks.c refuses what makes no sense together. An
+ * option is a row of the first, and more only where it depends on others.
  */
 #ifndef LAP_CLI_TRAIN_OPTIONS_H
 #define LAP_CLI_TRAIN_OPTIONS_H
@@ -30,11 +31,17 @@ extern const lap_option_t lap_train_options[NOPTIONS];
 
 /* ---- train_shape.c ---- */
 
-/* Readers of types of elements: FP8 is none for weights, and gradients are sent as float32 or bfloat16. */
+/*
+ * Readers of types of elements: FP8 is none for weights, and gradients are sent as float32 or
+ * bfloat16.
+ */
 bool lap_train_read_dtype(const lap_args_t *args, int option, void *to);
 bool lap_train_read_wire(const lap_args_t *args, int option, void *to);
 
-/* What is trained: layers or a model; how a model is cut into stages; and what sizes are that are not given. */
+/*
+ * What is trained: layers or a model; how a model is cut into stages; and what sizes are that are
+ * not given.
+ */
 bool lap_train_kind(lap_train_t *train);
 bool lap_train_pipeline(lap_train_t *train);
 bool lap_train_shape(lap_train_t *train);

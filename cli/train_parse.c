@@ -52,8 +52,9 @@ static bool check_ranks(const lap_train_t *train)
 }
 
 /*
- * The first steps of AdamW move every weight by the rate, all of them in step: what a row of weights
- * gives then changes by the rate times its length. Wider layers would be thrown off at once.
+ * The first steps of AdamW move every weight by the rate, all of them in step: what a row of
+ * weights gives then changes by the rate times its length. Wider layers would be thrown off at
+ * once.
  */
 static float adamw_rate(const lap_nn_desc_t *desc)
 {
@@ -61,8 +62,8 @@ static float adamw_rate(const lap_nn_desc_t *desc)
 }
 
 /*
- * Few steps, whatever --iters is: a run that goes on from a checkpoint has the rates of one that was
- * not interrupted. Who gives a rate, or its decay, gives its warm-up.
+ * Few steps, whatever --iters is: a run that goes on from a checkpoint has the rates of one that
+ * was not interrupted. Who gives a rate, or its decay, gives its warm-up.
  */
 static size_t choose_warmup(const lap_train_t *train)
 {
@@ -263,7 +264,10 @@ static lap_train_t begin(void)
                          .least_hidden = NAN};
 }
 
-/* What is given counts more than what a model is by its name, and that more than the defaults of the table. */
+/*
+ * What is given counts more than what a model is by its name, and that more than the defaults of
+ * the table.
+ */
 static bool read_options(lap_train_t *train)
 {
     return lap_args_read(&train->args, false, train) && lap_train_kind(train) &&

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `lap train` trains, as the command line says it: the kind of layers or a model, and sizes. */
+/*
+ * What `lap train` trains, as the command line says it: the kind of layers or a model, and sizes.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,7 +187,10 @@ static bool settle_layers(lap_train_t *train)
         desc->heads, desc->head_dim, COUNT_MOST);
 }
 
-/* Heads of a preset keep their size, and groups of heads and the MLP their proportions, unless they are given too. */
+/*
+ * Heads of a preset keep their size, and groups of heads and the MLP their proportions, unless they
+ * are given too.
+ */
 static bool settle_model(lap_train_t *train)
 {
     const lap_args_t *args = &train->args;

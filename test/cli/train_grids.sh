@@ -75,7 +75,7 @@ done <<'WAYS'
 --dtype float16|0.004|
 --vocab 1027||
 --fp8=delayed --dtype bf16|0.5|
---fp8=current --dtype bf16|0.5|
+--fp8=current --dtype bf16|0.5| --micro-batches 2
 WAYS
 rounds=
 for tied in yes no; do

@@ -63,15 +63,6 @@ for type in '1e-5 --dtype fp32 --recompute full' '1e-2 --dtype bf16 --hidden 128
     # shellcheck disable=SC2086
     same ${type%% *} --model gpt --layers 2 --hidden 48 --tp 2 --attention-dropout 0.3 --hidden-dropout 0.2 ${type#* }
 done
-# Micro-batches: test/cli/train_micro.sh has the bounds.
-for more in '1e-5 --dtype fp32 --tp 2 --num-replicas 2' '5e-3 --dtype bf16 --tp 3' '5e-2 --dtype bf16 --fp8 --tp 2'; do
-    # shellcheck disable=SC2086
-    losses --device cuda --batch 4 ${more#* }
-    once=$losses
-    # shellcheck disable=SC2086
-    losses --device cuda --batch 4 ${more#* } --micro-batches 2
-    ok '... with the losses of one micro-batch' near "$losses" "$once" "${more%% *}"
-done
 same 1e-2 --dtype bf16 --tp 2 --fp8=current --num-replicas 2 --grad-sync-dtype bf16
 is 'one of three iterations is traced, the last' \
     "$(grep -oE '"waited_core_ms":[^,]+,"passes_ms"' "$work/out" | sed 's/:[0-9].*/:N/' | cut -d, -f1 | tr '\n' ' ')" \

@@ -30,8 +30,8 @@ PY
 
 # ---- the same grid ----
 
-for grid in '--tp 1' '--tp 2 --dtype bf16' '--tp 1 --dp 2' '--tp 2 --dp 2 --distributed-optimizer' '--tp 1 --cp 2' \
-    '--tp 1 --pp 2 --dp 2 --schedule zb-h1' '--tp 2 --pp 2 --virtual-pp 2 --layers 4'; do
+for grid in '--tp 2 --dtype bf16' '--tp 2 --dp 2 --distributed-optimizer' '--tp 1 --cp 2' '--tp 1 --pp 2 --dp 2 --schedule zb-h1' \
+    '--tp 2 --pp 2 --virtual-pp 2 --layers 4'; do
     # shellcheck disable=SC2086
     set -- "${gpt[@]}" $grid
     rm -rf dir
@@ -46,20 +46,6 @@ for grid in '--tp 1' '--tp 2 --dtype bf16' '--tp 1 --dp 2' '--tp 2 --dp 2 --dist
     rm dir/step-00000003/fp8.safetensors
     lap train "$@" --iters 6 --load dir
     has '... which is part of a whole checkpoint' "$status $err" '1 ' 'fp8.safetensors' 'left out'
-done
-
-# ---- replicas ----
-
-# Each has its own scales of activations, and all the same weights: what one replica makes of them is what all make, each a part.
-for grid in '--tp 1 --dp 2' '--tp 1 --cp 2' '--tp 2 --dp 2'; do
-    for recipe in delayed current; do
-        # shellcheck disable=SC2086
-        set -- "${gpt[@]}" --fp8=$recipe $grid --iters 6 --clip-grad 0
-        train "$@"
-        plain=$(grep loss <<<"$losses")
-        train "$@" --distributed-optimizer
-        is "$grid, $recipe: replicas stay the same to the last bit" "$status $(grep loss <<<"$losses")" "0 $plain"
-    done
 done
 
 # ---- another grid ----

@@ -48,6 +48,12 @@ for target in cuda nccl; do
 done
 is 'nccl: methods that put' "$(row 'ag ring')" 'ok ok ok ok'
 is '... and none that read in place' "$(grep -c fused "$work/out")" 0
+# More ranks than a machine of eight GPUs has, and sizes of layers, where fused methods set some rows apart.
+for more in '--ranks 9' '--ranks 8 --m 4096 --n 32768 --k 32768'; do
+    # shellcheck disable=SC2086
+    lap check all $more --target cuda
+    is "all are safe: $more" "$status$(said)$(grep -c FAIL "$work/out")" 00
+done
 lap check ag --ranks 2 --target cuda --json
 has 'JSON: the target' "$out" '"op":"ag_gemm","target":"cuda","m":100' '"ok":true,"host":'
 wrong --target "'abacus'" cpu cuda nccl -- ag --target abacus

@@ -20,80 +20,23 @@ static lap_op_desc_t good_desc(lap_op_kind_t kind)
     return desc;
 }
 
-/* A wrong description must fail on every rank and leave the group as it was. */
-static void refuse(lap_group_t *group, lap_op_desc_t desc, lap_status_t expected, const char *word,
-                   const char *value)
-{
-    lap_op_t *op = NULL;
-    tap_failure(lap_op_create(group, &desc, &op), expected, word, value, NULL);
-    tap_ok(op == NULL, "nothing was made for a wrong %s", word);
-}
-
+/* A wrong description must fail on every rank and leave the group as it was. schedule/problem has all that may be wrong. */
 static void test_descriptions(lap_group_t *group)
 {
+    lap_op_t *op = NULL;
     lap_op_desc_t desc = good_desc(LAP_AG_GEMM);
     desc.method = "rnig";
-    refuse(group, desc, LAP_ERR_INVALID, "rnig", "ring");
-    desc = good_desc(LAP_AG_GEMM);
-    desc.method = "pipeline"; /* a method of the other operator */
-    refuse(group, desc, LAP_ERR_INVALID, "pipeline", "direct");
-    desc = good_desc(LAP_AG_GEMM);
-    desc.n = 0;
-    refuse(group, desc, LAP_ERR_INVALID, "n", "0");
-    desc = good_desc(LAP_AG_GEMM);
-    desc.k = (size_t)-5;
-    refuse(group, desc, LAP_ERR_INVALID, "k", "18446744073709551611");
-    desc = good_desc(LAP_AG_GEMM);
-    desc.m = 0;
-    refuse(group, desc, LAP_ERR_INVALID, "m", "0");
-    desc = good_desc(LAP_AG_GEMM);
-    desc.dtype = (lap_dtype_t)77;
-    refuse(group, desc, LAP_ERR_UNSUPPORTED, "dtype", "77");
-    desc = good_desc(LAP_AG_GEMM);
-    desc.epilogue = 32;
-    refuse(group, desc, LAP_ERR_UNSUPPORTED, "epilogue", "0x20");
+    tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_INVALID, "rnig", "ring", NULL);
     desc = good_desc(LAP_AG_GEMM);
     desc.num_sm = -1;
-    refuse(group, desc, LAP_ERR_INVALID, "num_sm", "-1");
+    tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_INVALID, "num_sm", "-1", NULL);
     desc = good_desc(LAP_AG_GEMM);
     desc.set_sm_margin = 1;
-    refuse(group, desc, LAP_ERR_INVALID, "set_sm_margin", "num_sm = 0");
-    desc = good_desc(LAP_AG_GEMM);
-    desc.layout = LAP_WGRAD;
-    refuse(group, desc, LAP_ERR_UNSUPPORTED, "LAP_WGRAD", "bulk_rs");
-    desc = good_desc(LAP_AG_GEMM);
-    desc.sharded = LAP_SHARDED_K;
-    refuse(group, desc, LAP_ERR_INVALID, "sharded is 2", "expected 0 or 1");
-    desc = good_desc(LAP_GEMM);
-    desc.sharded = (lap_sharded_t)3;
-    refuse(group, desc, LAP_ERR_INVALID, "sharded is 3", "LAP_SHARDED_N (1)");
-    desc = good_desc(LAP_AG_GEMM);
-    desc.n = 9;
-    desc.shard_parts = 2;
-    refuse(group, desc, LAP_ERR_INVALID, "shard_parts is 2", "divisor of n");
-    desc = good_desc(LAP_GEMM);
-    desc.shard_parts = 2;
-    refuse(group, desc, LAP_ERR_INVALID, "shard_parts is 2", "neither n nor k is sharded");
-    desc = good_desc(LAP_GEMM_AR);
-    desc.out_dtype = LAP_FLOAT8_E4M3;
-    refuse(group, desc, LAP_ERR_UNSUPPORTED, "out_dtype", "float8_e4m3");
-    desc = good_desc((lap_op_kind_t)8);
-    refuse(group, desc, LAP_ERR_INVALID, "kind", "7");
-    desc = good_desc(LAP_GEMM_RS);
-    desc.method = "pipeline";
-    desc.num_splits = 7;
-    refuse(group, desc, LAP_ERR_INVALID, "num_splits", "7");
-    desc = good_desc(LAP_AG_GEMM);
-    desc.size = 3;
-    refuse(group, desc, LAP_ERR_INVALID, "size", "3");
-    desc = good_desc(LAP_AG_GEMM);
-    desc.method = "ring";
-    desc.aggregate = 1;
-    if (lap_group_size(group) % 2)
-        refuse(group, desc, LAP_ERR_INVALID, "aggregate", "3");
-    lap_op_t *op = NULL;
+    tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_INVALID, "set_sm_margin", "num_sm = 0",
+                NULL);
     tap_failure(lap_op_create(NULL, &desc, &op), LAP_ERR_INVALID, "group", NULL);
     tap_failure(lap_op_create(group, NULL, &op), LAP_ERR_INVALID, "desc", NULL);
+    tap_ok(!op, "nothing was made");
     tap_success(lap_group_barrier(group), "the group works after all this");
 }
 

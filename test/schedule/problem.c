@@ -205,6 +205,24 @@ static void test_methods(void)
            "there is no method past the last one, nor of an unknown operator");
 }
 
+static void test_shares(void)
+{
+    lap_op_desc_t desc = good(LAP_AG_GEMM);
+    desc.sharded = LAP_SHARDED_K;
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "sharded is 2", "expected 0 or 1", NULL);
+    desc = good(LAP_GEMM);
+    desc.sharded = (lap_sharded_t)3;
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "sharded is 3", "LAP_SHARDED_N (1)", NULL);
+    desc = good(LAP_AG_GEMM);
+    desc.n = 9;
+    desc.shard_parts = 2;
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "shard_parts is 2", "divisor of n", NULL);
+    desc = good(LAP_GEMM);
+    desc.shard_parts = 2;
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "shard_parts is 2",
+                "neither n nor k is sharded", NULL);
+}
+
 static void test_knobs(void)
 {
     lap_op_desc_t desc = good(LAP_AG_GEMM);
@@ -295,6 +313,7 @@ int main(void)
     test_default_types();
     test_epilogues();
     test_methods();
+    test_shares();
     test_knobs();
     test_defaults();
     test_op_check();

@@ -4,24 +4,19 @@
 # A mutant is a file mutants/*.diff: a small patch (-p1) behind lines that begin with #, see scripts/mutants/README.md.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-layers='schedule core transport device overlap nn parallel data checkpoint cli python'
 
 usage() {
     cat <<'END'
 Usage: scripts/mutants.sh [OPTION...] [NAME...]
 Puts each mutant into a copy of the tree, builds it, runs the tests that should notice, and says whether one did.
 NAME is a pattern of the shell for the names of mutants; without one, all are tried. The exit status is 0 if every one
-was caught, was alive and is explained as equivalent, or is for another machine and was left out.
+was caught.
 
-  --layer L      only the mutants of this layer; may be given several times
-  --build B      only those that need this build: plain, asan or tsan
-  --part K/N     every Nth, from the Kth on: several runs side by side share the list, each with a --work of its own
   --list         say which there are, and try none
   --check        only see that they are well formed and still apply
   --limit S      seconds for the tests of one mutant (300)
   --jobs N       of the build and of ctest (2)
-  --source DIR   the tree that is copied (the one of this script)
-  --mutants DIR  where the mutants are (DIR of --source, scripts/mutants)
+  --source DIR   the tree that is copied, with its mutants in scripts/mutants (the one of this script)
   --work DIR     for the copy and its builds, kept for the next time (DIR of --source, build-mutants)
   --help         this text
 
@@ -34,27 +29,14 @@ die() {
     exit 2
 }
 
-mode=run limit=300 jobs=2 part=1/1 source=$(dirname "$here") mutants='' work='' only_layers='' only_builds='' names=()
+mode=run limit=300 jobs=2 source=$(dirname "$here") work='' names=()
 while [ $# -gt 0 ]; do
     case $1 in
     --help) usage && exit ;;
     --list | --check) mode=${1#--} ;;
-    --layer | --build | --part | --limit | --jobs | --source | --mutants | --work)
+    --limit | --jobs | --source | --work)
         [ $# -gt 1 ] || die "$1 needs a value"
         case $1 in
-        --layer)
-            [[ " $layers " == *" $2 "* ]] || die "--layer is '$2', expected one of: $layers"
-            only_layers+=" $2 "
-            ;;
-        --build)
-            [[ $2 == plain || $2 == asan || $2 == tsan ]] || die "--build is '$2', expected plain, asan or tsan"
-            only_builds+=" $2 "
-            ;;
-        --part)
-            [[ $2 =~ ^([1-9][0-9]{0,2})/([1-9][0-9]{0,2})$ && ${BASH_REMATCH[1]} -le ${BASH_REMATCH[2]} ]] ||
-                die "--part is '$2', expected K/N with K of 1 to N, such as 2/3"
-            part=$2
-            ;;
         --limit | --jobs)
             [[ $2 =~ ^[1-9][0-9]{0,5}$ ]] || die "$1 is '$2', expected a positive number"
             declare "${1#--}=$2"
@@ -69,10 +51,11 @@ while [ $# -gt 0 ]; do
     shift
 done
 source=$(cd "$source" && pwd) || exit 2
-: "${mutants:=$source/scripts/mutants}" "${work:=$source/build-mutants}"
+mutants=$source/scripts/mutants
+: "${work:=$source/build-mutants}"
 command -v patch >/dev/null || die "patch is missing: install it with 'apt-get install patch'"
 
-# Lines `# KEY: ...` of all mutants, by name and key. One program reads them all: there are hundreds of mutants.
+# Lines `# KEY: ...` of all mutants, by name and key. One program reads them all.
 declare -A headers=()
 read_headers() {
     local key value
@@ -101,10 +84,8 @@ touched() {
 
 # fits FILE: says what is wrong with a mutant, if something is. No fuzz: a mistake is to be made where it was meant.
 fits() {
-    local layer build told
-    header "$1" layer && layer=$said
+    local build told
     header "$1" build && build=$said
-    [[ -n $layer && " $layers " == *" $layer "* ]] || echo "its layer is '$layer', expected one of: $layers"
     [[ ${build:-plain} =~ ^(plain|asan|tsan)$ ]] || echo "its build is '$build', expected plain, asan or tsan"
     header "$1" test && [ -n "$said" ] || echo "it names no test"
     header "$1" why && [ -n "$said" ] || echo "it does not say why it is a mistake"
@@ -115,12 +96,8 @@ fits() {
 
 # Whether a mutant is among those that were asked for.
 wanted() {
-    local name layer build pattern
+    local name pattern
     name=${1##*/} name=${name%.diff}
-    header "$1" layer && layer=$said
-    header "$1" build && build=$said
-    [[ -z $only_layers || $only_layers == *" $layer "* ]] || return 1
-    [[ -z $only_builds || $only_builds == *" ${build:-plain} "* ]] || return 1
     [ ${#names[@]} -gt 0 ] || return 0
     for pattern in "${names[@]}"; do
         # shellcheck disable=SC2053
@@ -200,17 +177,12 @@ restore() {
 
 # try FILE: sets `verdict` and `detail`.
 try() {
-    local build tests file machine
+    local build tests file
     header "$1" test && tests=$said
     header "$1" build && build=${said:-plain}
     detail=$(fits "$1" "$tree" | head -n 1)
     if [ -n "$detail" ]; then
         verdict='does not apply'
-        return
-    fi
-    header "$1" machine && machine=$said
-    if [ -n "$machine" ] && [ "$machine" != "$(uname -m)" ]; then
-        verdict='other machine' detail=$machine
         return
     fi
     keep "$1"
@@ -235,20 +207,18 @@ try() {
     restore
 }
 
-all=() counted=0
+all=()
 [ -z "$(compgen -G "$mutants/*.diff")" ] || read_headers "$mutants"/*.diff
 for file in "$mutants"/*.diff; do
     [ -e "$file" ] && wanted "$file" || continue
-    [ $((counted++ % ${part#*/} + 1)) -eq "${part%/*}" ] && all+=("$file")
+    all+=("$file")
 done
-[ $counted -gt 0 ] || die "no mutant is of that name, layer and build"
-[ ${#all[@]} -gt 0 ] || { echo "0 mutants are in part $part" && exit; }
+[ ${#all[@]} -gt 0 ] || die "no mutant is of that name"
 
 if [ "$mode" = list ]; then
     for file in "${all[@]}"; do
         name=${file##*/} name=${name%.diff}
-        header "$file" layer && layer=$said
-        header "$file" why && printf '%-10s %-34s %s\n' "$layer" "$name" "$said"
+        header "$file" why && printf '%-28s %s\n' "$name" "$said"
     done
     exit
 fi
@@ -276,18 +246,10 @@ rows=()
 for file in "${all[@]}"; do
     name=$(basename "$file" .diff) start=$SECONDS verdict='' detail=''
     try "$file"
-    header "$file" equivalent
-    if [ -n "$said" ]; then
-        case $verdict in
-        alive) verdict=equivalent detail=$said ;;
-        caught) verdict='not equivalent' ;;
-        esac
-    fi
     header "$file" build
     [ "$verdict" = caught ] && caught_by["$said ${detail%% *}"]+=" $name"
     counts[$verdict]=$((${counts[$verdict]:-0} + 1))
-    header "$file" layer
-    row=$(printf '%-14s %-10s %-34s %4d s  %s' "$verdict" "$said" "$name" $((SECONDS - start)) "$detail")
+    row=$(printf '%-14s %-28s %4d s  %s' "$verdict" "$name" $((SECONDS - start)) "$detail")
     rows+=("$row")
     echo "$row"
 done
@@ -304,10 +266,10 @@ done
 echo
 echo "${#all[@]} mutants, in $SECONDS s:"
 status=0
-for verdict in caught equivalent 'other machine' alive 'not equivalent' 'not trusted' 'no verdict' 'does not apply' 'does not build'; do
+for verdict in caught alive 'not trusted' 'no verdict' 'does not apply' 'does not build'; do
     [ -n "${counts[$verdict]:-}" ] || continue
     printf '%6d  %s\n' "${counts[$verdict]}" "$verdict"
-    [[ $verdict =~ ^(caught|equivalent|other\ machine)$ ]] && continue
+    [ "$verdict" = caught ] && continue
     status=1
     printf '%s\n' "${rows[@]}" | grep "^$verdict  *[a-z]" | sed 's/^/          /'
 done

@@ -47,11 +47,11 @@ typedef struct drawing {
 
 /* ---- who raises what ---- */
 
-static void add_raise(drawing_t *drawing, int to, int from, uint32_t signal, uint32_t step)
+static void add_raise(drawing_t *drawing, int from, const lap_signal_t *signal, uint32_t step)
 {
-    if (drawing->raises && signal != LAP_NO_SIGNAL)
-        drawing->raises[drawing->nraises] = (raise_t){to, from, signal, step};
-    drawing->nraises += signal != LAP_NO_SIGNAL;
+    if (drawing->raises && signal->word != LAP_NO_SIGNAL)
+        drawing->raises[drawing->nraises] = (raise_t){signal->peer, from, signal->word, step};
+    drawing->nraises += signal->word != LAP_NO_SIGNAL;
 }
 
 static void list_raises(drawing_t *drawing)
@@ -62,11 +62,9 @@ static void list_raises(drawing_t *drawing)
         for (uint32_t i = 0; i < schedule->nsteps; i++) {
             const lap_step_t *step = &schedule->steps[i];
             if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE)
-                add_raise(drawing, step->peer, rank, step->signal, i);
-            for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++) {
-                const lap_block_t *block = &schedule->blocks[step->first + b];
-                add_raise(drawing, block->raise_peer, rank, block->raise_signal, i);
-            }
+                add_raise(drawing, rank, &step->signal, i);
+            for (uint32_t t = 0; t < step->ntiles; t++)
+                add_raise(drawing, rank, &schedule->tiles[step->first_tile + t].raise, i);
         }
     }
 }
@@ -88,11 +86,12 @@ static const raise_t *find_raise(const drawing_t *drawing, int rank, uint32_t si
 typedef void (*edge_fn_t)(drawing_t *drawing, int from_rank, uint32_t from, int rank, uint32_t step,
                           bool signal);
 
-static void wait_edge(drawing_t *drawing, int rank, uint32_t step, uint32_t signal, uint32_t count,
+static void wait_edge(drawing_t *drawing, int rank, uint32_t step, const lap_signal_t *signal,
                       edge_fn_t edge)
 {
-    const raise_t *raise =
-        signal == LAP_NO_SIGNAL ? NULL : find_raise(drawing, rank, signal, count);
+    const raise_t *raise = signal->word == LAP_NO_SIGNAL
+                               ? NULL
+                               : find_raise(drawing, rank, signal->word, signal->count);
     if (raise)
         edge(drawing, raise->from, raise->step, rank, step, true);
 }
@@ -105,11 +104,9 @@ static void for_edges(drawing_t *drawing, int rank, uint32_t index, edge_fn_t ed
     for (uint16_t d = 0; d < step->ndeps; d++)
         edge(drawing, rank, lap_step_dep(schedule, step, d), rank, index, false);
     if (step->kind == LAP_STEP_WAIT)
-        wait_edge(drawing, rank, index, step->signal, step->count, edge);
-    for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++) {
-        const lap_block_t *block = &schedule->blocks[step->first + b];
-        wait_edge(drawing, rank, index, block->wait_signal, block->wait_count, edge);
-    }
+        wait_edge(drawing, rank, index, &step->signal, edge);
+    for (uint32_t t = 0; t < step->ntiles; t++)
+        wait_edge(drawing, rank, index, &schedule->tiles[step->first_tile + t].wait, edge);
 }
 
 static uint32_t *level_of(const drawing_t *drawing, int rank, uint32_t step)
@@ -197,30 +194,32 @@ static void label_step(const lap_schedule_t *schedule, const lap_step_t *step, c
                        size_t bytes)
 {
     char name[32] = "";
+    uint32_t nsources;
+    const lap_range_t *a = &lap_step_uses(schedule, step, LAP_ROLE_A, &nsources)->range;
     if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE || step->kind == LAP_STEP_WAIT)
-        if (step->signal != LAP_NO_SIGNAL)
-            lap_signal_name(schedule->size, step->signal, name, sizeof(name));
+        if (step->signal.word != LAP_NO_SIGNAL)
+            lap_signal_name(schedule->size, step->signal.word, name, sizeof(name));
     switch (step->kind) {
     case LAP_STEP_PUT:
-        snprintf(text, bytes, "%zu rows to rank %d", step->src.rows, step->peer);
+        snprintf(text, bytes, "%zu rows to rank %d", a->rows, step->signal.peer);
         break;
     case LAP_STEP_RAISE:
-        snprintf(text, bytes, "%s at rank %d", name, step->peer);
+        snprintf(text, bytes, "%s at rank %d", name, step->signal.peer);
         break;
     case LAP_STEP_WAIT:
         snprintf(text, bytes, "%s", name);
         break;
     case LAP_STEP_GEMM:
-        snprintf(text, bytes, "%u block%s", (unsigned)step->count, step->count == 1 ? "" : "s");
+        snprintf(text, bytes, "%u block%s", (unsigned)step->ntiles, step->ntiles == 1 ? "" : "s");
         break;
     case LAP_STEP_REDUCE:
-        snprintf(text, bytes, "%u ranges", (unsigned)step->count);
+        snprintf(text, bytes, "%u ranges", (unsigned)nsources);
         break;
     case LAP_STEP_KERNEL:
         snprintf(text, bytes, "%s", step->name);
         break;
     default:
-        snprintf(text, bytes, "%zu rows", step->src.rows);
+        snprintf(text, bytes, "%zu rows", a->rows);
         break;
     }
 }

@@ -43,22 +43,22 @@ static void name_signal(const lap_schedule_t *schedule, uint32_t signal, char te
     lap_signal_name(schedule->size, signal, text, 32);
 }
 
-static void describe_block(const lap_show_view_t *view, const lap_block_t *block,
-                           char text[LAP_SHOW_TEXT])
+static void describe_tile(const lap_show_view_t *view, const lap_tile_t *tile,
+                          char text[LAP_SHOW_TEXT])
 {
     const lap_schedule_t *schedule = view->schedule;
     char a[LAP_SHOW_RANGE], d[LAP_SHOW_RANGE], name[32];
     char wait[96] = "", raise[96] = "";
-    describe_range(view, &block->a, a);
-    describe_range(view, &block->d, d);
-    if (block->wait_signal != LAP_NO_SIGNAL) {
-        name_signal(schedule, block->wait_signal, name);
+    describe_range(view, lap_tile_range(schedule, tile, LAP_ROLE_A), a);
+    describe_range(view, lap_tile_range(schedule, tile, LAP_ROLE_D), d);
+    if (tile->wait.word != LAP_NO_SIGNAL) {
+        name_signal(schedule, tile->wait.word, name);
         snprintf(wait, sizeof(wait), ", after %s has come %u time%s", name,
-                 (unsigned)block->wait_count, block->wait_count == 1 ? "" : "s");
+                 (unsigned)tile->wait.count, tile->wait.count == 1 ? "" : "s");
     }
-    if (block->raise_signal != LAP_NO_SIGNAL) {
-        name_signal(schedule, block->raise_signal, name);
-        snprintf(raise, sizeof(raise), "; raises %s of rank %d", name, block->raise_peer);
+    if (tile->raise.word != LAP_NO_SIGNAL) {
+        name_signal(schedule, tile->raise.word, name);
+        snprintf(raise, sizeof(raise), "; raises %s of rank %d", name, tile->raise.peer);
     }
     snprintf(text, LAP_SHOW_TEXT, "%s -> %s%s%s", a, d, wait, raise);
 }
@@ -68,11 +68,11 @@ static void describe_put(const lap_show_view_t *view, const lap_step_t *step,
 {
     const lap_schedule_t *schedule = view->schedule;
     char src[LAP_SHOW_RANGE], dst[LAP_SHOW_RANGE], name[32], raise[64] = "";
-    describe_range(view, &step->src, src);
-    describe_range(view, &step->dst, dst);
-    if (step->signal != LAP_NO_SIGNAL) {
-        name_signal(schedule, step->signal, name);
-        snprintf(raise, sizeof(raise), "; raises %s of rank %d", name, step->peer);
+    describe_range(view, lap_step_range(schedule, step, LAP_ROLE_A), src);
+    describe_range(view, lap_step_range(schedule, step, LAP_ROLE_D), dst);
+    if (step->signal.word != LAP_NO_SIGNAL) {
+        name_signal(schedule, step->signal.word, name);
+        snprintf(raise, sizeof(raise), "; raises %s of rank %d", name, step->signal.peer);
     }
     snprintf(text, LAP_SHOW_TEXT, "%s -> %s%s", src, dst, raise);
 }
@@ -81,26 +81,29 @@ void lap_show_step(const lap_show_view_t *view, const lap_step_t *step, char tex
 {
     const lap_schedule_t *schedule = view->schedule;
     char src[LAP_SHOW_RANGE], dst[LAP_SHOW_RANGE], name[32];
-    describe_range(view, &step->src, src);
-    describe_range(view, &step->dst, dst);
-    name_signal(schedule, step->signal, name);
+    uint32_t nsources;
+    (void)lap_step_uses(schedule, step, LAP_ROLE_A, &nsources);
+    const lap_role_t read = step->kind == LAP_STEP_GEMM ? LAP_ROLE_B : LAP_ROLE_A;
+    describe_range(view, lap_step_range(schedule, step, read), src);
+    describe_range(view, lap_step_range(schedule, step, LAP_ROLE_D), dst);
+    name_signal(schedule, step->signal.word, name);
     switch (step->kind) {
     case LAP_STEP_GEMM:
-        snprintf(text, LAP_SHOW_TEXT, "%s, %u block%s%s", src, (unsigned)step->count,
-                 step->count == 1 ? "" : "s", step->any_order ? " in any order" : "");
+        snprintf(text, LAP_SHOW_TEXT, "%s, %u block%s%s", src, (unsigned)step->ntiles,
+                 step->ntiles == 1 ? "" : "s", step->any_order ? " in any order" : "");
         break;
     case LAP_STEP_PUT:
         describe_put(view, step, text);
         break;
     case LAP_STEP_RAISE:
-        snprintf(text, LAP_SHOW_TEXT, "%s of rank %d", name, step->peer);
+        snprintf(text, LAP_SHOW_TEXT, "%s of rank %d", name, step->signal.peer);
         break;
     case LAP_STEP_WAIT:
-        snprintf(text, LAP_SHOW_TEXT, "until rank %d has raised %s %u time%s", step->peer, name,
-                 (unsigned)step->count, step->count == 1 ? "" : "s");
+        snprintf(text, LAP_SHOW_TEXT, "until rank %d has raised %s %u time%s", step->signal.peer,
+                 name, (unsigned)step->signal.count, step->signal.count == 1 ? "" : "s");
         break;
     case LAP_STEP_REDUCE:
-        snprintf(text, LAP_SHOW_TEXT, "sum of %u ranges -> %s", (unsigned)step->count, dst);
+        snprintf(text, LAP_SHOW_TEXT, "sum of %u ranges -> %s", (unsigned)nsources, dst);
         break;
     case LAP_STEP_COPY:
         snprintf(text, LAP_SHOW_TEXT, "%s -> %s", src, dst);
@@ -136,12 +139,14 @@ void lap_show_print_step(const lap_show_view_t *view, uint32_t index, int indent
     for (uint16_t d = 0; d < step->ndeps; d++)
         printf("%s%u", d ? ", " : "   [after step ", (unsigned)lap_step_dep(schedule, step, d));
     printf("%s%s\n", step->ndeps ? "]" : "", links);
-    for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++) {
-        describe_block(view, &schedule->blocks[step->first + b], text);
+    for (uint32_t t = 0; t < step->ntiles; t++) {
+        describe_tile(view, &schedule->tiles[step->first_tile + t], text);
         printf("%*s%s\n", inside, "", text);
     }
-    for (uint32_t i = 0; step->kind == LAP_STEP_REDUCE && i < step->count; i++) {
-        describe_range(view, &schedule->ranges[step->first + i], range);
+    uint32_t nsources;
+    const lap_use_t *sources = lap_step_uses(schedule, step, LAP_ROLE_A, &nsources);
+    for (uint32_t i = 0; step->kind == LAP_STEP_REDUCE && i < nsources; i++) {
+        describe_range(view, &sources[i].range, range);
         printf("%*s%s %s\n", inside, "", i ? "+" : " ", range);
     }
 }
@@ -211,12 +216,11 @@ static void json_range(lap_json_t *json, const char *key, const lap_range_t *ran
                  range->row_bytes, range->stride);
 }
 
-static void json_ranges(lap_json_t *json, const char *key, const lap_range_t *ranges,
-                        uint32_t count)
+static void json_uses(lap_json_t *json, const char *key, const lap_use_t *uses, uint32_t count)
 {
     lap_json_put(json, "%s:[", key);
     for (uint32_t i = 0; i < count; i++)
-        json_range(json, NULL, &ranges[i]);
+        json_range(json, NULL, &uses[i].range);
     lap_json_put(json, "]");
 }
 
@@ -230,29 +234,33 @@ static void json_signal(lap_json_t *json, const lap_schedule_t *schedule, const 
     lap_json_put(json, "%s:%s", key, name);
 }
 
-static void json_block(lap_json_t *json, const lap_schedule_t *schedule, const lap_block_t *block)
+static void json_tile(lap_json_t *json, const lap_schedule_t *schedule, const lap_tile_t *tile)
 {
-    lap_json_put(json, "{rows:%zu", block->d.rows);
-    json_range(json, "a", &block->a);
-    json_range(json, "d", &block->d);
-    json_range(json, "scale", &block->scale);
-    json_signal(json, schedule, "wait", block->wait_signal);
-    if (block->wait_signal != LAP_NO_SIGNAL)
-        lap_json_put(json, "wait_peer:%d wait_count:%u", block->wait_peer, block->wait_count);
-    json_signal(json, schedule, "raise", block->raise_signal);
-    if (block->raise_signal != LAP_NO_SIGNAL)
-        lap_json_put(json, "raise_peer:%d", block->raise_peer);
+    const lap_range_t *d = lap_tile_range(schedule, tile, LAP_ROLE_D);
+    lap_json_put(json, "{rows:%zu", d->rows);
+    json_range(json, "a", lap_tile_range(schedule, tile, LAP_ROLE_A));
+    json_range(json, "d", d);
+    json_range(json, "scale", lap_tile_range(schedule, tile, LAP_ROLE_SCALE));
+    json_signal(json, schedule, "wait", tile->wait.word);
+    if (tile->wait.word != LAP_NO_SIGNAL)
+        lap_json_put(json, "wait_peer:%d wait_count:%u", tile->wait.peer, tile->wait.count);
+    json_signal(json, schedule, "raise", tile->raise.word);
+    if (tile->raise.word != LAP_NO_SIGNAL)
+        lap_json_put(json, "raise_peer:%d", tile->raise.peer);
     lap_json_put(json, "}");
 }
 
 /* What a sum is of, in its order. */
 static void json_sum(lap_json_t *json, const lap_schedule_t *schedule, const lap_step_t *step)
 {
-    const lap_range_t *ranges = &schedule->ranges[step->first];
-    lap_json_put(json, "from:%s to:%s", lap_dtype_name(step->from), lap_dtype_name(step->to));
-    json_ranges(json, "sources", ranges, step->count);
-    if (step->scaled)
-        json_ranges(json, "scales", ranges + step->count, step->count);
+    uint32_t count, nscales, one;
+    const lap_use_t *sources = lap_step_uses(schedule, step, LAP_ROLE_A, &count);
+    const lap_use_t *scales = lap_step_uses(schedule, step, LAP_ROLE_SCALE, &nscales);
+    const lap_use_t *d = lap_step_uses(schedule, step, LAP_ROLE_D, &one);
+    lap_json_put(json, "from:%s to:%s", lap_dtype_name(sources->dtype), lap_dtype_name(d->dtype));
+    json_uses(json, "sources", sources, count);
+    if (nscales > 0)
+        json_uses(json, "scales", scales, nscales);
 }
 
 static void json_step(lap_json_t *json, const lap_show_view_t *view, uint32_t index)
@@ -268,24 +276,27 @@ static void json_step(lap_json_t *json, const lap_show_view_t *view, uint32_t in
         lap_json_put(json, "begin_us:%.17g end_us:%.17g", view->spans[index].begin * 1e6,
                      view->spans[index].end * 1e6);
     if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE || step->kind == LAP_STEP_WAIT) {
-        lap_json_put(json, "peer:%d", step->peer);
-        json_signal(json, schedule, "signal", step->signal);
+        lap_json_put(json, "peer:%d", step->signal.peer);
+        json_signal(json, schedule, "signal", step->signal.word);
     }
     if (step->kind == LAP_STEP_WAIT)
-        lap_json_put(json, "count:%u", step->count);
+        lap_json_put(json, "count:%u", step->signal.count);
     if (step->kind == LAP_STEP_RAISE)
-        lap_json_put(json, "bytes:%zu", step->bytes);
+        lap_json_put(json, "bytes:%zu", step->signal.bytes);
     if (step->kind == LAP_STEP_KERNEL)
         lap_json_put(json, "name:%s", step->name);
     lap_json_put(json, "any_order:%i together:%i", step->any_order, step->together);
-    json_range(json, step->kind == LAP_STEP_GEMM ? "b" : "src", &step->src);
-    json_range(json, "dst", &step->dst);
-    if (step->kind == LAP_STEP_REDUCE)
+    const bool sums = step->kind == LAP_STEP_REDUCE;
+    json_range(json, "b", lap_step_range(schedule, step, LAP_ROLE_B));
+    if (!sums)
+        json_range(json, "src", lap_step_range(schedule, step, LAP_ROLE_A));
+    json_range(json, "dst", lap_step_range(schedule, step, LAP_ROLE_D));
+    if (sums)
         json_sum(json, schedule, step);
-    if (step->kind == LAP_STEP_GEMM && step->count) {
+    if (step->ntiles > 0) {
         lap_json_put(json, "blocks:[");
-        for (uint32_t b = 0; b < step->count; b++)
-            json_block(json, schedule, &schedule->blocks[step->first + b]);
+        for (uint32_t t = 0; t < step->ntiles; t++)
+            json_tile(json, schedule, &schedule->tiles[step->first_tile + t]);
         lap_json_put(json, "]");
     }
     lap_json_put(json, "}");

@@ -58,9 +58,8 @@ static void put_accesses(lap_json_t *json, const lap_fragment_t *fragment)
     for (uint32_t i = 0; i < fragment->naccesses; i++) {
         const lap_access_t *access = &fragment->accesses[i];
         const lap_range_t *range = &access->range;
-        const uint32_t block = access->block == LAP_NO_STEP
-                                   ? LAP_NO_REGION
-                                   : access->block - fragment->schedule.steps[access->step].first;
+        const uint32_t first = fragment->schedule.steps[access->step].first_tile;
+        const uint32_t block = access->tile == LAP_NO_STEP ? LAP_NO_REGION : access->tile - first;
         if (lap_range_bytes(range) == 0)
             continue;
         lap_json_put(json,

@@ -151,9 +151,8 @@ static void find_accesses(const lap_linked_t *linked, uint32_t fragment, uint32_
     const lap_step_t *step = &own->schedule.steps[index];
     all->count = 0;
     lap_link_each(linked, own, index, LAP_NO_STEP, add_access, all);
-    for (uint32_t b = step->first; step->kind == LAP_STEP_GEMM && b < step->first + step->count;
-         b++)
-        lap_link_each(linked, own, index, b, add_access, all);
+    for (uint32_t t = 0; t < step->ntiles; t++)
+        lap_link_each(linked, own, index, step->first_tile + t, add_access, all);
 }
 
 static const lap_link_region_t *region_of(const lap_linked_t *linked, const lap_range_t *range)

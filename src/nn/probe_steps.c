@@ -32,7 +32,7 @@ static bool is_measured(const lap_step_t *step)
 {
     switch (step->kind) {
     case LAP_STEP_GEMM:
-        return step->count > 0;
+        return step->ntiles > 0;
     case LAP_STEP_PUT:
     case LAP_STEP_COPY:
     case LAP_STEP_REDUCE:
@@ -49,9 +49,9 @@ static lap_step_t step_by_itself(lap_schedule_t *schedule, uint32_t index)
     lap_step_t step = schedule->steps[index];
     step.together = false;
     if (step.kind == LAP_STEP_PUT)
-        step.signal = LAP_NO_SIGNAL;
-    for (uint32_t b = step.first; step.kind == LAP_STEP_GEMM && b < step.first + step.count; b++)
-        schedule->blocks[b].wait_signal = schedule->blocks[b].raise_signal = LAP_NO_SIGNAL;
+        step.signal.word = LAP_NO_SIGNAL;
+    for (uint32_t t = step.first_tile; t < step.first_tile + step.ntiles; t++)
+        schedule->tiles[t].wait = schedule->tiles[t].raise = LAP_SIGNAL_NONE;
     return step;
 }
 
@@ -160,19 +160,29 @@ static bool is_same_range(const lap_range_t *a, const lap_range_t *b)
            a->stride == b->stride;
 }
 
+/* Whether uses are the same in their order, but for the rows. */
+static bool are_alike(const lap_schedule_t *schedule, uint32_t a, uint32_t b, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const lap_use_t *one = &schedule->uses[a + i], *other = &schedule->uses[b + i];
+        if (one->role != other->role || one->dtype != other->dtype ||
+            !is_same_range(&one->range, &other->range))
+            return false;
+    }
+    return true;
+}
+
 /* Whether two steps do the same with other rows. */
 static bool is_alike(const lap_schedule_t *schedule, const lap_step_t *a, const lap_step_t *b)
 {
-    if (a->kind != b->kind || a->count != b->count || !is_same_range(&a->src, &b->src) ||
-        !is_same_range(&a->dst, &b->dst))
+    if (a->kind != b->kind || a->ntiles != b->ntiles || a->nuses != b->nuses ||
+        !are_alike(schedule, a->first_use, b->first_use, a->nuses))
         return false;
-    if (a->kind == LAP_STEP_REDUCE)
-        return a->from == b->from && a->to == b->to &&
-               is_same_range(&schedule->ranges[a->first], &schedule->ranges[b->first]);
-    for (uint32_t i = 0; a->kind == LAP_STEP_GEMM && i < a->count; i++) {
-        const lap_block_t *one = &schedule->blocks[a->first + i];
-        const lap_block_t *other = &schedule->blocks[b->first + i];
-        if (!is_same_range(&one->a, &other->a) || !is_same_range(&one->d, &other->d))
+    for (uint32_t t = 0; t < a->ntiles; t++) {
+        const lap_tile_t *one = &schedule->tiles[a->first_tile + t];
+        const lap_tile_t *other = &schedule->tiles[b->first_tile + t];
+        if (one->nuses != other->nuses ||
+            !are_alike(schedule, one->first_use, other->first_use, one->nuses))
             return false;
     }
     return true;

@@ -78,11 +78,10 @@ static void add_fused_gemm(const lap_problem_t *p, lap_schedule_t *s)
         int peer = lap_peer_at(p, -i);
         for (uint32_t j = 0; j < lap_row_blocks(p, peer); j++) {
             lap_range_t a = shard_block(p, peer, j);
-            lap_block_t *block = lap_add_shard_block(
+            lap_tile_t *tile = lap_add_shard_block(
                 p, s, a, lap_gather_output(p, peer, j * p->desc.block_rows, a.rows), peer);
-            block->wait_peer = peer;
-            block->wait_signal = lap_signal_open(p->size, peer);
-            block->wait_count = j + 1;
+            tile->wait = (lap_signal_t){
+                .peer = peer, .word = lap_signal_open(p->size, peer), .count = j + 1};
         }
     }
 }

@@ -354,12 +354,10 @@ static void add_direct_blocks(const lap_problem_t *p, lap_schedule_t *s)
         int peer = lap_peer_at(p, -i);
         if (!lap_gather_flows(p, peer, p->rank))
             continue;
-        lap_block_t *block =
+        lap_tile_t *tile =
             lap_add_shard_block(p, s, lap_gather_shards(p, LAP_SYMMETRIC, p->rank, peer, 1),
                                 lap_gather_output(p, peer, 0, lap_rows_of(p, peer)), peer);
-        block->wait_peer = peer;
-        block->wait_signal = lap_signal_data(peer);
-        block->wait_count = 1;
+        tile->wait = (lap_signal_t){.peer = peer, .word = lap_signal_data(peer), .count = 1};
     }
 }
 

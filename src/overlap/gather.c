@@ -123,15 +123,15 @@ uint32_t lap_add_own_shard(const lap_problem_t *p, lap_schedule_t *s, uint16_t s
                         lap_gather_shards(p, LAP_SYMMETRIC, p->rank, p->rank, 1));
 }
 
-lap_block_t *lap_add_shard_block(const lap_problem_t *p, lap_schedule_t *s, lap_range_t a,
-                                 lap_range_t d, int c)
+lap_tile_t *lap_add_shard_block(const lap_problem_t *p, lap_schedule_t *s, lap_range_t a,
+                                lap_range_t d, int c)
 {
-    lap_block_t *block = lap_gemm_rows(s, a, d);
+    lap_tile_t *tile = lap_gemm_rows(s, a, d);
     if (lap_is_scaled(p) && c == p->rank)
-        block->scale = lap_own_scale(p);
+        lap_gemm_scale(s, lap_own_scale(p));
     else if (lap_is_scaled(p))
-        block->scale = a.rank == p->rank ? scales(p, p->rank, c, 1) : lap_open_scale(p, c);
-    return block;
+        lap_gemm_scale(s, a.rank == p->rank ? scales(p, p->rank, c, 1) : lap_open_scale(p, c));
+    return tile;
 }
 
 uint32_t lap_add_shards_gemm(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,

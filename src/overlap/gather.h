@@ -77,9 +77,9 @@ void lap_add_shard_to_all(const lap_problem_t *p, lap_schedule_t *s, uint16_t st
 uint32_t lap_add_own_shard(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
                            bool with_scale);
 
-/* Adds a block to the GEMM step that was added last: rows `a`, with the scale of rank `c`. */
-lap_block_t *lap_add_shard_block(const lap_problem_t *p, lap_schedule_t *s, lap_range_t a,
-                                 lap_range_t d, int c);
+/* Adds a tile to the GEMM step that was added last: rows `a`, with the scale of rank `c`. */
+lap_tile_t *lap_add_shard_block(const lap_problem_t *p, lap_schedule_t *s, lap_range_t a,
+                                lap_range_t d, int c);
 
 /*
  * A GEMM of its own for the shards of `count` ranks from `first` on, which are at `a`. Shards that

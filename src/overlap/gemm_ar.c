@@ -87,8 +87,8 @@ static void add_output(const lap_problem_t *p, lap_schedule_t *s, uint16_t strea
         lap_add_copy(s, stream, sums, dst);
         return;
     }
-    lap_add_reduce(s, stream, dst, p->types.out, p->types.out);
-    lap_reduce_source(s, sums);
+    lap_add_reduce(s, stream, dst, p->types.out);
+    lap_reduce_source(s, sums, p->types.out);
 }
 
 /*
@@ -266,9 +266,10 @@ static void add_whole_sum(const lap_problem_t *p, lap_schedule_t *s)
     if (has_epilogue(p))
         sums = lap_range_packed(LAP_SCRATCH, p->rank, whole_sums_begin(p), p->m,
                                 sum_bytes(p, lap_all_columns(p)));
-    lap_add_reduce(s, LAP_STREAM_COMPUTE, sums, p->types.wire, p->types.out);
+    lap_add_reduce(s, LAP_STREAM_COMPUTE, sums, p->types.out);
     for (int source = 0; source < p->size; source++)
-        lap_reduce_source(s, source == p->rank ? own : whole_slot(p, p->rank, source));
+        lap_reduce_source(s, source == p->rank ? own : whole_slot(p, p->rank, source),
+                          p->types.wire);
     for (int source = 0; source < p->size && lap_is_scaled(p); source++)
         lap_reduce_scale(s, source == p->rank ? lap_own_scale(p)
                                               : whole_slot_scale(p, p->rank, source));

@@ -178,7 +178,7 @@ static void await_open(const lap_problem_t *p, lap_schedule_t *s, uint16_t strea
 static void add_open_sources(const lap_problem_t *p, lap_schedule_t *s, lap_columns_t columns)
 {
     for (int source = 0; source < p->size; source++)
-        lap_reduce_source(s, open_partial(p, source, p->rank, columns));
+        lap_reduce_source(s, open_partial(p, source, p->rank, columns), p->types.wire);
     for (int source = 0; source < p->size && lap_is_scaled(p); source++)
         lap_reduce_scale(s, source == p->rank ? lap_own_scale(p) : open_scale(p, source));
 }
@@ -193,7 +193,7 @@ static void add_open_sum(const lap_problem_t *p, lap_schedule_t *s, size_t i, ui
     await_open(p, s, LAP_STREAM_RECEIVE, (uint32_t)i + 1);
     dst.offset = columns.begin * lap_dtype_size(p->types.out);
     dst.row_bytes = columns.count * lap_dtype_size(p->types.out);
-    uint32_t sum = lap_add_reduce(s, LAP_STREAM_RECEIVE, dst, p->types.wire, p->types.out);
+    uint32_t sum = lap_add_reduce(s, LAP_STREAM_RECEIVE, dst, p->types.out);
     lap_add_dep(s, sum, gemm);
     add_open_sources(p, s, columns);
 }
@@ -286,7 +286,7 @@ static void build_oneshot(const lap_problem_t *p, lap_schedule_t *s)
     }
     if (s->output.rows > 0) {
         await_open(p, s, stream, 1);
-        const uint32_t sum = lap_add_reduce(s, stream, s->output, p->types.wire, p->types.out);
+        const uint32_t sum = lap_add_reduce(s, stream, s->output, p->types.out);
         add_open_sources(p, s, all);
         lap_go_together(s, sum);
         for (int j = 1; j < p->size; j++)

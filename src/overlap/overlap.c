@@ -329,10 +329,12 @@ static uint32_t last_output(const lap_schedule_t *schedule, uint16_t stream)
 {
     for (uint32_t i = schedule->nsteps; i-- > 0;) {
         const lap_step_t *step = &schedule->steps[i];
-        const bool gemm = step->kind == LAP_STEP_GEMM && step->count > 0;
-        const lap_place_t place = gemm ? schedule->blocks[step->first].d.place : step->dst.place;
+        const bool gemm = step->ntiles > 0;
+        const lap_range_t *d =
+            gemm ? lap_tile_range(schedule, &schedule->tiles[step->first_tile], LAP_ROLE_D)
+                 : lap_step_range(schedule, step, LAP_ROLE_D);
         const bool writes = gemm || step->kind == LAP_STEP_REDUCE || step->kind == LAP_STEP_COPY;
-        if (step->stream == stream && writes && place == LAP_OUTPUT)
+        if (step->stream == stream && writes && d->place == LAP_OUTPUT)
             return i;
     }
     return schedule->nsteps;

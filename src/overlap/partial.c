@@ -245,16 +245,15 @@ void lap_add_partial_blocks(const lap_problem_t *p, lap_schedule_t *s, int owner
         lap_range_t d = dst;
         d.offset += at * d.stride;
         d.rows = rows - at < p->desc.block_rows ? rows - at : p->desc.block_rows;
-        lap_block_t *block = lap_gemm_rows(s, lap_partial_input(p, first + at, d.rows), d);
+        lap_tile_t *tile = lap_gemm_rows(s, lap_partial_input(p, first + at, d.rows), d);
         if (owner == p->rank)
             continue;
-        block->raise_peer = owner;
-        block->raise_signal = lap_signal_data(p->rank);
+        tile->raise = (lap_signal_t){
+            .peer = owner, .word = lap_signal_data(p->rank), .bytes = lap_range_bytes(&d)};
         if (at == 0 && !lap_is_scaled(p)) {
-            block->wait_peer = owner;
-            block->wait_signal = lap_signal_credit(p->size, owner);
-            block->wait_count = 1;
-            lap_expect(s, block->wait_signal);
+            const uint32_t credit = lap_signal_credit(p->size, owner);
+            tile->wait = (lap_signal_t){.peer = owner, .word = credit, .count = 1};
+            lap_expect(s, credit);
         }
     }
 }
@@ -262,10 +261,11 @@ void lap_add_partial_blocks(const lap_problem_t *p, lap_schedule_t *s, int owner
 uint32_t lap_add_sum(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
                      lap_columns_t columns, lap_range_t own, lap_range_t dst)
 {
-    uint32_t step = lap_add_reduce(s, stream, dst, p->types.wire,
-                                   dst.place == LAP_GATHERED ? p->types.y : p->types.out);
+    uint32_t step =
+        lap_add_reduce(s, stream, dst, dst.place == LAP_GATHERED ? p->types.y : p->types.out);
     for (int source = 0; source < p->size; source++)
-        lap_reduce_source(s, source == p->rank ? own : lap_slot(p, p->rank, source, columns));
+        lap_reduce_source(s, source == p->rank ? own : lap_slot(p, p->rank, source, columns),
+                          p->types.wire);
     for (int source = 0; source < p->size && lap_is_scaled(p); source++)
         lap_reduce_scale(s, source == p->rank ? lap_own_scale(p) : slot_scale(p, p->rank, source));
     return step;

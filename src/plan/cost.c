@@ -30,8 +30,8 @@ static void set_gemm(const lap_machine_t *machine, lap_plan_type_t type,
     for (uint32_t s = 0; s < schedule->nsteps; s++) {
         const lap_step_t *step = &schedule->steps[s];
         size_t rows = 0;
-        for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++) {
-            shape = lap_block_shape(schedule, step, &schedule->blocks[step->first + b]);
+        for (uint32_t t = 0; t < step->ntiles; t++) {
+            shape = lap_tile_shape(schedule, step, &schedule->tiles[step->first_tile + t]);
             rows = shape.rows > rows ? shape.rows : rows;
         }
         most = rows > most ? rows : most;

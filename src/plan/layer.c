@@ -177,10 +177,8 @@ double lap_plan_wire_bytes(const lap_plan_coster_t *coster, uint32_t f, double *
     for (uint32_t s = 0; s < schedule->nsteps && schedule->size > 1; s++) {
         const lap_step_t *step = &schedule->steps[s];
         /* Of a put without a signal the raise after it counts. */
-        if (step->kind == LAP_STEP_PUT && step->signal != LAP_NO_SIGNAL)
-            bytes += (double)lap_range_bytes(&step->src);
-        if (step->kind == LAP_STEP_RAISE)
-            bytes += (double)step->bytes;
+        if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE)
+            bytes += (double)step->signal.bytes;
         *puts_p += step->kind == LAP_STEP_PUT;
     }
     return bytes;

@@ -111,12 +111,14 @@ void lap_bind_call(const lap_operands_t *operands, const lap_schedule_t *schedul
 
 /* ---- steps of a call ---- */
 
-lap_copy_t lap_bind_copy(const lap_binding_t *binding, const lap_step_t *step)
+lap_copy_t lap_bind_copy(const lap_binding_t *binding, const lap_schedule_t *schedule,
+                         const lap_step_t *step)
 {
-    lap_copy_t copy = {
-        .rows = step->src.rows, .row_bytes = step->src.row_bytes, .sms = binding->copy_sms};
-    copy.src = lap_bind_range(binding, &step->src, &copy.src_stride);
-    copy.dst = lap_bind_range(binding, &step->dst, &copy.dst_stride);
+    const lap_range_t *src = lap_step_range(schedule, step, LAP_ROLE_A);
+    lap_copy_t copy = {.rows = src->rows, .row_bytes = src->row_bytes, .sms = binding->copy_sms};
+    copy.src = lap_bind_range(binding, src, &copy.src_stride);
+    copy.dst =
+        lap_bind_range(binding, lap_step_range(schedule, step, LAP_ROLE_D), &copy.dst_stride);
     return copy;
 }
 

@@ -62,7 +62,8 @@ void lap_bind_call(const lap_operands_t *operands, const lap_schedule_t *schedul
 /* Where a range begins, and the bytes from row to row there. */
 char *lap_bind_range(const lap_binding_t *binding, const lap_range_t *range, size_t *stride_p);
 
-lap_copy_t lap_bind_copy(const lap_binding_t *binding, const lap_step_t *step);
+lap_copy_t lap_bind_copy(const lap_binding_t *binding, const lap_schedule_t *schedule,
+                         const lap_step_t *step);
 
 /* The element of aux that belongs to the first one of a range of d; NULL when there is no aux. */
 void *lap_bind_aux(const lap_binding_t *binding, const lap_schedule_t *schedule,

@@ -25,9 +25,9 @@ void lap_check_describe(const lap_check_t *check, uint32_t index, char *text, si
         return;
     }
     lap_step_describe(schedule, node->step, step, sizeof(step));
-    if (node->kind == LAP_NODE_BLOCK)
+    if (node->kind == LAP_NODE_TILE)
         snprintf(block, sizeof(block), ", block %u",
-                 (unsigned)(node->block - schedule->steps[node->step].first));
+                 (unsigned)(node->tile - schedule->steps[node->step].first_tile));
     snprintf(text, bytes, "call %u rank %d %s %s %s%s", (unsigned)node->call, node->rank,
              lap_op_kind_name(schedule->kind), schedule->method, step, block);
 }
@@ -84,7 +84,7 @@ static void check_clear(lap_check_t *check)
     lap_free(check->clocks);
     lap_free(check->ticks);
     lap_free(check->sequence);
-    lap_free(check->block_thread);
+    lap_free(check->tile_thread);
     lap_free(check->moments);
     lap_free(check->first_moment);
     lap_free(check->raised);
@@ -159,15 +159,15 @@ static lap_status_t check_added(const lap_linked_t *linked, uint32_t call)
         const lap_access_t *access = &fragment->accesses[i];
         const bool known = access->step < schedule->nsteps;
         const lap_step_t *step = known ? &schedule->steps[access->step] : NULL;
-        const bool block = known && step->kind == LAP_STEP_GEMM && access->block >= step->first &&
-                           access->block - step->first < step->count;
-        if (!known || (access->block != LAP_NO_STEP && !block) ||
+        const bool tile = known && access->tile >= step->first_tile &&
+                          access->tile - step->first_tile < step->ntiles;
+        if (!known || (access->tile != LAP_NO_STEP && !tile) ||
             (i > 0 && access->step < fragment->accesses[i - 1].step))
             return lap_error(
                 LAP_ERR_CHECK,
                 "fragment %u of rank %d has an access of step %u, block %u: expected steps "
                 "that there are, in their order",
-                (unsigned)call, linked->rank, (unsigned)access->step, (unsigned)access->block);
+                (unsigned)call, linked->rank, (unsigned)access->step, (unsigned)access->tile);
     }
     return LAP_OK;
 }

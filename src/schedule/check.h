@@ -3,9 +3,9 @@
  * What the parts of the checker share: the schedules of all ranks and calls as one graph of
  * happens-before.
  *
- * A node is something that happens at once: a step, a block of a GEMM, the beginning or the end of
+ * A node is something that happens at once: a step, a tile of a GEMM, the beginning or the end of
  * a call. Time on a thread is counted in ticks; a thread is a stream of a rank, or one of the
- * blocks that a GEMM runs in any order and that raise a signal. The clock of a node holds, for each
+ * tiles that a GEMM runs in any order and that raise a signal. The clock of a node holds, for each
  * thread, the last tick that happened before it.
  *
  * Linked programs are checked in the same way: a fragment is a call. But only the first call has a
@@ -27,14 +27,14 @@ typedef enum lap_node_kind {
     LAP_NODE_BEGIN, /* of a call */
     LAP_NODE_END,
     LAP_NODE_STEP,
-    LAP_NODE_BLOCK,
+    LAP_NODE_TILE,
 } lap_node_kind_t;
 
 typedef struct lap_node {
     lap_node_kind_t kind;
     uint32_t call;
     int rank;
-    uint32_t step, block; /* block: index in the schedule's blocks */
+    uint32_t step, tile; /* tile: index in the schedule's tiles */
     uint32_t thread, tick;
     /*
      * Who speaks for this node when asked what it happened before: itself, or the end of its step.
@@ -84,7 +84,7 @@ typedef struct lap_check {
     uint32_t streams[LAP_STREAMS]; /* ... and which of those each is */
     uint32_t *ticks;               /* per thread: how far it has been counted */
     uint32_t *sequence;            /* all nodes, in an order in which they can happen */
-    uint32_t *block_thread; /* per stream of each rank: the first thread of its raising blocks */
+    uint32_t *tile_thread; /* per stream of each rank: the first thread of its raising tiles */
 
     lap_moment_t *moments;
     uint32_t *first_moment; /* per word, [rank * nsignals + signal], and one past the last */

@@ -135,16 +135,16 @@ static void list_accesses(lap_access_list_t *list)
     const lap_check_t *check = list->check;
     for (uint32_t i = 0; i < check->nnodes; i++) {
         const lap_node_t *node = &check->nodes[i];
-        const uint32_t block = node->kind == LAP_NODE_BLOCK ? node->block : LAP_NO_STEP;
+        const uint32_t tile = node->kind == LAP_NODE_TILE ? node->tile : LAP_NO_STEP;
         listed_t of = {list, i};
-        if (node->kind != LAP_NODE_STEP && node->kind != LAP_NODE_BLOCK)
+        if (node->kind != LAP_NODE_STEP && node->kind != LAP_NODE_TILE)
             continue;
         if (check->programs)
             lap_link_each(check->programs[node->rank],
-                          lap_check_fragment(check, node->call, node->rank), node->step, block,
+                          lap_check_fragment(check, node->call, node->rank), node->step, tile,
                           add_listed, &of);
         else
-            lap_schedule_each(lap_check_schedule(check, node->call, node->rank), node->step, block,
+            lap_schedule_each(lap_check_schedule(check, node->call, node->rank), node->step, tile,
                               add_listed, &of);
     }
 }

@@ -88,27 +88,27 @@ static lap_status_t check_range(const form_t *form, const lap_range_t *range, bo
 }
 
 /* A wait is for a raise that the builder has announced. */
-static lap_status_t check_wait(const form_t *form, uint32_t signal, uint32_t count)
+static lap_status_t check_wait(const form_t *form, const lap_signal_t *signal)
 {
     char text[LAP_CHECK_TEXT];
-    LAP_TRY(below(form, "the signal", signal, form->check->nsignals));
-    const uint32_t raised = form->schedule->raised[signal];
-    if (count > 0 && count <= raised)
+    LAP_TRY(below(form, "the signal", signal->word, form->check->nsignals));
+    const uint32_t raised = form->schedule->raised[signal->word];
+    if (signal->count > 0 && signal->count <= raised)
         return LAP_OK;
     lap_step_describe(form->schedule, form->index, text, sizeof(text));
     return lap_error(LAP_ERR_CHECK,
                      "call %u rank %d %s %s: the count of a wait is %u, expected at least 1 and at "
                      "most the %u raises that lap_expect announces",
                      (unsigned)form->call, form->schedule->rank, form->schedule->method, text,
-                     (unsigned)count, (unsigned)raised);
+                     (unsigned)signal->count, (unsigned)raised);
 }
 
-static lap_status_t check_raise(const form_t *form, int peer, uint32_t signal)
+static lap_status_t check_raise(const form_t *form, const lap_signal_t *signal)
 {
-    if (signal == LAP_NO_SIGNAL)
+    if (signal->word == LAP_NO_SIGNAL)
         return LAP_OK;
-    LAP_TRY(below(form, "the peer", (size_t)peer, (size_t)form->check->size));
-    return below(form, "the signal", signal, form->check->nsignals);
+    LAP_TRY(below(form, "the peer", (size_t)signal->peer, (size_t)form->check->size));
+    return below(form, "the signal", signal->word, form->check->nsignals);
 }
 
 static lap_status_t check_same_shape(const form_t *form, const lap_range_t *src,
@@ -118,24 +118,11 @@ static lap_status_t check_same_shape(const form_t *form, const lap_range_t *src,
     return equal(form, "the bytes of a row", src->row_bytes, dst->row_bytes);
 }
 
-static lap_status_t check_move(const form_t *form)
-{
-    const lap_step_t *step = form->step;
-    LAP_TRY(check_range(form, &step->src, false));
-    LAP_TRY(check_range(form, &step->dst, true));
-    LAP_TRY(check_same_shape(form, &step->src, &step->dst));
-    if (step->kind == LAP_STEP_COPY)
-        return LAP_OK;
-    LAP_TRY(check_raise(form, step->peer, step->signal));
-    LAP_TRY(equal(form, "the place that a PUT writes", (size_t)step->dst.place, LAP_SYMMETRIC));
-    return equal(form, "the rank whose memory a PUT writes", (size_t)step->dst.rank,
-                 (size_t)step->peer);
-}
-
 /* Processors want the elements that they compute with at multiples of their size. */
-static lap_status_t check_elements(const form_t *form, const lap_range_t *range, lap_dtype_t dtype)
+static lap_status_t check_elements(const form_t *form, const lap_use_t *use)
 {
-    const size_t element = lap_dtype_size(dtype);
+    const size_t element = lap_dtype_size(use->dtype);
+    const lap_range_t *range = &use->range;
     LAP_TRY(equal(form, "the place where a range begins within an element", range->offset % element,
                   0));
     LAP_TRY(
@@ -144,87 +131,104 @@ static lap_status_t check_elements(const form_t *form, const lap_range_t *range,
                  0);
 }
 
-/* A float. */
-static lap_status_t check_scale(const form_t *form, const lap_range_t *scale)
-{
-    LAP_TRY(check_range(form, scale, false));
-    LAP_TRY(equal(form, "the bytes of a scale", lap_range_bytes(scale), sizeof(float)));
-    return check_elements(form, scale, LAP_FLOAT32);
-}
-
-/* Whether a, the part of b and d of a block are matrices that fit together. */
-static lap_status_t check_shapes(const form_t *form, const lap_block_t *block)
+/* All uses are inside their memory; those that are computed with begin at elements. */
+static lap_status_t check_uses(const form_t *form, uint32_t first, uint32_t count)
 {
     const lap_schedule_t *schedule = form->schedule;
-    const lap_gemm_shape_t shape = lap_block_shape(schedule, form->step, block);
+    const lap_step_kind_t kind = form->step->kind;
+    LAP_TRY(below(form, "the end of the uses", (size_t)first + count, (size_t)schedule->nuses + 1));
+    for (uint32_t i = first; i < first + count; i++) {
+        const lap_use_t *use = &schedule->uses[i];
+        LAP_TRY(check_range(form, &use->range, use->access == LAP_WRITE));
+        if (use->role == LAP_ROLE_SCALE)
+            LAP_TRY(
+                equal(form, "the bytes of a scale", lap_range_bytes(&use->range), sizeof(float)));
+        if (kind == LAP_STEP_REDUCE || (kind == LAP_STEP_GEMM && use->role != LAP_ROLE_B))
+            LAP_TRY(check_elements(form, use));
+    }
+    return LAP_OK;
+}
+
+static lap_status_t check_move(const form_t *form)
+{
+    const lap_range_t *dst = lap_step_range(form->schedule, form->step, LAP_ROLE_D);
+    const lap_signal_t *signal = &form->step->signal;
+    LAP_TRY(check_same_shape(form, lap_step_range(form->schedule, form->step, LAP_ROLE_A), dst));
+    if (form->step->kind == LAP_STEP_COPY)
+        return LAP_OK;
+    LAP_TRY(check_raise(form, signal));
+    LAP_TRY(equal(form, "the place that a PUT writes", (size_t)dst->place, LAP_SYMMETRIC));
+    return equal(form, "the rank whose memory a PUT writes", (size_t)dst->rank,
+                 (size_t)signal->peer);
+}
+
+/* Whether a, the part of b and d of a tile are matrices that fit together. */
+static lap_status_t check_shapes(const form_t *form, const lap_tile_t *tile)
+{
+    const lap_schedule_t *schedule = form->schedule;
+    const lap_gemm_shape_t shape = lap_tile_shape(schedule, form->step, tile);
     const bool turned = schedule->layout == LAP_WGRAD; /* a is [k, rows] */
-    LAP_TRY(
-        equal(form, "the number of rows of a block", block->a.rows, turned ? shape.k : shape.rows));
-    LAP_TRY(equal(form, "the bytes of a row of a", block->a.row_bytes,
+    const lap_range_t *a = lap_tile_range(schedule, tile, LAP_ROLE_A);
+    uint32_t count;
+    const lap_use_t *d = lap_tile_uses(schedule, tile, LAP_ROLE_D, &count);
+    LAP_TRY(equal(form, "the number of rows of a block", a->rows, turned ? shape.k : shape.rows));
+    LAP_TRY(equal(form, "the bytes of a row of a", a->row_bytes,
                   (turned ? shape.rows : shape.k) * lap_dtype_size(schedule->types.a)));
-    return equal(form, "the bytes of a row of d", block->d.row_bytes,
-                 shape.n * lap_dtype_size(lap_block_dtype(schedule, block)));
+    return equal(form, "the bytes of a row of d", d->range.row_bytes,
+                 shape.n * lap_dtype_size(d->dtype));
 }
 
 /* Rows that came from other ranks have scales of their own, if they are FP8. */
-static lap_status_t check_block_scale(const form_t *form, const lap_block_t *block)
+static lap_status_t check_tile_scale(const form_t *form, const lap_tile_t *tile)
 {
     const lap_schedule_t *schedule = form->schedule;
     const bool scaled = schedule->kind == LAP_AG_GEMM && lap_dtype_is_fp8(schedule->types.a);
-    LAP_TRY(equal(form, "the number of scales of a block", block->scale.rows, scaled));
-    return scaled ? check_scale(form, &block->scale) : LAP_OK;
+    uint32_t count;
+    (void)lap_tile_uses(schedule, tile, LAP_ROLE_SCALE, &count);
+    return equal(form, "the number of scales of a block", count, scaled);
 }
 
 static lap_status_t check_gemm(const form_t *form)
 {
     const lap_step_t *step = form->step;
-    LAP_TRY(below(form, "the end of the blocks", (size_t)step->first + step->count,
-                  (size_t)form->schedule->nblocks + 1));
-    LAP_TRY(check_range(form, &step->src, false));
-    for (uint32_t i = step->first; i < step->first + step->count; i++) {
-        const lap_block_t *block = &form->schedule->blocks[i];
-        LAP_TRY(check_range(form, &block->a, false));
-        LAP_TRY(check_range(form, &block->d, true));
-        LAP_TRY(check_elements(form, &block->a, form->schedule->types.a));
-        LAP_TRY(check_elements(form, &block->d, lap_block_dtype(form->schedule, block)));
-        LAP_TRY(check_shapes(form, block));
-        LAP_TRY(check_block_scale(form, block));
-        if (block->wait_signal != LAP_NO_SIGNAL)
-            LAP_TRY(check_wait(form, block->wait_signal, block->wait_count));
-        LAP_TRY(check_raise(form, block->raise_peer, block->raise_signal));
+    LAP_TRY(below(form, "the end of the blocks", (size_t)step->first_tile + step->ntiles,
+                  (size_t)form->schedule->ntiles + 1));
+    for (uint32_t i = step->first_tile; i < step->first_tile + step->ntiles; i++) {
+        const lap_tile_t *tile = &form->schedule->tiles[i];
+        LAP_TRY(check_uses(form, tile->first_use, tile->nuses));
+        LAP_TRY(check_shapes(form, tile));
+        LAP_TRY(check_tile_scale(form, tile));
+        if (tile->wait.word != LAP_NO_SIGNAL)
+            LAP_TRY(check_wait(form, &tile->wait));
+        LAP_TRY(check_raise(form, &tile->raise));
     }
     return LAP_OK;
 }
 
 static lap_status_t check_reduce(const form_t *form)
 {
-    const lap_step_t *step = form->step;
-    const lap_range_t *ranges = &form->schedule->ranges[step->first];
-    const size_t from = lap_dtype_size(step->from), to = lap_dtype_size(step->to);
-    const size_t total = (size_t)step->count * (step->scaled ? 2 : 1);
-    LAP_TRY(below(form, "the end of the ranges", step->first + total,
-                  (size_t)form->schedule->nranges + 1));
-    LAP_TRY(equal(form, "whether there are scales", step->scaled, lap_dtype_is_fp8(step->from)));
-    LAP_TRY(check_range(form, &step->dst, true));
-    LAP_TRY(check_elements(form, &step->dst, step->to));
-    for (uint32_t i = 0; i < step->count; i++) {
-        LAP_TRY(check_range(form, &ranges[i], false));
-        LAP_TRY(check_elements(form, &ranges[i], step->from));
-        LAP_TRY(equal(form, "the number of rows", ranges[i].rows, step->dst.rows));
-        LAP_TRY(equal(form, "the number of columns", ranges[i].row_bytes / from,
-                      step->dst.row_bytes / to));
+    uint32_t count, nscales, one;
+    const lap_use_t *a = lap_step_uses(form->schedule, form->step, LAP_ROLE_A, &count);
+    const lap_use_t *d = lap_step_uses(form->schedule, form->step, LAP_ROLE_D, &one);
+    (void)lap_step_uses(form->schedule, form->step, LAP_ROLE_SCALE, &nscales);
+    const size_t from = lap_dtype_size(a->dtype), to = lap_dtype_size(d->dtype);
+    LAP_TRY(equal(form, "whether there are scales", nscales > 0, lap_dtype_is_fp8(a->dtype)));
+    if (nscales > 0)
+        LAP_TRY(equal(form, "the number of scales", nscales, count));
+    for (uint32_t i = 0; i < count; i++) {
+        LAP_TRY(equal(form, "the number of rows", a[i].range.rows, d->range.rows));
+        LAP_TRY(equal(form, "the number of columns", a[i].range.row_bytes / from,
+                      d->range.row_bytes / to));
     }
-    for (size_t i = step->count; i < total; i++)
-        LAP_TRY(check_scale(form, &ranges[i]));
     return LAP_OK;
 }
 
 /* All of d, or a. */
 static lap_status_t check_sums(const form_t *form)
 {
-    const lap_range_t *src = &form->step->src, *d = &form->schedule->output;
+    const lap_range_t *d = &form->schedule->output;
+    const lap_range_t *src = lap_step_range(form->schedule, form->step, LAP_ROLE_A);
     const bool of_a = form->schedule->layout == LAP_WGRAD;
-    LAP_TRY(check_range(form, src, false));
     LAP_TRY(
         equal(form, "the place that is summed", (size_t)src->place, of_a ? LAP_INPUT : LAP_OUTPUT));
     if (of_a)
@@ -237,6 +241,17 @@ static bool conflict(const lap_range_t *x, const lap_range_t *y)
 {
     const lap_range_t a = lap_range_normal(*x), b = lap_range_normal(*y);
     return x->place == y->place && x->rank == y->rank && lap_range_meets(&a, &b);
+}
+
+/* Whether one of two moves writes what the other one writes or reads. */
+static bool in_the_way(const lap_schedule_t *schedule, const lap_step_t *step,
+                       const lap_step_t *other)
+{
+    const lap_range_t *a = lap_step_range(schedule, step, LAP_ROLE_A),
+                      *d = lap_step_range(schedule, step, LAP_ROLE_D),
+                      *other_a = lap_step_range(schedule, other, LAP_ROLE_A),
+                      *other_d = lap_step_range(schedule, other, LAP_ROLE_D);
+    return conflict(d, other_d) || conflict(a, other_d) || conflict(d, other_a);
 }
 
 /*
@@ -252,8 +267,8 @@ static lap_status_t check_together(const form_t *form)
         return LAP_OK;
     LAP_TRY(equal(form, "whether the step can go together with others",
                   moves || step->kind == LAP_STEP_REDUCE, true));
-    if (step->kind == LAP_STEP_PUT && step->signal != LAP_NO_SIGNAL)
-        return wrong(form, "the signal of a PUT that goes together with others", step->signal,
+    if (step->kind == LAP_STEP_PUT && step->signal.word != LAP_NO_SIGNAL)
+        return wrong(form, "the signal of a PUT that goes together with others", step->signal.word,
                      LAP_NO_SIGNAL);
     for (uint32_t i = form->index + 1; moves && i < schedule->nsteps; i++) {
         const lap_step_t *other = &schedule->steps[i];
@@ -262,9 +277,7 @@ static lap_status_t check_together(const form_t *form)
         if (!other->together || other->kind == LAP_STEP_REDUCE)
             break;
         LAP_TRY(equal(form, "whether a step that goes together with it is in its way",
-                      conflict(&step->dst, &other->dst) || conflict(&step->src, &other->dst) ||
-                          conflict(&step->dst, &other->src),
-                      false));
+                      in_the_way(schedule, step, other), false));
     }
     return LAP_OK;
 }
@@ -278,6 +291,7 @@ static lap_status_t check_step(const form_t *form)
         LAP_TRY(below(form, "the end of the dependencies", end, (size_t)form->schedule->ndeps + 1));
     for (uint16_t i = 0; i < step->ndeps; i++)
         LAP_TRY(below(form, "a dependency", lap_step_dep(form->schedule, step, i), form->index));
+    LAP_TRY(check_uses(form, step->first_use, step->nuses));
     LAP_TRY(check_together(form));
     switch (step->kind) {
     case LAP_STEP_GEMM:
@@ -286,9 +300,9 @@ static lap_status_t check_step(const form_t *form)
     case LAP_STEP_COPY:
         return check_move(form);
     case LAP_STEP_RAISE:
-        return check_raise(form, step->peer, step->signal);
+        return check_raise(form, &step->signal);
     case LAP_STEP_WAIT:
-        return check_wait(form, step->signal, step->count);
+        return check_wait(form, &step->signal);
     case LAP_STEP_REDUCE:
         return check_reduce(form);
     case LAP_STEP_SUMS:

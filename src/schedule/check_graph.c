@@ -90,67 +90,68 @@ static void add_edge(maker_t *maker, uint32_t earlier)
     node->pending++;
 }
 
-static void set_wait(maker_t *maker, uint32_t index, uint32_t signal, uint32_t count)
+static void set_wait(maker_t *maker, uint32_t index, const lap_signal_t *signal)
 {
     lap_check_t *check = maker->check;
     if (check->status != LAP_OK)
         return;
-    size_t word =
-        word_index(check, maker->rank, lap_check_signal(check, maker->call, maker->rank, signal));
+    size_t word = word_index(check, maker->rank,
+                             lap_check_signal(check, maker->call, maker->rank, signal->word));
     lap_node_t *node = &check->nodes[index];
-    node->wait = check->first_moment[word] + maker->accounted[word] + count - 1;
+    node->wait = check->first_moment[word] + maker->accounted[word] + signal->count - 1;
     node->next_waiter = check->moments[node->wait].waiters;
     check->moments[node->wait].waiters = index;
     node->pending++;
 }
 
-static void set_raise(maker_t *maker, uint32_t index, int peer, uint32_t signal)
+static void set_raise(maker_t *maker, uint32_t index, const lap_signal_t *signal)
 {
     const lap_check_t *check = maker->check;
     if (check->status != LAP_OK)
         return;
-    check->nodes[index].raise_rank = lap_check_peer(check, maker->call, maker->rank, peer);
-    check->nodes[index].raise_call = lap_check_call(check, maker->call, maker->rank, peer);
-    check->nodes[index].raise_signal = lap_check_signal(check, maker->call, maker->rank, signal);
+    check->nodes[index].raise_rank = lap_check_peer(check, maker->call, maker->rank, signal->peer);
+    check->nodes[index].raise_call = lap_check_call(check, maker->call, maker->rank, signal->peer);
+    check->nodes[index].raise_signal =
+        lap_check_signal(check, maker->call, maker->rank, signal->word);
 }
 
-static uint32_t add_block(maker_t *maker, uint32_t step, uint32_t index, uint32_t thread,
-                          uint32_t earlier)
+static uint32_t add_tile(maker_t *maker, uint32_t step, uint32_t index, uint32_t thread,
+                         uint32_t earlier)
 {
-    const lap_block_t *block = &maker->schedule->blocks[index];
-    uint32_t node = add_node(maker, LAP_NODE_BLOCK, step, thread);
+    const lap_tile_t *tile = &maker->schedule->tiles[index];
+    uint32_t node = add_node(maker, LAP_NODE_TILE, step, thread);
     add_edge(maker, earlier);
     if (maker->check->status != LAP_OK)
         return 0;
-    maker->check->nodes[node].block = index;
-    if (block->wait_signal != LAP_NO_SIGNAL)
-        set_wait(maker, node, block->wait_signal, block->wait_count);
-    if (block->raise_signal != LAP_NO_SIGNAL)
-        set_raise(maker, node, block->raise_peer, block->raise_signal);
+    maker->check->nodes[node].tile = index;
+    if (tile->wait.word != LAP_NO_SIGNAL)
+        set_wait(maker, node, &tile->wait);
+    if (tile->raise.word != LAP_NO_SIGNAL)
+        set_raise(maker, node, &tile->raise);
     return node;
 }
 
 /*
- * Adds the blocks of a GEMM and a node for its end. In any order, a block that raises is a thread
+ * Adds the tiles of a GEMM and a node for its end. In any order, a tile that raises is a thread
  * by itself; one that does not is seen by others only through the end of the step, which then
  * speaks for it and saves a thread.
  */
-static uint32_t add_blocks(maker_t *maker, uint32_t index, uint32_t begin)
+static uint32_t add_tiles(maker_t *maker, uint32_t index, uint32_t begin)
 {
     lap_check_t *check = maker->check;
     const lap_step_t *step = &maker->schedule->steps[index];
     uint32_t thread = stream_thread(maker->check, maker->rank, step->stream), before = begin;
-    uint32_t raising = check->block_thread[thread];
+    uint32_t raising = check->tile_thread[thread];
     const bool any_order = step->any_order && !check->in_line;
-    for (uint32_t i = step->first; i < step->first + step->count; i++) {
+    for (uint32_t i = step->first_tile; i < step->first_tile + step->ntiles; i++) {
         uint32_t own = thread;
         if (any_order)
-            own = maker->schedule->blocks[i].raise_signal == LAP_NO_SIGNAL ? LAP_CHECK_NONE
-                                                                           : raising++;
-        before = add_block(maker, index, i, own, any_order ? begin : before);
+            own =
+                maker->schedule->tiles[i].raise.word == LAP_NO_SIGNAL ? LAP_CHECK_NONE : raising++;
+        before = add_tile(maker, index, i, own, any_order ? begin : before);
     }
     uint32_t end = add_node(maker, LAP_NODE_STEP, index, thread);
-    if (!any_order || step->count == 0) {
+    if (!any_order || step->ntiles == 0) {
         add_edge(maker, before);
         return end;
     }
@@ -203,11 +204,11 @@ static void add_step(maker_t *maker, uint32_t index)
     if (maker->check->in_line)
         add_edge_from(maker, maker->in_line[maker->rank]);
     if (step->kind == LAP_STEP_GEMM)
-        node = add_blocks(maker, index, node);
+        node = add_tiles(maker, index, node);
     else if (step->kind == LAP_STEP_WAIT)
-        set_wait(maker, node, step->signal, step->count);
+        set_wait(maker, node, &step->signal);
     else if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE)
-        set_raise(maker, node, step->peer, step->signal);
+        set_raise(maker, node, &step->signal);
     *last_of(maker, step->stream) = ends[index] = maker->in_line[maker->rank] = node;
 }
 
@@ -293,38 +294,38 @@ static void count_streams(lap_check_t *check)
         check->streams[s] = used[s] ? check->nstreams++ : LAP_CHECK_NONE;
 }
 
-/* The most raising blocks in any order of a GEMM of a call on each stream of its rank. */
-static void count_blocks(lap_check_t *check, uint32_t call, int rank)
+/* The most raising tiles in any order of a GEMM of a call on each stream of its rank. */
+static void count_tiles(lap_check_t *check, uint32_t call, int rank)
 {
     const lap_schedule_t *schedule = lap_check_schedule(check, call, rank);
     for (uint32_t j = 0; j < schedule->nsteps; j++) {
         const lap_step_t *step = &schedule->steps[j];
-        uint32_t *most = &check->block_thread[stream_thread(check, rank, step->stream)];
+        uint32_t *most = &check->tile_thread[stream_thread(check, rank, step->stream)];
         uint32_t raising = 0;
-        for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && step->any_order && b < step->count; b++)
-            raising += schedule->blocks[step->first + b].raise_signal != LAP_NO_SIGNAL;
+        for (uint32_t t = 0; step->any_order && t < step->ntiles; t++)
+            raising += schedule->tiles[step->first_tile + t].raise.word != LAP_NO_SIGNAL;
         *most = raising > *most ? raising : *most;
     }
 }
 
 /*
- * Gives each stream of each rank as many more threads as its GEMMs have raising blocks in any
+ * Gives each stream of each rank as many more threads as its GEMMs have raising tiles in any
  * order.
  */
 static lap_status_t count_threads(lap_check_t *check)
 {
     count_streams(check);
     uint32_t nstreams = stream_thread(check, check->size, 0);
-    check->block_thread = lap_alloc(nstreams, sizeof(uint32_t));
-    if (!check->block_thread)
+    check->tile_thread = lap_alloc(nstreams, sizeof(uint32_t));
+    if (!check->tile_thread)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to check %d ranks", check->size);
     for (int rank = 0; rank < check->size; rank++)
         for (uint32_t call = 0; call < lap_check_ncalls(check, rank); call++)
-            count_blocks(check, call, rank);
+            count_tiles(check, call, rank);
     check->nthreads = nstreams;
     for (uint32_t i = 0; i < nstreams; i++) {
-        uint32_t count = check->block_thread[i];
-        check->block_thread[i] = check->nthreads;
+        uint32_t count = check->tile_thread[i];
+        check->tile_thread[i] = check->nthreads;
         check->nthreads += count;
     }
     check->ticks = lap_alloc(check->nthreads, sizeof(uint32_t));

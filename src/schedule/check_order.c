@@ -165,8 +165,8 @@ static uint32_t waited_signal(const lap_check_t *check, const lap_node_t *node)
 {
     const lap_schedule_t *schedule = lap_check_schedule(check, node->call, node->rank);
     return lap_check_signal(check, node->call, node->rank,
-                            node->kind == LAP_NODE_BLOCK ? schedule->blocks[node->block].wait_signal
-                                                         : schedule->steps[node->step].signal);
+                            node->kind == LAP_NODE_TILE ? schedule->tiles[node->tile].wait.word
+                                                        : schedule->steps[node->step].signal.word);
 }
 
 static lap_status_t deadlock(const lap_check_t *check, uint32_t index)

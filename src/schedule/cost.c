@@ -46,8 +46,11 @@ double lap_cost_copy(const lap_cost_t *cost, const lap_range_t *range)
 double lap_cost_reduce(const lap_cost_t *cost, const lap_schedule_t *schedule,
                        const lap_step_t *step)
 {
-    const double read = step->count ? (double)lap_range_bytes(&schedule->ranges[step->first]) : 0;
-    return (step->count * read + (double)lap_range_bytes(&step->dst)) / cost->reduce;
+    uint32_t count;
+    const lap_use_t *first = lap_step_uses(schedule, step, LAP_ROLE_A, &count);
+    const double read = count * (double)lap_range_bytes(&first->range);
+    const lap_range_t *d = lap_step_range(schedule, step, LAP_ROLE_D);
+    return (read + (double)lap_range_bytes(d)) / cost->reduce;
 }
 
 double lap_cost_finish(const lap_fragment_cost_t *costs, const lap_range_t *d)

@@ -66,6 +66,26 @@ static void add_range(stream_t *stream, const lap_linked_t *linked, const lap_ra
     add(stream, range->stride);
 }
 
+static void add_uses(stream_t *stream, const lap_linked_t *linked, const lap_schedule_t *schedule,
+                     uint32_t first, uint32_t count)
+{
+    add(stream, count);
+    for (uint32_t i = first; i < first + count; i++) {
+        const lap_use_t *use = &schedule->uses[i];
+        add(stream, (uint64_t)use->role | (uint64_t)use->access << 8);
+        add(stream, use->dtype);
+        add_range(stream, linked, &use->range);
+    }
+}
+
+static void add_signal(stream_t *stream, const lap_signal_t *signal)
+{
+    add(stream, (uint64_t)(int64_t)signal->peer);
+    add(stream, signal->word);
+    add(stream, signal->count);
+    add(stream, signal->bytes);
+}
+
 static void add_step(stream_t *stream, const lap_linked_t *linked, const lap_schedule_t *schedule,
                      const lap_step_t *step)
 {
@@ -74,32 +94,17 @@ static void add_step(stream_t *stream, const lap_linked_t *linked, const lap_sch
     add(stream, step->ndeps);
     for (uint16_t i = 0; i < step->ndeps; i++)
         add(stream, lap_step_dep(schedule, step, i));
-    add(stream, (uint64_t)(int64_t)step->peer);
-    add(stream, step->signal);
-    add(stream, step->count);
-    add(stream,
-        (uint64_t)step->any_order | (uint64_t)step->together << 1 | (uint64_t)step->scaled << 2);
-    add(stream, step->from);
-    add(stream, step->to);
-    add(stream, step->bytes);
+    add_signal(stream, &step->signal);
+    add(stream, (uint64_t)step->any_order | (uint64_t)step->together << 1);
     add_text(stream, step->name);
-    add_range(stream, linked, &step->src);
-    add_range(stream, linked, &step->dst);
-    for (uint32_t i = 0; step->kind == LAP_STEP_GEMM && i < step->count; i++) {
-        const lap_block_t *block = &schedule->blocks[step->first + i];
-        add_range(stream, linked, &block->a);
-        add_range(stream, linked, &block->d);
-        add_range(stream, linked, &block->scale);
-        add(stream, (uint64_t)(int64_t)block->wait_peer);
-        add(stream, block->wait_signal);
-        add(stream, block->wait_count);
-        add(stream, (uint64_t)(int64_t)block->raise_peer);
-        add(stream, block->raise_signal);
+    add_uses(stream, linked, schedule, step->first_use, step->nuses);
+    add(stream, step->ntiles);
+    for (uint32_t t = 0; t < step->ntiles; t++) {
+        const lap_tile_t *tile = &schedule->tiles[step->first_tile + t];
+        add_uses(stream, linked, schedule, tile->first_use, tile->nuses);
+        add_signal(stream, &tile->wait);
+        add_signal(stream, &tile->raise);
     }
-    const uint32_t ranges =
-        step->kind == LAP_STEP_REDUCE ? (step->scaled ? 2 : 1) * step->count : 0;
-    for (uint32_t i = 0; i < ranges; i++)
-        add_range(stream, linked, &schedule->ranges[step->first + i]);
 }
 
 static void add_schedule(stream_t *stream, const lap_linked_t *linked,
@@ -149,7 +154,7 @@ static void add_fragment(stream_t *stream, const lap_linked_t *linked, uint32_t 
     for (uint32_t i = 0; i < fragment->naccesses; i++) {
         const lap_access_t *access = &fragment->accesses[i];
         add(stream, access->step);
-        add(stream, access->block);
+        add(stream, access->tile);
         add(stream, access->write);
         add(stream, access->role);
         add(stream, access->dtype);

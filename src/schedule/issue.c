@@ -9,26 +9,27 @@
 #include "schedule/runnable.h"
 #include "util/clock.h"
 
-#define NO_BLOCK UINT32_MAX
+#define NO_TILE UINT32_MAX
 
 /* ---- what a GEMM step's row-block signals call back ---- */
 
 static lap_wait_t block_wait(const lap_gemm_context_t *context, size_t block)
 {
-    const lap_block_t *plan = &context->runnable->schedule.blocks[context->step->first + block];
+    const uint32_t tile = context->step->first_tile + (uint32_t)block;
+    const lap_signal_t *wait = &context->runnable->schedule.tiles[tile].wait;
     return (lap_wait_t){
-        .peer = plan->wait_peer,
-        .signal = plan->wait_signal,
-        .target = context->runnable->blocks[context->step->first + block].wait.target,
+        .peer = wait->peer,
+        .signal = wait->word,
+        .target = context->runnable->blocks[tile].wait.target,
         .reason = context->reason,
-        .count = plan->wait_count,
+        .count = wait->count,
     };
 }
 
 static lap_status_t block_wait_failed(void *arg, size_t block, lap_status_t status)
 {
     const lap_gemm_context_t *context = arg;
-    lap_wait_t wait = block_wait(context, context->lost != NO_BLOCK ? context->lost : block);
+    lap_wait_t wait = block_wait(context, context->lost != NO_TILE ? context->lost : block);
     return lap_buffer_wait_failed(context->buffer, &wait, status);
 }
 
@@ -55,9 +56,10 @@ static lap_status_t look_for_blocks(void *arg)
     lap_buffer_t *buffer = context->buffer;
     const lap_schedule_t *schedule = &context->runnable->schedule;
     int last = -1;
-    for (uint32_t i = 0; i < context->step->count; i++) {
-        const int peer = schedule->blocks[context->step->first + i].wait_peer;
-        const lap_gemm_block_t *block = &context->runnable->blocks[context->step->first + i];
+    for (uint32_t i = 0; i < context->step->ntiles; i++) {
+        const uint32_t tile = context->step->first_tile + i;
+        const int peer = schedule->tiles[tile].wait.peer;
+        const lap_gemm_block_t *block = &context->runnable->blocks[tile];
         if (!block->has_wait || peer == last ||
             lap_bank_reached(buffer->banks[schedule->rank], block->wait.word, block->wait.target))
             continue;
@@ -79,7 +81,7 @@ typedef struct issue {
     const lap_binding_t *binding;
     const lap_device_ops_t *device;
     const lap_links_t *links;   /* NULL: a call by itself */
-    lap_trace_record_t *record; /* of the next step or block; NULL: no trace */
+    lap_trace_record_t *record; /* of the next step or tile; NULL: no trace */
     uint64_t chaos;
 } issue_t;
 
@@ -87,35 +89,38 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
 {
     lap_runnable_t *runnable = issue->runnable;
     lap_buffer_t *buffer = issue->binding->buffer;
-    const lap_block_t *plan = &runnable->schedule.blocks[index];
+    const lap_tile_t *tile = &runnable->schedule.tiles[index];
+    const lap_range_t *a = lap_tile_range(&runnable->schedule, tile, LAP_ROLE_A),
+                      *d = lap_tile_range(&runnable->schedule, tile, LAP_ROLE_D),
+                      *scale = lap_tile_range(&runnable->schedule, tile, LAP_ROLE_SCALE);
     lap_gemm_block_t *block = &runnable->blocks[index];
     size_t unused;
-    *block = (lap_gemm_block_t){.rows = plan->d.rows};
-    block->a = lap_bind_range(issue->binding, &plan->a, &block->a_stride);
-    block->d = lap_bind_range(issue->binding, &plan->d, &block->d_stride);
-    block->aux = lap_bind_aux(issue->binding, &runnable->schedule, &plan->d);
-    if (plan->scale.rows > 0)
+    *block = (lap_gemm_block_t){.rows = d->rows};
+    block->a = lap_bind_range(issue->binding, a, &block->a_stride);
+    block->d = lap_bind_range(issue->binding, d, &block->d_stride);
+    block->aux = lap_bind_aux(issue->binding, &runnable->schedule, d);
+    if (scale->rows > 0)
         block->a_scale =
-            (const float *)(const void *)lap_bind_range(issue->binding, &plan->scale, &unused);
+            (const float *)(const void *)lap_bind_range(issue->binding, scale, &unused);
     else if (runnable->schedule.kind != LAP_AG_GEMM)
         block->a_scale = issue->binding->a_scale_ptr;
     lap_trace_record_t *record = issue->record ? issue->record++ : NULL;
     if (record) {
         block->span = &record->span;
         block->delays = &record->delays;
-        lap_record_block(&runnable->schedule, step_index, plan, record);
+        lap_record_tile(&runnable->schedule, step_index, tile, record);
     }
-    if (plan->wait_signal != LAP_NO_SIGNAL) {
+    if (tile->wait.word != LAP_NO_SIGNAL) {
         block->has_wait = true;
-        block->wait.word = plan->wait_signal;
-        block->wait.target = buffer->consumed[plan->wait_signal] + plan->wait_count;
+        block->wait.word = tile->wait.word;
+        block->wait.target = buffer->consumed[tile->wait.word] + tile->wait.count;
     }
-    if (plan->raise_signal != LAP_NO_SIGNAL) {
+    if (tile->raise.word != LAP_NO_SIGNAL) {
         runnable->raises[index] = (lap_raise_t){
-            .peer = plan->raise_peer,
-            .signal = plan->raise_signal,
+            .peer = tile->raise.peer,
+            .signal = tile->raise.word,
             .tag = runnable->reasons[step_index].tag,
-            .bytes = plan->d.rows * plan->d.row_bytes,
+            .bytes = tile->raise.bytes,
             .span = record ? &record->flight : NULL,
         };
         block->raise_arg = &runnable->raises[index];
@@ -130,45 +135,46 @@ static lap_status_t follow(const issue_t *issue, lap_event_t *event, lap_stream_
     return issue->device->stream_wait_event(to, event);
 }
 
-/* What the device is given for a GEMM step that has blocks, with all of its blocks. */
+/* What the device is given for a GEMM step that has tiles, with all of them. */
 static lap_gemm_t bind_gemm(issue_t *issue, uint32_t index)
 {
     lap_runnable_t *runnable = issue->runnable;
     lap_buffer_t *buffer = issue->binding->buffer;
     const lap_schedule_t *schedule = &runnable->schedule;
     const lap_step_t *step = &schedule->steps[index];
-    for (uint32_t b = 0; b < step->count; b++)
-        bind_block(issue, index, step->first + b);
+    for (uint32_t t = 0; t < step->ntiles; t++)
+        bind_block(issue, index, step->first_tile + t);
 
     lap_gemm_context_t *context = &runnable->gemms[index];
     *context = (lap_gemm_context_t){.runnable = runnable,
                                     .buffer = buffer,
                                     .step = step,
                                     .reason = &runnable->reasons[index],
-                                    .lost = NO_BLOCK};
+                                    .lost = NO_TILE};
     const lap_world_t *world = buffer->group->world;
     context->watch = (lap_watch_t){.timeout_ns = world->timeout_ns,
                                    .spin_ns = world->spin_ns,
                                    .look = look_for_blocks,
                                    .context = context};
 
-    const lap_block_t *first = &schedule->blocks[step->first];
-    const lap_gemm_shape_t shape = lap_block_shape(schedule, step, first);
-    const lap_dtype_t d_dtype = lap_block_dtype(schedule, first);
+    const lap_tile_t *first = &schedule->tiles[step->first_tile];
+    const lap_gemm_shape_t shape = lap_tile_shape(schedule, step, first);
+    uint32_t one;
+    const lap_use_t *d = lap_tile_uses(schedule, first, LAP_ROLE_D, &one);
     lap_gemm_t gemm = {
         .a_dtype = schedule->types.a,
         .b_dtype = schedule->types.b,
-        .d_dtype = d_dtype,
+        .d_dtype = d->dtype,
         .a_transposed = schedule->layout == LAP_WGRAD,
         .b_plain = schedule->layout != LAP_FORWARD,
         .scale = issue->binding->scale,
         .b_scale = issue->binding->b_scale_ptr,
         .n = shape.n,
         .k = shape.k,
-        .finish = lap_bind_finish(issue->binding, schedule, &first->d, d_dtype,
+        .finish = lap_bind_finish(issue->binding, schedule, &d->range, d->dtype,
                                   &runnable->finishes[index]),
-        .blocks = &runnable->blocks[step->first],
-        .nblocks = step->count,
+        .blocks = &runnable->blocks[step->first_tile],
+        .nblocks = step->ntiles,
         .any_order = step->any_order,
         .wait_bank = buffer->banks[runnable->schedule.rank],
         .watch = &context->watch,
@@ -179,19 +185,20 @@ static lap_gemm_t bind_gemm(issue_t *issue, uint32_t index)
         .shuffle = issue->chaos,
         .spare_sms = issue->binding->spare_sms,
     };
-    gemm.b = lap_bind_range(issue->binding, &step->src, &gemm.b_stride);
+    gemm.b =
+        lap_bind_range(issue->binding, lap_step_range(schedule, step, LAP_ROLE_B), &gemm.b_stride);
     return gemm;
 }
 
 static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *stream)
 {
     const lap_step_t *step = &issue->runnable->schedule.steps[index];
-    if (step->count == 0)
+    if (step->ntiles == 0)
         return LAP_OK;
     lap_gemm_t gemm = bind_gemm(issue, index);
     if (issue->device->facts.gemm_signals || !issue->record)
         return issue->device->gemm(stream, &gemm);
-    /* One block, which has no times of its own. */
+    /* One tile, which has no times of its own. */
     LAP_TRY(issue->device->stamp(stream, &gemm.blocks->span->begin));
     LAP_TRY(issue->device->gemm(stream, &gemm));
     return issue->device->stamp(stream, &gemm.blocks->span->end);
@@ -206,46 +213,51 @@ static bool goes_together(const issue_t *issue, const lap_step_t *step)
 static lap_status_t issue_reduce(issue_t *issue, uint32_t index, lap_stream_t *stream)
 {
     lap_runnable_t *runnable = issue->runnable;
-    const lap_step_t *step = &runnable->schedule.steps[index];
-    for (uint32_t i = 0; i < (step->scaled ? 2 : 1) * step->count; i++)
-        runnable->sources[step->first + i] =
-            lap_bind_range(issue->binding, &runnable->schedule.ranges[step->first + i],
-                           &runnable->source_strides[step->first + i]);
+    const lap_schedule_t *schedule = &runnable->schedule;
+    const lap_step_t *step = &schedule->steps[index];
+    for (uint32_t i = step->first_use; i < step->first_use + step->nuses; i++)
+        runnable->sources[i] =
+            lap_bind_range(issue->binding, &schedule->uses[i].range, &runnable->source_strides[i]);
+    uint32_t count, nscales, one;
+    const lap_use_t *a = lap_step_uses(schedule, step, LAP_ROLE_A, &count);
+    const lap_use_t *scales = lap_step_uses(schedule, step, LAP_ROLE_SCALE, &nscales);
+    const lap_use_t *d = lap_step_uses(schedule, step, LAP_ROLE_D, &one);
     lap_reduce_t reduce = {
-        .from = step->from,
-        .to = step->to,
-        .srcs = &runnable->sources[step->first],
-        .src_strides = &runnable->source_strides[step->first],
-        .nsrc = step->count,
-        .rows = step->dst.rows,
-        .cols = step->dst.row_bytes / lap_dtype_size(step->to),
-        .finish = lap_bind_finish(issue->binding, &runnable->schedule, &step->dst, step->to,
+        .from = a->dtype,
+        .to = d->dtype,
+        .srcs = &runnable->sources[a - schedule->uses],
+        .src_strides = &runnable->source_strides[a - schedule->uses],
+        .nsrc = count,
+        .rows = d->range.rows,
+        .cols = d->range.row_bytes / lap_dtype_size(d->dtype),
+        .finish = lap_bind_finish(issue->binding, schedule, &d->range, d->dtype,
                                   &runnable->finishes[index]),
-        .aux = lap_bind_aux(issue->binding, &runnable->schedule, &step->dst),
+        .aux = lap_bind_aux(issue->binding, schedule, &d->range),
         .together = goes_together(issue, step),
     };
-    if (step->scaled)
+    if (nscales > 0)
         reduce.scales =
-            (const float *const *)(const void *)&runnable->sources[step->first + step->count];
-    reduce.dst = lap_bind_range(issue->binding, &step->dst, &reduce.dst_stride);
+            (const float *const *)(const void *)&runnable->sources[scales - schedule->uses];
+    reduce.dst = lap_bind_range(issue->binding, &d->range, &reduce.dst_stride);
     return issue->device->reduce(stream, &reduce);
 }
 
 static lap_status_t issue_sums(issue_t *issue, const lap_step_t *step, lap_stream_t *stream)
 {
     const lap_binding_t *binding = issue->binding;
-    const lap_types_t *types = &issue->runnable->schedule.types;
-    const bool of_d = step->src.place == LAP_OUTPUT; /* else of a */
+    uint32_t one;
+    const lap_use_t *src = lap_step_uses(&issue->runnable->schedule, step, LAP_ROLE_A, &one);
+    const bool of_d = src->range.place == LAP_OUTPUT; /* else of a */
     lap_column_sums_t sums = {
-        .from = of_d ? types->out : types->a,
+        .from = src->dtype,
         .to = binding->bias_grad.dtype,
-        .rows = step->src.rows,
+        .rows = src->range.rows,
         .cols = binding->bias_grad.cols,
         .scale = of_d ? binding->d_scale : binding->a_scale,
         .scaled_by = of_d ? NULL : binding->a_scale_ptr,
         .dst = binding->bias_grad.data,
     };
-    sums.src = lap_bind_range(binding, &step->src, &sums.src_stride);
+    sums.src = lap_bind_range(binding, &src->range, &sums.src_stride);
     return issue->device->column_sums(stream, &sums);
 }
 
@@ -254,19 +266,21 @@ static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stre
 {
     lap_buffer_t *buffer = issue->binding->buffer;
     const lap_step_t *step = &issue->runnable->schedule.steps[index];
+    const lap_range_t *src = lap_step_range(&issue->runnable->schedule, step, LAP_ROLE_A),
+                      *dst = lap_step_range(&issue->runnable->schedule, step, LAP_ROLE_D);
     lap_put_t put = {
-        .offset = step->dst.offset,
-        .dst_stride = step->dst.stride,
-        .rows = step->src.rows,
-        .row_bytes = step->src.row_bytes,
-        .peer = step->peer,
-        .signal = step->signal,
+        .offset = dst->offset,
+        .dst_stride = dst->stride,
+        .rows = src->rows,
+        .row_bytes = src->row_bytes,
+        .peer = step->signal.peer,
+        .signal = step->signal.word,
         .tag = issue->runnable->reasons[index].tag,
         .span = record ? &record->flight : NULL,
         .sms = issue->binding->copy_sms,
         .together = goes_together(issue, step),
     };
-    put.src = lap_bind_range(issue->binding, &step->src, &put.src_stride);
+    put.src = lap_bind_range(issue->binding, src, &put.src_stride);
     return buffer->ops->put(buffer, issue->device, stream, &put);
 }
 
@@ -276,11 +290,11 @@ static lap_status_t issue_raise(issue_t *issue, uint32_t index, lap_stream_t *st
     lap_buffer_t *buffer = issue->binding->buffer;
     const lap_step_t *step = &issue->runnable->schedule.steps[index];
     const lap_raise_t raise = {
-        .peer = step->peer,
-        .signal = step->signal,
+        .peer = step->signal.peer,
+        .signal = step->signal.word,
         .tag = issue->runnable->reasons[index].tag,
-        .bytes = step->bytes,
-        .span = record && step->bytes ? &record->flight : NULL,
+        .bytes = step->signal.bytes,
+        .span = record && step->signal.bytes ? &record->flight : NULL,
     };
     return buffer->ops->raise(buffer, issue->device, stream, &raise);
 }
@@ -290,18 +304,18 @@ static lap_status_t issue_wait(issue_t *issue, uint32_t index, lap_stream_t *str
     lap_buffer_t *buffer = issue->binding->buffer;
     const lap_step_t *step = &issue->runnable->schedule.steps[index];
     const lap_wait_t wait = {
-        .peer = step->peer,
-        .signal = step->signal,
-        .target = buffer->consumed[step->signal] + step->count,
+        .peer = step->signal.peer,
+        .signal = step->signal.word,
+        .target = buffer->consumed[step->signal.word] + step->signal.count,
         .reason = &issue->runnable->reasons[index],
-        .count = step->count,
+        .count = step->signal.count,
     };
     return buffer->ops->wait(buffer, issue->device, stream, &wait);
 }
 
 static lap_status_t issue_copy(issue_t *issue, const lap_step_t *step, lap_stream_t *stream)
 {
-    lap_copy_t copy = lap_bind_copy(issue->binding, step);
+    lap_copy_t copy = lap_bind_copy(issue->binding, &issue->runnable->schedule, step);
     copy.together = goes_together(issue, step);
     return issue->device->copy(stream, &copy);
 }
@@ -500,7 +514,7 @@ lap_status_t lap_runnable_prepare(lap_runnable_t *runnable, const lap_binding_t 
     const lap_schedule_t *schedule = &runnable->schedule;
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
         const lap_step_t *step = &schedule->steps[i];
-        if (step->kind != LAP_STEP_GEMM || step->count == 0)
+        if (step->ntiles == 0)
             continue;
         const lap_gemm_t gemm = bind_gemm(&issue, i);
         LAP_TRY(issue.device->gemm_prepare(runnable->engine->streams[step->stream], &gemm, tries));

@@ -148,8 +148,8 @@ static uint32_t find_grant(const lap_schedule_t *schedule, uint32_t index, int p
 {
     for (uint32_t i = 0; i < index; i++) {
         const lap_step_t *step = &schedule->steps[i];
-        if ((step->kind == LAP_STEP_RAISE || step->kind == LAP_STEP_PUT) && step->peer == peer &&
-            lap_link_grants(schedule, step->signal))
+        if ((step->kind == LAP_STEP_RAISE || step->kind == LAP_STEP_PUT) &&
+            step->signal.peer == peer && lap_link_grants(schedule, step->signal.word))
             return i;
     }
     return LAP_NO_STEP;
@@ -193,7 +193,7 @@ static void link_step(linker_t *linker, uint32_t f, uint32_t index)
         lap_vclock_join(&point->clock, &linker->points[linker->first + dep].clock);
     }
     if (step->kind == LAP_STEP_WAIT)
-        join_grant(linker, &fragment->schedule, index, step->peer, step->signal);
+        join_grant(linker, &fragment->schedule, index, step->signal.peer, step->signal.word);
     for (int s = 0; s < LAP_STREAMS; s++)
         linker->needed[s] = LAP_NO_STEP;
     for (int s = 0; s < LAP_STREAMS; s++)

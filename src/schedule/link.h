@@ -54,7 +54,7 @@ enum { LAP_AUX = LAP_PLACES, LAP_BIAS, LAP_BIAS_GRAD, LAP_A_SCALE, LAP_B_SCALE, 
 
 /* What a step uses besides the ranges that it names itself: of a kernel, one of its operands, perhaps without rows. */
 typedef struct lap_access {
-    uint32_t step, block; /* block: index in the schedule's blocks; LAP_NO_STEP: of the step */
+    uint32_t step, tile; /* tile: index in the schedule's tiles; LAP_NO_STEP: of the step */
     bool write;
     uint32_t role;     /* of a kernel: which of its operands, as the caller numbers them */
     lap_dtype_t dtype; /* ... */
@@ -100,15 +100,15 @@ static inline int lap_fragment_rank(const lap_fragment_t *fragment, int r)
     return fragment->base + r % neighbours + r / neighbours * fragment->stride;
 }
 
-/* When a simulated step, or a block of a GEMM step, was: in seconds. */
+/* When a simulated step, or a tile of a GEMM step, was: in seconds. */
 typedef struct lap_step_times {
     double ready, begin, end; /* as in lap_span_t */
     double sent, came;        /* what it raised with bytes was on its way; both 0: nothing was */
 } lap_step_times_t;
 
-/* Called with each of them as it ends; block: index in the schedule's blocks, or LAP_NO_STEP. */
+/* Called with each of them as it ends; tile: index in the schedule's tiles, or LAP_NO_STEP. */
 typedef struct lap_step_watch {
-    void (*step)(void *context, int rank, uint32_t fragment, uint32_t step, uint32_t block,
+    void (*step)(void *context, int rank, uint32_t fragment, uint32_t step, uint32_t tile,
                  const lap_step_times_t *times);
     void *context;
 } lap_step_watch_t;
@@ -164,10 +164,10 @@ void lap_linked_clear(lap_linked_t *linked);
 lap_range_t lap_link_resolve(const lap_linked_t *linked, const lap_fragment_t *fragment,
                              const lap_range_t *range);
 
-/* Calls `each` for all that a step, or a block of it, reads and writes, resolved. */
+/* Calls `each` for all that a step, or a tile of it, reads and writes, resolved. */
 typedef void (*lap_each_access_t)(void *context, const lap_range_t *range, bool write);
 void lap_link_each(const lap_linked_t *linked, const lap_fragment_t *fragment, uint32_t step,
-                   uint32_t block, lap_each_access_t each, void *context);
+                   uint32_t tile, lap_each_access_t each, void *context);
 
 /*
  * The first of a fragment's accesses, or links, that is of a step or of one after it: they are in

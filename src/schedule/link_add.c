@@ -96,24 +96,24 @@ lap_fragment_t *lap_link_kernel(lap_linked_t *linked, const lap_problem_t *probl
 void lap_link_operand(lap_linked_t *linked, uint32_t role, bool write,
                       const lap_link_place_t *place, size_t rows)
 {
-    add_access(linked, &(lap_access_t){.block = LAP_NO_STEP,
+    add_access(linked, &(lap_access_t){.tile = LAP_NO_STEP,
                                        .write = write,
                                        .role = role,
                                        .dtype = place->dtype,
                                        .range = range_of(linked, place, rows, place->row_bytes)});
 }
 
-/* What a step of a call uses, or a block of it. */
-static void add_use(lap_linked_t *linked, uint32_t step, uint32_t block, bool write,
+/* What a step of a call uses, or a tile of it. */
+static void add_use(lap_linked_t *linked, uint32_t step, uint32_t tile, bool write,
                     lap_range_t range)
 {
     if (lap_range_bytes(&range) > 0)
         add_access(linked,
-                   &(lap_access_t){.step = step, .block = block, .write = write, .range = range});
+                   &(lap_access_t){.step = step, .tile = tile, .write = write, .range = range});
 }
 
 /* What the epilogue uses for a range of d. */
-static void add_epilogue(lap_linked_t *linked, uint32_t step, uint32_t block, const lap_range_t *d,
+static void add_epilogue(lap_linked_t *linked, uint32_t step, uint32_t tile, const lap_range_t *d,
                          bool writes_aux, bool reads_d)
 {
     const lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
@@ -126,24 +126,24 @@ static void add_epilogue(lap_linked_t *linked, uint32_t step, uint32_t block, co
         const size_t width = lap_dtype_size(places[LAP_AUX].dtype);
         lap_range_t aux = range_of(linked, &places[LAP_AUX], d->rows, cols * width);
         aux.offset += row * aux.stride + col * width;
-        add_use(linked, step, block, writes_aux, aux);
+        add_use(linked, step, tile, writes_aux, aux);
     }
     if (places[LAP_BIAS].region != LAP_NO_REGION) {
         const size_t width = lap_dtype_size(places[LAP_BIAS].dtype);
         lap_range_t bias = range_of(linked, &places[LAP_BIAS], 1, cols * width);
         bias.offset += col * width;
-        add_use(linked, step, block, false, bias);
+        add_use(linked, step, tile, false, bias);
     }
     if (reads_d)
-        add_use(linked, step, block, false, lap_link_resolve(linked, fragment, d));
+        add_use(linked, step, tile, false, lap_link_resolve(linked, fragment, d));
 }
 
-/* The scales that a block of a GEMM, or the sums of the columns of a, take: a float each. */
-static void add_scale(lap_linked_t *linked, uint32_t step, uint32_t block,
+/* The scales that a tile of a GEMM, or the sums of the columns of a, take: a float each. */
+static void add_scale(lap_linked_t *linked, uint32_t step, uint32_t tile,
                       const lap_link_place_t *scale)
 {
     if (scale->region != LAP_NO_REGION)
-        add_use(linked, step, block, false, range_of(linked, scale, 1, sizeof(float)));
+        add_use(linked, step, tile, false, range_of(linked, scale, 1, sizeof(float)));
 }
 
 void lap_link_epilogue(lap_linked_t *linked, bool writes_aux, bool reads_d)
@@ -157,16 +157,18 @@ void lap_link_epilogue(lap_linked_t *linked, bool writes_aux, bool reads_d)
                            *bias_grad = &fragment->places[LAP_BIAS_GRAD];
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
         const lap_step_t *step = &schedule->steps[i];
-        for (uint32_t b = step->first; step->kind == LAP_STEP_GEMM && b < step->first + step->count;
-             b++) {
-            add_scale(linked, i, b, a_scale);
-            add_scale(linked, i, b, b_scale);
-            if (schedule->blocks[b].d.place == LAP_OUTPUT)
-                add_epilogue(linked, i, b, &schedule->blocks[b].d, writes_aux, reads_d);
+        for (uint32_t t = step->first_tile; t < step->first_tile + step->ntiles; t++) {
+            const lap_range_t *tile_d = lap_tile_range(schedule, &schedule->tiles[t], LAP_ROLE_D);
+            add_scale(linked, i, t, a_scale);
+            add_scale(linked, i, t, b_scale);
+            if (tile_d->place == LAP_OUTPUT)
+                add_epilogue(linked, i, t, tile_d, writes_aux, reads_d);
         }
-        if (step->kind == LAP_STEP_REDUCE && step->dst.place == LAP_OUTPUT)
-            add_epilogue(linked, i, LAP_NO_STEP, &step->dst, writes_aux, reads_d);
-        if (step->kind == LAP_STEP_SUMS && step->src.place != LAP_OUTPUT)
+        const lap_range_t *a = lap_step_range(schedule, step, LAP_ROLE_A),
+                          *d = lap_step_range(schedule, step, LAP_ROLE_D);
+        if (step->kind == LAP_STEP_REDUCE && d->place == LAP_OUTPUT)
+            add_epilogue(linked, i, LAP_NO_STEP, d, writes_aux, reads_d);
+        if (step->kind == LAP_STEP_SUMS && a->place != LAP_OUTPUT)
             add_scale(linked, i, LAP_NO_STEP, a_scale);
         if (step->kind == LAP_STEP_SUMS && bias_grad->region != LAP_NO_REGION)
             add_use(linked, i, LAP_NO_STEP, true,

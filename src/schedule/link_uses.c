@@ -47,25 +47,25 @@ uint32_t lap_link_first(const void *items, uint32_t count, size_t size, uint32_t
     return low;
 }
 
-void lap_schedule_each(const lap_schedule_t *schedule, uint32_t index, uint32_t block,
+static void each_use(const lap_schedule_t *schedule, uint32_t first, uint32_t count,
+                     lap_each_access_t each, void *context)
+{
+    for (uint32_t i = first; i < first + count; i++)
+        each(context, &schedule->uses[i].range, schedule->uses[i].access == LAP_WRITE);
+}
+
+/* The tiles of a GEMM do all of it: what all of them use each of them uses. */
+void lap_schedule_each(const lap_schedule_t *schedule, uint32_t index, uint32_t tile,
                        lap_each_access_t each, void *context)
 {
     const lap_step_t *step = &schedule->steps[index];
-    if (block != LAP_NO_STEP) {
-        each(context, &schedule->blocks[block].a, false);
-        each(context, &step->src, false);
-        each(context, &schedule->blocks[block].scale, false);
-        each(context, &schedule->blocks[block].d, true);
-    } else if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_COPY) {
-        each(context, &step->src, false);
-        each(context, &step->dst, true);
-    } else if (step->kind == LAP_STEP_SUMS) {
-        each(context, &step->src, false);
-    } else if (step->kind == LAP_STEP_REDUCE) {
-        for (uint32_t j = 0; j < (step->scaled ? 2 : 1) * step->count; j++)
-            each(context, &schedule->ranges[step->first + j], false);
-        each(context, &step->dst, true);
-    }
+    if (tile == LAP_NO_STEP && step->kind == LAP_STEP_GEMM)
+        return;
+    each_use(schedule, step->first_use, step->nuses, each, context);
+    if (tile == LAP_NO_STEP)
+        return;
+    const lap_tile_t *own = &schedule->tiles[tile];
+    each_use(schedule, own->first_use, own->nuses, each, context);
 }
 
 typedef struct visit {
@@ -84,14 +84,14 @@ static void visit(void *context, const lap_range_t *range, bool write)
 }
 
 void lap_link_each(const lap_linked_t *linked, const lap_fragment_t *fragment, uint32_t index,
-                   uint32_t block, lap_each_access_t each, void *context)
+                   uint32_t tile, lap_each_access_t each, void *context)
 {
     visit_t all = {linked, fragment, each, context};
-    lap_schedule_each(&fragment->schedule, index, block, visit, &all);
+    lap_schedule_each(&fragment->schedule, index, tile, visit, &all);
     for (uint32_t i = lap_link_first(fragment->accesses, fragment->naccesses,
                                      sizeof(fragment->accesses[0]), index);
          i < fragment->naccesses && fragment->accesses[i].step == index; i++)
-        if (fragment->accesses[i].block == block)
+        if (fragment->accesses[i].tile == tile)
             visit(&all, &fragment->accesses[i].range, fragment->accesses[i].write);
 }
 
@@ -100,9 +100,8 @@ void lap_link_each_of_step(const lap_linked_t *linked, const lap_fragment_t *fra
 {
     const lap_step_t *step = &fragment->schedule.steps[index];
     lap_link_each(linked, fragment, index, LAP_NO_STEP, each, context);
-    for (uint32_t b = step->first; step->kind == LAP_STEP_GEMM && b < step->first + step->count;
-         b++)
-        lap_link_each(linked, fragment, index, b, each, context);
+    for (uint32_t t = 0; t < step->ntiles; t++)
+        lap_link_each(linked, fragment, index, step->first_tile + t, each, context);
 }
 
 typedef struct symmetric {
@@ -142,10 +141,9 @@ bool lap_link_occupies(const lap_linked_t *linked, const lap_fragment_t *fragmen
     const lap_schedule_t *schedule = &fragment->schedule;
     const lap_step_t *step = &schedule->steps[index];
     if (step->kind == LAP_STEP_WAIT)
-        return lap_link_awaits_peer(schedule, step->signal);
-    for (uint32_t b = step->first; step->kind == LAP_STEP_GEMM && b < step->first + step->count;
-         b++)
-        if (lap_link_awaits_peer(schedule, schedule->blocks[b].wait_signal))
+        return lap_link_awaits_peer(schedule, step->signal.word);
+    for (uint32_t t = 0; t < step->ntiles; t++)
+        if (lap_link_awaits_peer(schedule, schedule->tiles[step->first_tile + t].wait.word))
             return true;
     return uses_symmetric(linked, fragment, index);
 }
@@ -157,10 +155,9 @@ bool lap_link_opens(const lap_linked_t *linked, const lap_fragment_t *fragment, 
     if (uses_symmetric(linked, fragment, index))
         return true;
     if (step->kind == LAP_STEP_RAISE || step->kind == LAP_STEP_PUT)
-        return lap_link_grants(schedule, step->signal);
-    for (uint32_t b = step->first; step->kind == LAP_STEP_GEMM && b < step->first + step->count;
-         b++)
-        if (lap_link_grants(schedule, schedule->blocks[b].raise_signal))
+        return lap_link_grants(schedule, step->signal.word);
+    for (uint32_t t = 0; t < step->ntiles; t++)
+        if (lap_link_grants(schedule, schedule->tiles[step->first_tile + t].raise.word))
             return true;
     return false;
 }

@@ -8,11 +8,11 @@
 /* Room for one more part of a program; NULL, with the failure in its status, when there is none. */
 void *lap_link_grow(lap_linked_t *linked, void *array, uint32_t count, size_t *room_p, size_t size);
 
-/* Calls `each` for all ranges that a step, or a block of it, names as what it reads and writes. */
-void lap_schedule_each(const lap_schedule_t *schedule, uint32_t index, uint32_t block,
+/* Calls `each` for all uses of a step, or of a tile of it (else LAP_NO_STEP). */
+void lap_schedule_each(const lap_schedule_t *schedule, uint32_t index, uint32_t tile,
                        lap_each_access_t each, void *context);
 
-/* As lap_link_each, of a step and all its blocks. */
+/* As lap_link_each, of a step and all its tiles. */
 void lap_link_each_of_step(const lap_linked_t *linked, const lap_fragment_t *fragment,
                            uint32_t index, lap_each_access_t each, void *context);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pass "blocks": where a device's GEMMs cannot wait for signals or raise them, each block becomes
- * a GEMM step of its own, with a WAIT before it and a RAISE after it if it has such signals. Blocks
+ * The pass "blocks": where a device's GEMMs cannot wait for signals or raise them, each tile becomes
+ * a GEMM step of its own, with a WAIT before it and a RAISE after it if it has such signals. Tiles
  * then run in the order of the list.
  */
 #include "core/status.h"
@@ -10,37 +10,33 @@
 
 static bool is_plain(const lap_schedule_t *schedule, const lap_step_t *step)
 {
-    if (step->kind != LAP_STEP_GEMM || step->count == 0)
+    if (step->ntiles == 0)
         return true;
-    const lap_block_t *block = &schedule->blocks[step->first];
-    return step->count == 1 && block->wait_signal == LAP_NO_SIGNAL &&
-           block->raise_signal == LAP_NO_SIGNAL;
+    const lap_tile_t *tile = &schedule->tiles[step->first_tile];
+    return step->ntiles == 1 && tile->wait.word == LAP_NO_SIGNAL &&
+           tile->raise.word == LAP_NO_SIGNAL;
 }
 
-static void add_block(lap_schedule_t *schedule, const lap_step_t *whole, uint32_t index)
+/* A step that waits for the signal of a tile, or raises it, if the tile has one. */
+static void add_signal(lap_schedule_t *schedule, lap_step_kind_t kind, const lap_step_t *whole,
+                       lap_signal_t *signal)
 {
-    lap_block_t *block = &schedule->blocks[index];
+    const lap_step_t step = {
+        .kind = kind, .stream = whole->stream, .origin = whole->origin, .signal = *signal};
+    if (signal->word != LAP_NO_SIGNAL)
+        lap_add_step(schedule, &step);
+    signal->word = LAP_NO_SIGNAL;
+}
+
+static void add_tile(lap_schedule_t *schedule, const lap_step_t *whole, uint32_t index)
+{
+    lap_tile_t *tile = &schedule->tiles[index];
     lap_step_t gemm = *whole;
-    gemm.first = index;
-    gemm.count = 1;
-    lap_step_t wait = {.kind = LAP_STEP_WAIT,
-                       .stream = whole->stream,
-                       .origin = whole->origin,
-                       .peer = block->wait_peer,
-                       .signal = block->wait_signal,
-                       .count = block->wait_count};
-    lap_step_t raise = {.kind = LAP_STEP_RAISE,
-                        .stream = whole->stream,
-                        .origin = whole->origin,
-                        .peer = block->raise_peer,
-                        .signal = block->raise_signal,
-                        .bytes = block->d.rows * block->d.row_bytes};
-    if (block->wait_signal != LAP_NO_SIGNAL)
-        lap_add_step(schedule, &wait);
+    gemm.first_tile = index;
+    gemm.ntiles = 1;
+    add_signal(schedule, LAP_STEP_WAIT, whole, &tile->wait);
     lap_add_step(schedule, &gemm);
-    if (block->raise_signal != LAP_NO_SIGNAL)
-        lap_add_step(schedule, &raise);
-    block->wait_signal = block->raise_signal = LAP_NO_SIGNAL;
+    add_signal(schedule, LAP_STEP_RAISE, whole, &tile->raise);
 }
 
 /* Adds the steps that a step becomes. The first of them has its dependencies. */
@@ -52,8 +48,8 @@ static void add_parts(lap_schedule_t *schedule, const lap_schedule_t *whole, uin
     if (is_plain(schedule, step))
         lap_add_step(schedule, step);
     else
-        for (uint32_t b = 0; b < step->count; b++)
-            add_block(schedule, step, step->first + b);
+        for (uint32_t t = 0; t < step->ntiles; t++)
+            add_tile(schedule, step, step->first_tile + t);
     if (schedule->status != LAP_OK)
         return;
     for (uint16_t d = 0; d < step->ndeps; d++)

@@ -52,8 +52,7 @@ static void insert(lap_schedule_t *schedule, insert_point_t point)
     const lap_step_t consume = {.kind = LAP_STEP_CONSUME,
                                 .stream = point.stream,
                                 .origin = steps[point.last].origin,
-                                .peer = -1,
-                                .signal = LAP_NO_SIGNAL};
+                                .signal = LAP_SIGNAL_NONE};
     const bool here = steps[point.last].stream == point.stream;
     for (uint32_t i = schedule->nsteps - 1; i > at; i--)
         steps[i] = steps[i - 1];
@@ -72,7 +71,7 @@ static void add_consume(lap_schedule_t *schedule)
     for (uint32_t i = 0; i < schedule->nsteps; i++)
         first = i == 0 || schedule->steps[i].stream < first ? schedule->steps[i].stream : first;
     const lap_step_t consume = {
-        .kind = LAP_STEP_CONSUME, .stream = first, .peer = -1, .signal = LAP_NO_SIGNAL};
+        .kind = LAP_STEP_CONSUME, .stream = first, .signal = LAP_SIGNAL_NONE};
     lap_add_step(schedule, &consume);
     if (point.last != LAP_NO_STEP && schedule->status == LAP_OK)
         insert(schedule, point);

@@ -27,7 +27,7 @@ static int member(const lap_play_t *play, const lap_fragment_t *fragment, int r)
     return r < 0 ? -1 : in_world(play, lap_fragment_rank(fragment, r));
 }
 
-static void add_step(void *context, int rank, uint32_t f, uint32_t step, uint32_t block,
+static void add_step(void *context, int rank, uint32_t f, uint32_t step, uint32_t tile,
                      const lap_step_times_t *times)
 {
     const lap_play_t *play = context;
@@ -42,10 +42,10 @@ static void add_step(void *context, int rank, uint32_t f, uint32_t step, uint32_
         return;
     }
     lap_trace_record_t record = {.span = span};
-    if (block == LAP_NO_STEP)
+    if (tile == LAP_NO_STEP)
         lap_record_step(schedule, step, &record);
     else
-        lap_record_block(schedule, step, &schedule->blocks[block], &record);
+        lap_record_tile(schedule, step, &schedule->tiles[tile], &record);
     if (times->came > 0)
         record.flight = (lap_span_t){ns_of(times->sent), ns_of(times->sent), ns_of(times->came)};
     record.rank = member(play, fragment, record.rank);

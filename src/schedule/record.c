@@ -20,19 +20,20 @@ static void note_put_rows(const lap_schedule_t *schedule, const lap_step_t *step
     const lap_op_kind_t kind = schedule->kind;
     const bool gathers = kind == LAP_AG_GEMM || kind == LAP_BULK_AG || kind == LAP_EXTERNAL_AG;
     const bool scatters = kind == LAP_GEMM_RS || kind == LAP_BULK_RS || kind == LAP_EXTERNAL_RS;
-    size_t first = gathers && step->dst.stride ? step->dst.offset / step->dst.stride : 0;
+    const lap_range_t *d = lap_step_range(schedule, step, LAP_ROLE_D);
+    size_t first = gathers && d->stride ? d->offset / d->stride : 0;
     if (scatters)
-        (void)lap_shard(schedule->m, schedule->size, step->peer, &first);
+        (void)lap_shard(schedule->m, schedule->size, step->signal.peer, &first);
     record->first_row = first;
-    record->rows = gathers || scatters ? step->src.rows : 0;
+    record->rows = gathers || scatters ? d->rows : 0;
 }
 
-/* The same for a block of a GEMM: rows of the result, or of what it is a part of. */
-static void note_block_rows(const lap_schedule_t *schedule, const lap_block_t *block,
-                            lap_trace_record_t *record)
+/* The same for a tile of a GEMM: rows of the result, or of what it is a part of. */
+static void note_tile_rows(const lap_schedule_t *schedule, const lap_tile_t *tile,
+                           lap_trace_record_t *record)
 {
     const bool parts = schedule->kind == LAP_GEMM_RS || schedule->kind == LAP_GEMM_AR;
-    const lap_range_t *range = parts ? &block->a : &block->d;
+    const lap_range_t *range = lap_tile_range(schedule, tile, parts ? LAP_ROLE_A : LAP_ROLE_D);
     const bool known = range->place == (parts ? LAP_INPUT : LAP_OUTPUT) && range->stride > 0;
     record->first_row = known ? range->offset / range->stride : 0;
     record->rows = known ? range->rows : 0;
@@ -54,52 +55,45 @@ static void note_step(const lap_schedule_t *schedule, uint32_t index, lap_trace_
         record->deps[d] = lap_step_dep(schedule, step, d);
 }
 
-static void note_wait(int peer, uint32_t signal, uint32_t count, lap_trace_record_t *record)
+static void note_wait(const lap_signal_t *signal, lap_trace_record_t *record)
 {
-    record->from = peer;
-    record->awaited = signal;
-    record->count = count;
+    record->peer = record->from = signal->peer;
+    record->awaited = signal->word;
+    record->count = signal->count;
 }
 
-static void note_raise(int peer, uint32_t signal, uint64_t bytes, lap_trace_record_t *record)
+static void note_raise(const lap_signal_t *signal, lap_trace_record_t *record)
 {
-    record->peer = peer;
-    record->signal = signal;
-    record->bytes = bytes;
+    record->peer = signal->peer;
+    record->signal = signal->word;
+    record->bytes = signal->bytes;
 }
 
 void lap_record_step(const lap_schedule_t *schedule, uint32_t index, lap_trace_record_t *record)
 {
     const lap_step_t *step = &schedule->steps[index];
     note_step(schedule, index, record);
-    if (step->kind == LAP_STEP_PUT) /* what travels is counted once, with its signal */
-        note_raise(step->peer, step->signal,
-                   step->signal == LAP_NO_SIGNAL ? 0 : lap_range_bytes(&step->src), record);
-    if (step->kind == LAP_STEP_PUT && step->signal != LAP_NO_SIGNAL)
+    if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE)
+        note_raise(&step->signal, record);
+    if (step->kind == LAP_STEP_PUT && step->signal.word != LAP_NO_SIGNAL)
         note_put_rows(schedule, step, record);
-    if (step->kind == LAP_STEP_RAISE)
-        note_raise(step->peer, step->signal, step->bytes, record);
-    if (step->kind != LAP_STEP_WAIT)
-        return;
-    record->peer = step->peer;
-    note_wait(step->peer, step->signal, step->count, record);
+    if (step->kind == LAP_STEP_WAIT)
+        note_wait(&step->signal, record);
 }
 
-void lap_record_block(const lap_schedule_t *schedule, uint32_t index, const lap_block_t *block,
-                      lap_trace_record_t *record)
+void lap_record_tile(const lap_schedule_t *schedule, uint32_t index, const lap_tile_t *tile,
+                     lap_trace_record_t *record)
 {
-    const lap_gemm_shape_t shape = lap_block_shape(schedule, &schedule->steps[index], block);
+    const lap_gemm_shape_t shape = lap_tile_shape(schedule, &schedule->steps[index], tile);
     note_step(schedule, index, record);
-    note_block_rows(schedule, block, record);
+    note_tile_rows(schedule, tile, record);
     record->m = (uint32_t)shape.rows;
     record->n = (uint32_t)shape.n;
     record->k = (uint32_t)shape.k;
-    if (block->wait_signal != LAP_NO_SIGNAL) {
-        record->peer = block->wait_peer;
-        note_wait(block->wait_peer, block->wait_signal, block->wait_count, record);
-    }
-    if (block->raise_signal != LAP_NO_SIGNAL)
-        note_raise(block->raise_peer, block->raise_signal, lap_range_bytes(&block->d), record);
+    if (tile->wait.word != LAP_NO_SIGNAL)
+        note_wait(&tile->wait, record);
+    if (tile->raise.word != LAP_NO_SIGNAL)
+        note_raise(&tile->raise, record);
 }
 
 void lap_record_set_ready(lap_trace_record_t *record)

@@ -10,6 +10,7 @@
 
 #include "schedule/bind.h"
 #include "schedule/guard.h"
+#include "schedule/link_uses.h"
 #include "schedule/runnable.h"
 #include "util/alloc.h"
 
@@ -51,17 +52,23 @@ static void fill_reasons(lap_runnable_t *runnable)
         };
 }
 
-/* Whether any range of the schedule is the scale of what this rank sends. */
+static void find_scale(void *context, const lap_range_t *range, bool write)
+{
+    bool *found = context;
+    (void)write;
+    *found = *found || range->place == LAP_SCALE;
+}
+
+/* Whether any step reads the scale of what this rank sends. */
 static bool sends_scale(const lap_schedule_t *schedule)
 {
     bool found = false;
-    for (uint32_t i = 0; i < schedule->nsteps; i++)
-        found = found || schedule->steps[i].src.place == LAP_SCALE;
-    for (uint32_t i = 0; i < schedule->nblocks; i++)
-        found = found || (schedule->blocks[i].scale.rows > 0 &&
-                          schedule->blocks[i].scale.place == LAP_SCALE);
-    for (uint32_t i = 0; i < schedule->nranges; i++)
-        found = found || schedule->ranges[i].place == LAP_SCALE;
+    for (uint32_t i = 0; i < schedule->nsteps; i++) {
+        const lap_step_t *step = &schedule->steps[i];
+        lap_schedule_each(schedule, i, LAP_NO_STEP, find_scale, &found);
+        for (uint32_t t = 0; t < step->ntiles; t++)
+            lap_schedule_each(schedule, i, step->first_tile + t, find_scale, &found);
+    }
     return found;
 }
 
@@ -88,13 +95,13 @@ lap_status_t lap_runnable_create(lap_engine_t *engine, lap_schedule_t *schedule,
     memset(schedule, 0, sizeof(*schedule));
     const lap_schedule_t *own = &runnable->schedule;
     lap_status_t status = own->status;
-    runnable->blocks = lap_alloc(own->nblocks, sizeof(*runnable->blocks));
-    runnable->raises = lap_alloc(own->nblocks, sizeof(*runnable->raises));
+    runnable->blocks = lap_alloc(own->ntiles, sizeof(*runnable->blocks));
+    runnable->raises = lap_alloc(own->ntiles, sizeof(*runnable->raises));
     runnable->gemms = lap_alloc(own->nsteps, sizeof(*runnable->gemms));
     runnable->reasons = lap_alloc(own->nsteps, sizeof(*runnable->reasons));
     runnable->events = lap_alloc(own->nsteps, sizeof(lap_event_t *));
-    runnable->sources = lap_alloc(own->nranges, sizeof(void *));
-    runnable->source_strides = lap_alloc(own->nranges, sizeof(size_t));
+    runnable->sources = lap_alloc(own->nuses, sizeof(void *));
+    runnable->source_strides = lap_alloc(own->nuses, sizeof(size_t));
     runnable->finishes = lap_alloc(own->nsteps, sizeof(*runnable->finishes));
     runnable->records = lap_alloc(lap_runnable_records(runnable), sizeof(*runnable->records));
     bool room = runnable->blocks && runnable->raises && runnable->gemms && runnable->reasons &&
@@ -159,7 +166,7 @@ size_t lap_schedule_records(const lap_schedule_t *schedule)
     size_t count = 0;
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
         const lap_step_t *step = &schedule->steps[i];
-        count += step->kind == LAP_STEP_GEMM ? step->count : step->kind != LAP_STEP_CONSUME;
+        count += step->kind == LAP_STEP_GEMM ? step->ntiles : step->kind != LAP_STEP_CONSUME;
     }
     return count;
 }
@@ -170,10 +177,10 @@ size_t lap_runnable_bytes(const lap_schedule_t *schedule)
     const lap_runnable_t *of = NULL; /* for the sizes of what it points to */
     const size_t step = sizeof(*of->gemms) + sizeof(*of->reasons) + sizeof(*of->events) +
                         sizeof(*of->finishes) + sizeof(lap_step_t);
-    const size_t block = sizeof(*of->blocks) + sizeof(*of->raises) + sizeof(lap_block_t);
-    const size_t range = sizeof(*of->sources) + sizeof(*of->source_strides) + sizeof(lap_range_t);
+    const size_t tile = sizeof(*of->blocks) + sizeof(*of->raises) + sizeof(lap_tile_t);
+    const size_t use = sizeof(*of->sources) + sizeof(*of->source_strides) + sizeof(lap_use_t);
     return sizeof(*of) + schedule->nsteps * step + schedule->ndeps * sizeof(*schedule->deps) +
-           schedule->nblocks * block + schedule->nranges * range +
+           schedule->ntiles * tile + schedule->nuses * use +
            schedule->nsignals * sizeof(*schedule->raised) +
            lap_schedule_records(schedule) * sizeof(*of->records);
 }

@@ -12,19 +12,19 @@ typedef struct lap_gemm_context {
     const lap_step_t *step;
     const lap_wait_reason_t *reason;
     lap_watch_t watch;
-    uint32_t lost; /* the block whose signal cannot come any more, once that is known */
+    uint32_t lost; /* the tile whose signal cannot come any more, once that is known */
 } lap_gemm_context_t;
 
 struct lap_runnable {
     lap_engine_t *engine;
     lap_schedule_t schedule;
-    lap_gemm_block_t *blocks;   /* per block of the schedule */
-    lap_raise_t *raises;        /* per block */
+    lap_gemm_block_t *blocks;   /* per tile of the schedule */
+    lap_raise_t *raises;        /* per tile */
     lap_gemm_context_t *gemms;  /* per step; only those of GEMM steps are used */
     lap_wait_reason_t *reasons; /* per step */
     lap_event_t **events;       /* per step: recorded after it; NULL when nobody waits for that */
     lap_event_t *ends[LAP_STREAMS]; /* recorded when a stream has ended its part of a call */
-    const void **sources;           /* per range: the operands of reductions, and their scales */
+    const void **sources;           /* per use: the operands of reductions, and their scales */
     size_t *source_strides;
     lap_finish_t *finishes;      /* per step: what becomes of its results */
     lap_trace_record_t *records; /* of the latest call that was traced */

@@ -40,8 +40,8 @@ void lap_schedule_clear(lap_schedule_t *schedule)
 {
     lap_free(schedule->steps);
     lap_free(schedule->deps);
-    lap_free(schedule->blocks);
-    lap_free(schedule->ranges);
+    lap_free(schedule->uses);
+    lap_free(schedule->tiles);
     lap_free(schedule->raised);
     memset(schedule, 0, sizeof(*schedule));
 }
@@ -71,146 +71,203 @@ uint32_t lap_add_step(lap_schedule_t *schedule, const lap_step_t *step)
     return schedule->nsteps++;
 }
 
+/* A step without signal whose uses and tiles, if it gets any, come next. */
+static uint32_t add_step(lap_schedule_t *schedule, lap_step_kind_t kind, uint16_t stream)
+{
+    const lap_step_t step = {.kind = kind,
+                             .stream = stream,
+                             .first_use = schedule->nuses,
+                             .first_tile = schedule->ntiles,
+                             .signal = LAP_SIGNAL_NONE};
+    return lap_add_step(schedule, &step);
+}
+
+/* Adds a use to those of the latest step, or tile, which has `*count_p`. */
+static void add_use(lap_schedule_t *schedule, uint32_t *count_p, lap_range_t range, lap_role_t role,
+                    lap_dtype_t dtype)
+{
+    if (schedule->status != LAP_OK)
+        return;
+    lap_use_t *uses =
+        grow(schedule, schedule->uses, schedule->nuses, &schedule->uses_room, sizeof(*uses));
+    if (!uses)
+        return;
+    schedule->uses = uses;
+    uses[schedule->nuses++] = (lap_use_t){.range = range,
+                                          .role = (uint8_t)role,
+                                          .access = role == LAP_ROLE_D ? LAP_WRITE : LAP_READ,
+                                          .dtype = dtype};
+    ++*count_p;
+}
+
+static void add_step_use(lap_schedule_t *schedule, lap_range_t range, lap_role_t role,
+                         lap_dtype_t dtype)
+{
+    if (schedule->status != LAP_OK)
+        return;
+    lap_step_t *step = &schedule->steps[schedule->nsteps - 1];
+    assert(step->first_use + step->nuses == schedule->nuses);
+    add_use(schedule, &step->nuses, range, role, dtype);
+}
+
+static uint32_t add_move(lap_schedule_t *schedule, lap_step_kind_t kind, uint16_t stream,
+                         lap_range_t src, lap_range_t dst)
+{
+    const uint32_t step = add_step(schedule, kind, stream);
+    add_step_use(schedule, src, LAP_ROLE_A, LAP_FLOAT32);
+    add_step_use(schedule, dst, LAP_ROLE_D, LAP_FLOAT32);
+    return step;
+}
+
+/* Gives the signal of a step that was added. */
+static uint32_t set_signal(lap_schedule_t *schedule, uint32_t step, lap_signal_t signal)
+{
+    if (schedule->status == LAP_OK)
+        schedule->steps[step].signal = signal;
+    return step;
+}
+
 uint32_t lap_add_put(lap_schedule_t *schedule, uint16_t stream, int peer, uint32_t signal,
                      lap_range_t src, lap_range_t dst)
 {
-    lap_step_t step = {.kind = LAP_STEP_PUT,
-                       .stream = stream,
-                       .peer = peer,
-                       .signal = signal,
-                       .src = src,
-                       .dst = dst};
-    return lap_add_step(schedule, &step);
+    const size_t bytes = signal == LAP_NO_SIGNAL ? 0 : src.rows * src.row_bytes;
+    return set_signal(schedule, add_move(schedule, LAP_STEP_PUT, stream, src, dst),
+                      (lap_signal_t){.peer = peer, .word = signal, .bytes = bytes});
 }
 
 uint32_t lap_add_raise(lap_schedule_t *schedule, uint16_t stream, int peer, uint32_t signal,
                        size_t bytes)
 {
-    lap_step_t step = {
-        .kind = LAP_STEP_RAISE, .stream = stream, .peer = peer, .signal = signal, .bytes = bytes};
-    return lap_add_step(schedule, &step);
+    return set_signal(schedule, add_step(schedule, LAP_STEP_RAISE, stream),
+                      (lap_signal_t){.peer = peer, .word = signal, .bytes = bytes});
 }
 
 uint32_t lap_add_wait(lap_schedule_t *schedule, uint16_t stream, int peer, uint32_t signal,
                       uint32_t count)
 {
-    lap_step_t step = {
-        .kind = LAP_STEP_WAIT, .stream = stream, .peer = peer, .signal = signal, .count = count};
-    return lap_add_step(schedule, &step);
+    return set_signal(schedule, add_step(schedule, LAP_STEP_WAIT, stream),
+                      (lap_signal_t){.peer = peer, .word = signal, .count = count});
 }
 
 uint32_t lap_add_copy(lap_schedule_t *schedule, uint16_t stream, lap_range_t src, lap_range_t dst)
 {
-    lap_step_t step = {.kind = LAP_STEP_COPY, .stream = stream, .peer = -1, .src = src, .dst = dst};
-    return lap_add_step(schedule, &step);
+    return add_move(schedule, LAP_STEP_COPY, stream, src, dst);
 }
 
 uint32_t lap_add_sums(lap_schedule_t *schedule, uint16_t stream, lap_range_t src)
 {
-    lap_step_t step = {.kind = LAP_STEP_SUMS, .stream = stream, .peer = -1, .src = src};
-    return lap_add_step(schedule, &step);
+    const uint32_t step = add_step(schedule, LAP_STEP_SUMS, stream);
+    const lap_types_t *types = &schedule->types;
+    add_step_use(schedule, src, LAP_ROLE_A, src.place == LAP_OUTPUT ? types->out : types->a);
+    return step;
 }
 
 uint32_t lap_add_kernel(lap_schedule_t *schedule, uint16_t stream, const char *name)
 {
-    lap_step_t step = {.kind = LAP_STEP_KERNEL, .stream = stream, .peer = -1, .name = name};
-    return lap_add_step(schedule, &step);
+    const uint32_t step = add_step(schedule, LAP_STEP_KERNEL, stream);
+    if (schedule->status == LAP_OK)
+        schedule->steps[step].name = name;
+    return step;
 }
 
-uint32_t lap_add_reduce(lap_schedule_t *schedule, uint16_t stream, lap_range_t dst,
-                        lap_dtype_t from, lap_dtype_t to)
+uint32_t lap_add_reduce(lap_schedule_t *schedule, uint16_t stream, lap_range_t dst, lap_dtype_t to)
 {
-    lap_step_t step = {.kind = LAP_STEP_REDUCE,
-                       .stream = stream,
-                       .peer = -1,
-                       .first = schedule->nranges,
-                       .from = from,
-                       .to = to,
-                       .dst = dst};
-    return lap_add_step(schedule, &step);
+    const uint32_t step = add_step(schedule, LAP_STEP_REDUCE, stream);
+    add_step_use(schedule, dst, LAP_ROLE_D, to);
+    return step;
 }
 
-/* Adds a range of the step that was added last, a reduction. Returns the step, or NULL. */
-static lap_step_t *add_range(lap_schedule_t *schedule, lap_range_t range)
+void lap_reduce_source(lap_schedule_t *schedule, lap_range_t src, lap_dtype_t from)
 {
-    if (schedule->status != LAP_OK)
-        return NULL;
-    lap_range_t *ranges = grow(schedule, schedule->ranges, schedule->nranges,
-                               &schedule->ranges_room, sizeof(lap_range_t));
-    if (!ranges)
-        return NULL;
-    schedule->ranges = ranges;
-    ranges[schedule->nranges++] = range;
-    assert(schedule->steps[schedule->nsteps - 1].kind == LAP_STEP_REDUCE);
-    return &schedule->steps[schedule->nsteps - 1];
-}
-
-void lap_reduce_source(lap_schedule_t *schedule, lap_range_t src)
-{
-    lap_step_t *step = add_range(schedule, src);
-    if (step)
-        step->count++;
+    add_step_use(schedule, src, LAP_ROLE_A, from);
 }
 
 void lap_reduce_scale(lap_schedule_t *schedule, lap_range_t scale)
 {
-    lap_step_t *step = add_range(schedule, scale);
-    if (step)
-        step->scaled = true;
+    add_step_use(schedule, scale, LAP_ROLE_SCALE, LAP_FLOAT32);
 }
 
 uint32_t lap_add_gemm(lap_schedule_t *schedule, uint16_t stream, lap_range_t b, bool any_order)
 {
-    lap_step_t step = {.kind = LAP_STEP_GEMM,
-                       .stream = stream,
-                       .peer = -1,
-                       .first = schedule->nblocks,
-                       .any_order = any_order,
-                       .src = b};
-    return lap_add_step(schedule, &step);
+    const uint32_t step = add_step(schedule, LAP_STEP_GEMM, stream);
+    add_step_use(schedule, b, LAP_ROLE_B, schedule->types.b);
+    if (schedule->status == LAP_OK)
+        schedule->steps[step].any_order = any_order;
+    return step;
 }
 
-lap_block_t *lap_gemm_rows(lap_schedule_t *schedule, lap_range_t a, lap_range_t d)
+lap_tile_t *lap_gemm_rows(lap_schedule_t *schedule, lap_range_t a, lap_range_t d)
 {
+    const lap_types_t *types = &schedule->types;
     if (schedule->status != LAP_OK)
         return &schedule->spare;
-    lap_block_t *blocks = grow(schedule, schedule->blocks, schedule->nblocks,
-                               &schedule->blocks_room, sizeof(lap_block_t));
-    if (!blocks)
+    lap_tile_t *tiles =
+        grow(schedule, schedule->tiles, schedule->ntiles, &schedule->tiles_room, sizeof(*tiles));
+    if (!tiles)
         return &schedule->spare;
-    schedule->blocks = blocks;
-    lap_block_t *block = &blocks[schedule->nblocks++];
-    *block = (lap_block_t){.a = a,
-                           .d = d,
-                           .wait_peer = -1,
-                           .wait_signal = LAP_NO_SIGNAL,
-                           .raise_peer = -1,
-                           .raise_signal = LAP_NO_SIGNAL};
+    schedule->tiles = tiles;
+    lap_tile_t *tile = &tiles[schedule->ntiles++];
+    *tile = (lap_tile_t){
+        .first_use = schedule->nuses, .wait = LAP_SIGNAL_NONE, .raise = LAP_SIGNAL_NONE};
+    add_use(schedule, &tile->nuses, a, LAP_ROLE_A, types->a);
+    add_use(schedule, &tile->nuses, d, LAP_ROLE_D,
+            d.place == LAP_OUTPUT ? types->out : types->wire);
     assert(schedule->steps[schedule->nsteps - 1].kind == LAP_STEP_GEMM);
-    schedule->steps[schedule->nsteps - 1].count++;
-    return block;
+    schedule->steps[schedule->nsteps - 1].ntiles++;
+    return tile;
 }
 
-lap_dtype_t lap_block_dtype(const lap_schedule_t *schedule, const lap_block_t *block)
+void lap_gemm_scale(lap_schedule_t *schedule, lap_range_t scale)
 {
-    return block->d.place == LAP_OUTPUT ? schedule->types.out : schedule->types.wire;
+    if (schedule->status != LAP_OK)
+        return;
+    lap_tile_t *tile = &schedule->tiles[schedule->ntiles - 1];
+    add_use(schedule, &tile->nuses, scale, LAP_ROLE_SCALE, LAP_FLOAT32);
 }
 
-lap_gemm_shape_t lap_block_shape(const lap_schedule_t *schedule, const lap_step_t *step,
-                                 const lap_block_t *block)
+/* Those of a role among `count` uses from `first` on. */
+static const lap_use_t *find_uses(const lap_schedule_t *schedule, uint32_t first, uint32_t count,
+                                  lap_role_t role, uint32_t *count_p)
 {
-    const lap_range_t *b = &step->src;
+    static const lap_use_t none = {.access = LAP_READ};
+    const uint32_t end = first + count;
+    while (first < end && schedule->uses[first].role != role)
+        first++;
+    uint32_t last = first;
+    while (last < end && schedule->uses[last].role == role)
+        last++;
+    *count_p = last - first;
+    return first < last ? &schedule->uses[first] : &none;
+}
+
+const lap_use_t *lap_step_uses(const lap_schedule_t *schedule, const lap_step_t *step,
+                               lap_role_t role, uint32_t *count_p)
+{
+    return find_uses(schedule, step->first_use, step->nuses, role, count_p);
+}
+
+const lap_use_t *lap_tile_uses(const lap_schedule_t *schedule, const lap_tile_t *tile,
+                               lap_role_t role, uint32_t *count_p)
+{
+    return find_uses(schedule, tile->first_use, tile->nuses, role, count_p);
+}
+
+lap_gemm_shape_t lap_tile_shape(const lap_schedule_t *schedule, const lap_step_t *step,
+                                const lap_tile_t *tile)
+{
+    const lap_range_t *b = lap_step_range(schedule, step, LAP_ROLE_B);
+    const size_t rows = lap_tile_range(schedule, tile, LAP_ROLE_D)->rows;
     const size_t b_cols = b->row_bytes / lap_dtype_size(schedule->types.b);
     const bool plain = schedule->layout != LAP_FORWARD; /* b is [k, n] */
-    return (lap_gemm_shape_t){block->d.rows, plain ? b_cols : b->rows, plain ? b->rows : b_cols};
+    return (lap_gemm_shape_t){rows, plain ? b_cols : b->rows, plain ? b->rows : b_cols};
 }
 
 bool lap_step_waits(const lap_schedule_t *schedule, uint32_t index)
 {
     const lap_step_t *step = &schedule->steps[index];
     bool found = step->kind == LAP_STEP_WAIT;
-    for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++)
-        found = found || schedule->blocks[step->first + b].wait_signal != LAP_NO_SIGNAL;
+    for (uint32_t t = 0; t < step->ntiles; t++)
+        found = found || schedule->tiles[step->first_tile + t].wait.word != LAP_NO_SIGNAL;
     return found;
 }
 
@@ -218,8 +275,8 @@ bool lap_step_sends(const lap_schedule_t *schedule, uint32_t index)
 {
     const lap_step_t *step = &schedule->steps[index];
     bool found = step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE;
-    for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++)
-        found = found || schedule->blocks[step->first + b].raise_signal != LAP_NO_SIGNAL;
+    for (uint32_t t = 0; t < step->ntiles; t++)
+        found = found || schedule->tiles[step->first_tile + t].raise.word != LAP_NO_SIGNAL;
     return found;
 }
 
@@ -357,9 +414,11 @@ void lap_step_describe(const lap_schedule_t *schedule, uint32_t index, char *tex
 {
     const lap_step_t *step = &schedule->steps[index];
     char src[80], dst[80], signal[48];
-    describe_rows(&step->src, src, sizeof(src));
-    describe_rows(&step->dst, dst, sizeof(dst));
-    describe_signal(schedule, step->signal, signal, sizeof(signal));
+    uint32_t nsources;
+    (void)lap_step_uses(schedule, step, LAP_ROLE_A, &nsources);
+    describe_rows(lap_step_range(schedule, step, LAP_ROLE_A), src, sizeof(src));
+    describe_rows(lap_step_range(schedule, step, LAP_ROLE_D), dst, sizeof(dst));
+    describe_signal(schedule, step->signal.word, signal, sizeof(signal));
     int used =
         snprintf(text, bytes, "step %u %s ", (unsigned)index, lap_step_kind_name(step->kind));
     size_t at = used < 0 || (size_t)used >= bytes ? bytes : (size_t)used;
@@ -367,20 +426,21 @@ void lap_step_describe(const lap_schedule_t *schedule, uint32_t index, char *tex
     bytes -= at;
     switch (step->kind) {
     case LAP_STEP_GEMM:
-        snprintf(text, bytes, "of %u block%s", (unsigned)step->count, step->count == 1 ? "" : "s");
+        snprintf(text, bytes, "of %u block%s", (unsigned)step->ntiles,
+                 step->ntiles == 1 ? "" : "s");
         break;
     case LAP_STEP_PUT:
-        snprintf(text, bytes, "%s -> rank %d", src, step->peer);
+        snprintf(text, bytes, "%s -> rank %d", src, step->signal.peer);
         break;
     case LAP_STEP_RAISE:
-        snprintf(text, bytes, "%s of rank %d", signal, step->peer);
+        snprintf(text, bytes, "%s of rank %d", signal, step->signal.peer);
         break;
     case LAP_STEP_WAIT:
-        snprintf(text, bytes, "%s from rank %d, count %u", signal, step->peer,
-                 (unsigned)step->count);
+        snprintf(text, bytes, "%s from rank %d, count %u", signal, step->signal.peer,
+                 (unsigned)step->signal.count);
         break;
     case LAP_STEP_REDUCE:
-        snprintf(text, bytes, "%u ranges -> %s", (unsigned)step->count, dst);
+        snprintf(text, bytes, "%u ranges -> %s", (unsigned)nsources, dst);
         break;
     case LAP_STEP_COPY:
         snprintf(text, bytes, "%s -> %s", src, dst);

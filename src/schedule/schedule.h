@@ -56,14 +56,14 @@ typedef struct lap_range {
 } lap_range_t;
 
 typedef enum lap_step_kind {
-    LAP_STEP_GEMM = 0, /* blocks[first .. first + count) times the part `b` of the weight */
-    LAP_STEP_PUT,      /* copy src to dst in peer's symmetric memory, then raise signal there */
-    LAP_STEP_RAISE,    /* raise peer's signal: a credit, or `bytes` are there to be read in place */
-    LAP_STEP_WAIT,     /* until this rank's signal has been raised `count` times in this call */
-    LAP_STEP_REDUCE,   /* dst = sum of ranges[first .. first + count) in that order */
-    LAP_STEP_COPY,     /* copy src to dst, both this rank's */
-    LAP_STEP_SUMS,     /* the caller's bias_grad = the sums of the columns of src */
-    LAP_STEP_KERNEL,   /* of a program: the kernel `name`; see link.h for what it uses */
+    LAP_STEP_GEMM = 0, /* the d of each tile = its a times b */
+    LAP_STEP_PUT,      /* copy a to d in the peer's symmetric memory, then raise signal there */
+    LAP_STEP_RAISE,  /* raise peer's signal: a credit, or its bytes are there to be read in place */
+    LAP_STEP_WAIT,   /* until this rank's signal has been raised `count` times in this call */
+    LAP_STEP_REDUCE, /* d = the sum of all a, in their order */
+    LAP_STEP_COPY,   /* copy a to d, both this rank's */
+    LAP_STEP_SUMS,   /* the caller's bias_grad = the sums of the columns of a */
+    LAP_STEP_KERNEL, /* of a program: the kernel `name`; see link.h for what it uses */
     LAP_STEP_CONSUME, /* lowered: the signals of the call are used up, the next counts from there */
     LAP_STEP_KINDS
 } lap_step_kind_t;
@@ -115,42 +115,58 @@ typedef struct lap_types {
     lap_dtype_t a, b, out, wire, y;
 } lap_types_t;
 
+/* Which operand of its step it is. */
+typedef enum lap_role {
+    LAP_ROLE_A = 0, /* what is read: of a GEMM a; of a sum each of its parts, in their order */
+    LAP_ROLE_B,     /* of a GEMM: the part of the weight that gives the columns of d */
+    LAP_ROLE_SCALE, /* of each a that has one, a float: in their order */
+    LAP_ROLE_D,     /* what is written */
+} lap_role_t;
+
+enum { LAP_READ = 1, LAP_WRITE = 2 };
+
+/* An operand: memory that a step, or a tile of it, reads or writes. */
+typedef struct lap_use {
+    lap_range_t range;
+    uint8_t role, access; /* lap_role_t; LAP_READ or LAP_WRITE */
+    lap_dtype_t dtype;    /* what puts and copies move has none */
+} lap_use_t;
+
+typedef struct lap_signal {
+    int peer;       /* who raises it, or whose it is */
+    uint32_t word;  /* a wait: of this rank; else of the peer. LAP_NO_SIGNAL: none */
+    uint32_t count; /* a wait: for so many raises within this call */
+    size_t bytes;   /* else: what comes with it */
+} lap_signal_t;
+
+/* No signal, from nobody. */
+#define LAP_SIGNAL_NONE ((lap_signal_t){.peer = -1, .word = LAP_NO_SIGNAL})
+
+/* Rows of a GEMM step, which may wait for a signal of their own, or raise one. */
+typedef struct lap_tile {
+    uint32_t first_use, nuses; /* besides those of the step, which all tiles use */
+    lap_signal_t wait, raise;
+} lap_tile_t;
+
 /*
  * GEMM and REDUCE steps that write LAP_OUTPUT end with the epilogue of the operator; no other step
- * writes there if there is one.
+ * writes there if there is one. Dependencies, uses and tiles lie in the tables of the schedule.
  */
 typedef struct lap_step {
     lap_step_kind_t kind;
     uint16_t stream;
-    uint16_t ndeps;     /* earlier steps, on other streams: deps[first_dep .. first_dep + ndeps) */
-    uint32_t first_dep; /* ... of the schedule */
-    uint32_t origin;    /* lowered: the step of the builder that it was made from */
-    int peer;           /* put, raise: to whom; wait: from whom */
-    uint32_t signal;    /* put (or none), raise: word of the peer; wait: of this rank */
-    uint32_t count;     /* wait: raises within this call; gemm: blocks; reduce: ranges */
-    uint32_t first;     /* gemm: first block; reduce: first range */
-    bool any_order;     /* gemm: blocks run as their signals come */
-    bool together;      /* put, copy, reduce: a device may do it at once with what follows
-                                     on its stream: puts and copies that are so, too, which then
-                                     have no order, and the signals after them */
-    bool scaled;        /* reduce: `count` more ranges follow, the scale of each */
-    lap_dtype_t from, to; /* reduce: types of the ranges and of dst */
-    size_t bytes;         /* raise */
-    const char *name;     /* kernel */
-    lap_range_t src;      /* put, copy, sums; gemm: the part b of the weight */
-    lap_range_t dst;      /* put, copy, reduce */
+    uint16_t ndeps;
+    uint32_t first_dep;          /* earlier steps, on other streams */
+    uint32_t origin;             /* lowered: the step of the builder that it was made from */
+    uint32_t first_use, nuses;   /* those of a role follow one another */
+    uint32_t first_tile, ntiles; /* gemm */
+    bool any_order;              /* gemm: tiles run as their signals come */
+    bool together;               /* put, copy, reduce: a device may do it at once with what follows
+                                    on its stream: puts and copies that are so, too, which then
+                                    have no order, and the signals after them */
+    lap_signal_t signal;         /* put, raise, wait */
+    const char *name;            /* kernel */
 } lap_step_t;
-
-/* Rows of a GEMM step that wait for a signal of their own, or raise one. */
-typedef struct lap_block {
-    lap_range_t a, d;
-    lap_range_t scale; /* of a, a float; no rows: that of the call */
-    int wait_peer;
-    uint32_t wait_signal; /* LAP_NO_SIGNAL: none */
-    uint32_t wait_count;
-    int raise_peer;
-    uint32_t raise_signal; /* LAP_NO_SIGNAL: none */
-} lap_block_t;
 
 typedef struct lap_schedule {
     lap_op_kind_t kind;
@@ -169,12 +185,12 @@ typedef struct lap_schedule {
     uint32_t *deps; /* of all steps */
     uint32_t ndeps;
     size_t deps_room;
-    lap_block_t *blocks;
-    uint32_t nblocks;
-    size_t blocks_room;
-    lap_range_t *ranges;
-    uint32_t nranges;
-    size_t ranges_room;
+    lap_use_t *uses; /* of all steps and tiles */
+    uint32_t nuses;
+    size_t uses_room;
+    lap_tile_t *tiles; /* of all GEMMs */
+    uint32_t ntiles;
+    size_t tiles_room;
 
     uint32_t *raised; /* per signal word of this rank: how often a call raises it */
     uint32_t nsignals;
@@ -185,8 +201,29 @@ typedef struct lap_schedule {
     lap_range_t scales;   /* and for its scales */
     lap_stream_set_t set; /* whose streams it is on */
     bool graph;           /* lowered: a call that is repeated is launched as a graph */
-    lap_block_t spare;    /* what lap_gemm_rows returns after a failure */
+    lap_tile_t spare;     /* what lap_gemm_rows returns after a failure */
 } lap_schedule_t;
+
+/* The first use of a role among those of a step, or of a tile, and how many there are; never NULL. */
+const lap_use_t *lap_step_uses(const lap_schedule_t *schedule, const lap_step_t *step,
+                               lap_role_t role, uint32_t *count_p);
+const lap_use_t *lap_tile_uses(const lap_schedule_t *schedule, const lap_tile_t *tile,
+                               lap_role_t role, uint32_t *count_p);
+
+/* The range of the first one; without rows where there is none. */
+static inline const lap_range_t *lap_step_range(const lap_schedule_t *schedule,
+                                                const lap_step_t *step, lap_role_t role)
+{
+    uint32_t count;
+    return &lap_step_uses(schedule, step, role, &count)->range;
+}
+
+static inline const lap_range_t *lap_tile_range(const lap_schedule_t *schedule,
+                                                const lap_tile_t *tile, lap_role_t role)
+{
+    uint32_t count;
+    return &lap_tile_uses(schedule, tile, role, &count)->range;
+}
 
 /* The i-th of the steps that a step comes after. */
 static inline uint32_t lap_step_dep(const lap_schedule_t *schedule, const lap_step_t *step,
@@ -282,7 +319,7 @@ void lap_schedule_clear(lap_schedule_t *schedule);
  * The adders append a step and return its index. When memory runs out or a step is impossible they
  * note it in schedule->status and return 0, so that builders read as lists of steps and check once.
  */
-/* Any step, as it is, but without dependencies: those follow with lap_add_dep. */
+/* Any step, as it is, with its uses and tiles, but without dependencies: those follow with lap_add_dep. */
 uint32_t lap_add_step(lap_schedule_t *schedule, const lap_step_t *step);
 uint32_t lap_add_put(lap_schedule_t *schedule, uint16_t stream, int peer, uint32_t signal,
                      lap_range_t src, lap_range_t dst);
@@ -294,19 +331,16 @@ uint32_t lap_add_copy(lap_schedule_t *schedule, uint16_t stream, lap_range_t src
 uint32_t lap_add_sums(lap_schedule_t *schedule, uint16_t stream, lap_range_t src);
 uint32_t lap_add_kernel(lap_schedule_t *schedule, uint16_t stream, const char *name);
 /*
- * The ranges of the sum follow with lap_reduce_source, in the order of the sum; then, if they have
+ * The parts of the sum follow with lap_reduce_source, in the order of the sum; then, if they have
  * scales, those of all of them with lap_reduce_scale.
  */
-uint32_t lap_add_reduce(lap_schedule_t *schedule, uint16_t stream, lap_range_t dst,
-                        lap_dtype_t from, lap_dtype_t to);
-void lap_reduce_source(lap_schedule_t *schedule, lap_range_t src);
+uint32_t lap_add_reduce(lap_schedule_t *schedule, uint16_t stream, lap_range_t dst, lap_dtype_t to);
+void lap_reduce_source(lap_schedule_t *schedule, lap_range_t src, lap_dtype_t from);
 void lap_reduce_scale(lap_schedule_t *schedule, lap_range_t scale);
-/*
- * The blocks of the GEMM follow with lap_gemm_rows; `b` is the part of the weight that gives the
- * columns of d.
- */
+/* The tiles of the GEMM follow with lap_gemm_rows, each perhaps with its lap_gemm_scale. */
 uint32_t lap_add_gemm(lap_schedule_t *schedule, uint16_t stream, lap_range_t b, bool any_order);
-lap_block_t *lap_gemm_rows(lap_schedule_t *schedule, lap_range_t a, lap_range_t d); /* never NULL */
+lap_tile_t *lap_gemm_rows(lap_schedule_t *schedule, lap_range_t a, lap_range_t d); /* never NULL */
+void lap_gemm_scale(lap_schedule_t *schedule, lap_range_t scale);
 /* The puts, copies and sums from step `first` on may be done together with what follows each. */
 void lap_go_together(lap_schedule_t *schedule, uint32_t first);
 /* `step` starts only after `dep`, an earlier one, has ended. */
@@ -314,22 +348,19 @@ void lap_add_dep(lap_schedule_t *schedule, uint32_t step, uint32_t dep);
 /* This rank's word `signal` is raised once more in this call. Every raise by a peer needs one. */
 void lap_expect(lap_schedule_t *schedule, uint32_t signal);
 
-/* The GEMM of a block: op(a) is [rows, k], op(b) is [k, n]. */
+/* The GEMM of a tile: op(a) is [rows, k], op(b) is [k, n]. */
 typedef struct lap_gemm_shape {
     size_t rows, n, k;
 } lap_gemm_shape_t;
-lap_gemm_shape_t lap_block_shape(const lap_schedule_t *schedule, const lap_step_t *step,
-                                 const lap_block_t *block);
-
-/* The type of what a GEMM writes there. */
-lap_dtype_t lap_block_dtype(const lap_schedule_t *schedule, const lap_block_t *block);
+lap_gemm_shape_t lap_tile_shape(const lap_schedule_t *schedule, const lap_step_t *step,
+                                const lap_tile_t *tile);
 
 /*
  * A one-line description of a step, such as "step 7 PUT rows 8..15 -> rank 2", for messages and
  * pictures.
  */
 void lap_step_describe(const lap_schedule_t *schedule, uint32_t step, char *text, size_t bytes);
-/* Whether a step, or a block of it, waits for a peer; and whether it puts or raises something. */
+/* Whether a step, or a tile of it, waits for a peer; and whether it puts or raises something. */
 bool lap_step_waits(const lap_schedule_t *schedule, uint32_t step);
 bool lap_step_sends(const lap_schedule_t *schedule, uint32_t step);
 const char *lap_step_kind_name(lap_step_kind_t kind);

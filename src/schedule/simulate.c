@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Simulating a program. Each stream of each rank is at rest (waiting for a signal or for a step of
- * another stream) or has one task: a step, or a block of a GEMM. Time moves to the next end of a
+ * another stream) or has one task: a step, or a tile of a GEMM. Time moves to the next end of a
  * task or arrival of a signal, whichever is first. Left out: caches, the order in which an
  * operating system gives cores to threads, and the time that the link's own thread takes.
  */
@@ -14,7 +14,7 @@
 #include "schedule/range.h"
 #include "util/alloc.h"
 
-#define NO_BLOCK UINT32_MAX
+#define NO_TILE UINT32_MAX
 #define LEAST_CORES 1e-12  /* that puts leave to all else */
 #define WORK_EPSILON 1e-15 /* what rounding leaves of a task that is done */
 
@@ -23,8 +23,8 @@
 /* A stream of a rank. */
 typedef struct lane {
     uint32_t fragment, step; /* the next or present one; all fragments: none is left */
-    uint32_t block;          /* of a GEMM at work; NO_BLOCK: of none */
-    uint32_t blocks_done;
+    uint32_t tile;           /* of a GEMM at work; NO_TILE: of none */
+    uint32_t tiles_done;
     bool busy;
     bool waits, spins; /* for a signal; and keeps a core busy meanwhile */
     double since;      /* when it began to wait */
@@ -47,11 +47,11 @@ typedef struct simulation {
     double *first;     /* and of those the ones that it has before all else */
     lane_t *lanes;     /* [rank][stream] */
     double *ends;      /* of each step, negative before */
-    bool *block_done;
+    bool *tile_done;
     double *arrivals; /* of each raise of each word of each call, in order */
     uint32_t *raised; /* so far, of each word of each call */
     /* Where those of a fragment of a rank begin: see index_of. */
-    size_t *first_step, *first_block, *first_word;
+    size_t *first_step, *first_tile, *first_word;
     size_t *first_arrival; /* of each word */
     double *link_free;     /* [rank][buffer]: each buffer has a link of its own */
     uint32_t nbuffers;
@@ -64,11 +64,11 @@ static void simulation_clear(simulation_t *sim)
 {
     lap_free(sim->lanes);
     lap_free(sim->ends);
-    lap_free(sim->block_done);
+    lap_free(sim->tile_done);
     lap_free(sim->arrivals);
     lap_free(sim->raised);
     lap_free(sim->first_step);
-    lap_free(sim->first_block);
+    lap_free(sim->first_tile);
     lap_free(sim->first_word);
     lap_free(sim->first_arrival);
     lap_free(sim->link_free);
@@ -115,7 +115,7 @@ static size_t word_index(const simulation_t *sim, int rank, uint32_t fragment, u
 }
 
 /* Counts steps, blocks and words before each fragment of each rank. */
-static size_t count_parts(simulation_t *sim, size_t *nsteps_p, size_t *nblocks_p)
+static size_t count_parts(simulation_t *sim, size_t *nsteps_p, size_t *ntiles_p)
 {
     size_t nwords = 0;
     for (int r = 0; r < sim->size; r++)
@@ -123,10 +123,10 @@ static size_t count_parts(simulation_t *sim, size_t *nsteps_p, size_t *nblocks_p
             const lap_schedule_t *schedule = schedule_of(sim, r, f);
             const size_t at = index_of(sim, r, f);
             sim->first_step[at] = *nsteps_p;
-            sim->first_block[at] = *nblocks_p;
+            sim->first_tile[at] = *ntiles_p;
             sim->first_word[at] = nwords;
             *nsteps_p += schedule->nsteps;
-            *nblocks_p += schedule->nblocks;
+            *ntiles_p += schedule->ntiles;
             nwords += schedule->nsignals;
         }
     return nwords;
@@ -159,33 +159,33 @@ static uint32_t count_buffers(const simulation_t *sim)
 static lap_status_t simulation_init(simulation_t *sim)
 {
     const size_t size = (size_t)sim->size, count = sim->calls.first[size];
-    size_t nsteps = 0, nblocks = 0;
+    size_t nsteps = 0, ntiles = 0;
     sim->nbuffers = count_buffers(sim);
     sim->first_step = lap_alloc(count, sizeof(size_t));
-    sim->first_block = lap_alloc(count, sizeof(size_t));
+    sim->first_tile = lap_alloc(count, sizeof(size_t));
     sim->first_word = lap_alloc(count, sizeof(size_t));
     sim->link_free = lap_alloc(size * sim->nbuffers, sizeof(double));
     sim->wanted = lap_alloc(size, sizeof(double));
     sim->first = lap_alloc(size, sizeof(double));
     sim->lanes = lap_alloc(size * LAP_STREAMS, sizeof(lane_t));
-    if (!sim->first_step || !sim->first_block || !sim->first_word || !sim->link_free ||
+    if (!sim->first_step || !sim->first_tile || !sim->first_word || !sim->link_free ||
         !sim->wanted || !sim->first || !sim->lanes)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to simulate %d ranks", sim->size);
-    const size_t nwords = count_parts(sim, &nsteps, &nblocks);
+    const size_t nwords = count_parts(sim, &nsteps, &ntiles);
     sim->first_arrival = lap_alloc(nwords + 1, sizeof(size_t));
     sim->raised = lap_alloc(nwords, sizeof(uint32_t));
     sim->ends = lap_alloc(nsteps, sizeof(double));
-    sim->block_done = lap_alloc(nblocks, sizeof(bool));
+    sim->tile_done = lap_alloc(ntiles, sizeof(bool));
     if (sim->first_arrival)
         sim->arrivals = lap_alloc(count_arrivals(sim, nwords), sizeof(double));
-    if (!sim->raised || !sim->ends || !sim->block_done || !sim->arrivals)
+    if (!sim->raised || !sim->ends || !sim->tile_done || !sim->arrivals)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to simulate %zu steps", nsteps);
     for (size_t i = 0; i < nsteps; i++)
         sim->ends[i] = -1;
     for (int r = 0; r < sim->size; r++)
         for (int s = 0; s < LAP_STREAMS; s++) {
             lane_t *lane = &sim->lanes[r * LAP_STREAMS + s];
-            *lane = (lane_t){.block = NO_BLOCK};
+            *lane = (lane_t){.tile = NO_TILE};
             find_next(sim, r, (uint16_t)s, lane);
         }
     return LAP_OK;
@@ -194,18 +194,19 @@ static lap_status_t simulation_init(simulation_t *sim)
 /* ---- signals ---- */
 
 /*
- * Raises a word of `peer`: as src/transport/link books it, one transfer of a buffer at a time out of a
+ * Raises a word of a peer: as src/transport/link books it, one transfer of a buffer at a time out of a
  * rank and signals without data past them. `begin` is when the transfer was issued; now is when its bytes
  * have been copied.
  */
-static lap_status_t raise_word(simulation_t *sim, int rank, uint32_t f, int peer, uint32_t signal,
-                               size_t bytes, double begin)
+static lap_status_t raise_word(simulation_t *sim, int rank, uint32_t f, const lap_signal_t *signal,
+                               double begin)
 {
     const lap_fragment_t *fragment = &sim->programs[rank]->fragments[f];
     const lap_cost_t *cost = cost_of(sim, rank, f);
     const lap_link_t *link = &cost->link;
     double *link_free = &sim->link_free[(size_t)rank * sim->nbuffers + fragment->buffer];
-    const int to = lap_fragment_rank(fragment, peer);
+    const int to = lap_fragment_rank(fragment, signal->peer);
+    const size_t bytes = signal->bytes;
     double due = sim->now;
     if (to != rank && (link->bytes_per_s > 0 || link->latency_s > 0)) {
         double end = begin;
@@ -216,13 +217,14 @@ static lap_status_t raise_word(simulation_t *sim, int rank, uint32_t f, int peer
         }
         due = fmax(due, end + link->latency_s);
     }
-    const size_t word = word_index(sim, to, lap_calls_of(&sim->calls, rank, f, peer), signal);
+    const size_t word =
+        word_index(sim, to, lap_calls_of(&sim->calls, rank, f, signal->peer), signal->word);
     const size_t at = sim->first_arrival[word] + sim->raised[word];
     if (at >= sim->first_arrival[word + 1])
         return lap_error(LAP_ERR_CHECK,
                          "rank %d raises signal %u of rank %d more than the %u times "
                          "that its schedule expects",
-                         rank, signal, to, sim->raised[word]);
+                         rank, signal->word, to, sim->raised[word]);
     if (bytes > 0) {
         sim->sent = begin;
         sim->came = due;
@@ -245,14 +247,13 @@ static bool has_come(simulation_t *sim, double when)
     return false;
 }
 
-static bool signal_came(simulation_t *sim, int rank, uint32_t fragment, uint32_t signal,
-                        uint32_t count)
+static bool signal_came(simulation_t *sim, int rank, uint32_t fragment, const lap_signal_t *signal)
 {
-    const size_t word = word_index(sim, rank, fragment, signal);
-    if (count == 0)
+    const size_t word = word_index(sim, rank, fragment, signal->word);
+    if (signal->count == 0)
         return true;
-    return sim->raised[word] >= count &&
-           has_come(sim, sim->arrivals[sim->first_arrival[word] + count - 1]);
+    return sim->raised[word] >= signal->count &&
+           has_come(sim, sim->arrivals[sim->first_arrival[word] + signal->count - 1]);
 }
 
 static bool has_ended(simulation_t *sim, int rank, uint32_t fragment, uint32_t step,
@@ -304,7 +305,7 @@ static void start_part(const simulation_t *sim, int rank, lane_t *lane, double w
 {
     const lap_step_cost_t *step = measured(sim, rank, lane);
     if (step) {
-        const bool launches = lane->blocks_done == 0 && step->cores > 0;
+        const bool launches = lane->tiles_done == 0 && step->cores > 0;
         work = step->seconds / parts;
         work += launches ? cost_of(sim, rank, lane->fragment)->launch_s : 0;
         cores = step->cores;
@@ -322,60 +323,59 @@ static void start(const simulation_t *sim, int rank, lane_t *lane, double work, 
     start_part(sim, rank, lane, work, cores, 1);
 }
 
-static bool *block_done(const simulation_t *sim, int rank, uint32_t fragment, uint32_t block)
+static bool *tile_done(const simulation_t *sim, int rank, uint32_t fragment, uint32_t tile)
 {
-    return &sim->block_done[sim->first_block[index_of(sim, rank, fragment)] + block];
+    return &sim->tile_done[sim->first_tile[index_of(sim, rank, fragment)] + tile];
 }
 
-/* The next block of a GEMM that can run: in order, or the first one whose signal has come. */
-static uint32_t find_block(simulation_t *sim, int rank, const lane_t *lane)
+/* The next tile of a GEMM that can run: in order, or the first one whose signal has come. */
+static uint32_t find_tile(simulation_t *sim, int rank, const lane_t *lane)
 {
     const lap_schedule_t *schedule = schedule_of(sim, rank, lane->fragment);
     const lap_step_t *step = &schedule->steps[lane->step];
-    for (uint32_t b = step->first; b < step->first + step->count; b++) {
-        const lap_block_t *block = &schedule->blocks[b];
-        if (*block_done(sim, rank, lane->fragment, b))
+    for (uint32_t t = step->first_tile; t < step->first_tile + step->ntiles; t++) {
+        const lap_signal_t *wait = &schedule->tiles[t].wait;
+        if (*tile_done(sim, rank, lane->fragment, t))
             continue;
-        if (block->wait_signal == LAP_NO_SIGNAL ||
-            signal_came(sim, rank, lane->fragment, block->wait_signal, block->wait_count))
-            return b;
+        if (wait->word == LAP_NO_SIGNAL || signal_came(sim, rank, lane->fragment, wait))
+            return t;
         if (!step->any_order)
             break;
     }
-    return NO_BLOCK;
+    return NO_TILE;
 }
 
-static void start_block(simulation_t *sim, int rank, lane_t *lane)
+static void start_tile(simulation_t *sim, int rank, lane_t *lane)
 {
     const lap_schedule_t *schedule = schedule_of(sim, rank, lane->fragment);
     const lap_step_t *step = &schedule->steps[lane->step];
     const lap_fragment_cost_t *costs = &sim->costs[rank][lane->fragment];
-    const double begin = lane->blocks_done == 0 ? costs->cost->step_s : 0;
-    if (step->count == 0) {
+    const double begin = lane->tiles_done == 0 ? costs->cost->step_s : 0;
+    if (step->ntiles == 0) {
         start(sim, rank, lane, begin, 1);
         return;
     }
-    lane->block = find_block(sim, rank, lane);
-    if (lane->block == NO_BLOCK) {
+    lane->tile = find_tile(sim, rank, lane);
+    if (lane->tile == NO_TILE) {
         wait_on(sim, rank, lane);
         return;
     }
-    const lap_block_t *block = &schedule->blocks[lane->block];
+    const lap_tile_t *tile = &schedule->tiles[lane->tile];
     start_part(sim, rank, lane,
-               begin + lap_cost_gemm(costs->cost, lap_block_shape(schedule, step, block)) +
-                   lap_cost_finish(costs, &block->d),
-               costs->cost->gemm_cores, step->count);
+               begin + lap_cost_gemm(costs->cost, lap_tile_shape(schedule, step, tile)) +
+                   lap_cost_finish(costs, lap_tile_range(schedule, tile, LAP_ROLE_D)),
+               costs->cost->gemm_cores, step->ntiles);
 }
 
 /* A link paces the put that takes cores for as long: nothing that it has to share slows it down. */
-static void start_put(const simulation_t *sim, int rank, lane_t *lane, const lap_step_t *step,
+static void start_put(const simulation_t *sim, int rank, lane_t *lane, const lap_range_t *src,
                       double mover)
 {
     const lap_cost_t *cost = cost_of(sim, rank, lane->fragment);
-    const double bytes = (double)lap_range_bytes(&step->src);
+    const double bytes = (double)lap_range_bytes(src);
     const bool first = cost->put_cores > 0;
     start(sim, rank, lane,
-          cost->step_s + (first ? bytes / cost->link.bytes_per_s : lap_cost_copy(cost, &step->src)),
+          cost->step_s + (first ? bytes / cost->link.bytes_per_s : lap_cost_copy(cost, src)),
           first ? cost->put_cores : mover);
     lane->first = first;
 }
@@ -387,15 +387,16 @@ static void try_start(simulation_t *sim, int rank, lane_t *lane)
     const lap_cost_t *cost = costs->cost;
     const lap_schedule_t *schedule = schedule_of(sim, rank, lane->fragment);
     const lap_step_t *step = &schedule->steps[lane->step];
+    const lap_range_t *a = lap_step_range(schedule, step, LAP_ROLE_A);
     const double mover = cost->copy_engines ? 0 : 1;
     if (!deps_ended(sim, rank, lane))
         return;
     switch (step->kind) {
     case LAP_STEP_GEMM:
-        start_block(sim, rank, lane);
+        start_tile(sim, rank, lane);
         break;
     case LAP_STEP_WAIT:
-        if (signal_came(sim, rank, lane->fragment, step->signal, step->count))
+        if (signal_came(sim, rank, lane->fragment, &step->signal))
             start(sim, rank, lane, cost->step_s, mover);
         else
             wait_on(sim, rank, lane);
@@ -403,18 +404,17 @@ static void try_start(simulation_t *sim, int rank, lane_t *lane)
     case LAP_STEP_REDUCE:
         start(sim, rank, lane,
               cost->step_s + lap_cost_reduce(cost, schedule, step) +
-                  lap_cost_finish(costs, &step->dst),
+                  lap_cost_finish(costs, lap_step_range(schedule, step, LAP_ROLE_D)),
               1);
         break;
     case LAP_STEP_SUMS:
-        start(sim, rank, lane, cost->step_s + (double)lap_range_bytes(&step->src) / cost->reduce,
-              1);
+        start(sim, rank, lane, cost->step_s + (double)lap_range_bytes(a) / cost->reduce, 1);
         break;
     case LAP_STEP_PUT:
-        start_put(sim, rank, lane, step, mover);
+        start_put(sim, rank, lane, a, mover);
         break;
     case LAP_STEP_COPY:
-        start(sim, rank, lane, cost->step_s + lap_cost_copy(cost, &step->src), mover);
+        start(sim, rank, lane, cost->step_s + lap_cost_copy(cost, a), mover);
         break;
     case LAP_STEP_KERNEL:
         start(sim, rank, lane, cost->step_s + costs->kernel_s, 1);
@@ -436,26 +436,24 @@ static lap_status_t end_task(simulation_t *sim, int rank, lane_t *lane)
         sim->spans[f].begin = fmin(sim->spans[f].begin, lane->begin);
         sim->spans[f].end = sim->now;
     }
-    if (step->kind == LAP_STEP_PUT && step->signal != LAP_NO_SIGNAL)
-        LAP_TRY(raise_word(sim, rank, f, step->peer, step->signal, lap_range_bytes(&step->src),
-                           lane->begin));
+    if (step->kind == LAP_STEP_PUT && step->signal.word != LAP_NO_SIGNAL)
+        LAP_TRY(raise_word(sim, rank, f, &step->signal, lane->begin));
     else if (step->kind == LAP_STEP_RAISE)
-        LAP_TRY(raise_word(sim, rank, f, step->peer, step->signal, step->bytes, sim->now));
-    if (lane->block != NO_BLOCK) {
-        const lap_block_t *block = &schedule->blocks[lane->block];
-        *block_done(sim, rank, f, lane->block) = true;
-        lane->block = NO_BLOCK;
-        lane->blocks_done++;
-        if (block->raise_signal != LAP_NO_SIGNAL)
-            LAP_TRY(raise_word(sim, rank, f, block->raise_peer, block->raise_signal,
-                               lap_range_bytes(&block->d), sim->now));
-        if (lane->blocks_done < step->count)
+        LAP_TRY(raise_word(sim, rank, f, &step->signal, sim->now));
+    if (lane->tile != NO_TILE) {
+        const lap_signal_t *raise = &schedule->tiles[lane->tile].raise;
+        *tile_done(sim, rank, f, lane->tile) = true;
+        lane->tile = NO_TILE;
+        lane->tiles_done++;
+        if (raise->word != LAP_NO_SIGNAL)
+            LAP_TRY(raise_word(sim, rank, f, raise, sim->now));
+        if (lane->tiles_done < step->ntiles)
             return LAP_OK;
     }
     sim->ends[sim->first_step[index_of(sim, rank, f)] + lane->step] = sim->now;
     if (schedule->set != LAP_BACKGROUND)
         sim->foreground = sim->now;
-    lane->blocks_done = 0;
+    lane->tiles_done = 0;
     lane->step++;
     find_next(sim, rank, step->stream, lane);
     return LAP_OK;
@@ -474,7 +472,7 @@ static lap_status_t finish(simulation_t *sim, int rank, lane_t *lane)
     const bool waited = was.since >= was.ended && was.since < was.begin;
     const lap_step_times_t times = {waited ? was.since : was.begin, was.begin, sim->now, sim->sent,
                                     sim->came};
-    watch->step(watch->context, rank, was.fragment, was.step, was.block, &times);
+    watch->step(watch->context, rank, was.fragment, was.step, was.tile, &times);
     return LAP_OK;
 }
 

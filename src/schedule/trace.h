@@ -57,7 +57,7 @@ void lap_trace_group_add(lap_trace_group_t *group, int rank);
 #define LAP_RECORD_DEPS 8
 
 /*
- * A step that ran, a block of a GEMM, a kernel, or what the host did. Ranks are those of the trace: in that
+ * A step that ran, a tile of a GEMM, a kernel, or what the host did. Ranks are those of the trace: in that
  * of a call those of its group, in that of a step those of the world. Times are in nanoseconds.
  */
 typedef struct lap_trace_record {
@@ -67,31 +67,31 @@ typedef struct lap_trace_record {
     uint32_t step;   /* of its call */
     uint32_t call;   /* which of the calls of its group; all ranks of the group count alike */
     lap_trace_group_t group;
-    int32_t peer;     /* put, raise, wait; gemm block: whom it tells, or waits for; -1: none */
-    uint32_t signal;  /* put, raise, gemm block that raises: word of the peer, or LAP_NO_SIGNAL */
-    int32_t from;     /* wait, gemm block that waits: whose signal that is, */
+    int32_t peer;     /* put, raise, wait; gemm tile: whom it tells, or waits for; -1: none */
+    uint32_t signal;  /* put, raise, gemm tile that raises: word of the peer, or LAP_NO_SIGNAL */
+    int32_t from;     /* wait, gemm tile that waits: whose signal that is, */
     uint32_t awaited; /* which word of this rank, */
     uint32_t count;   /* and after how many raises in the call it goes on; 0: it does not wait */
     uint32_t ndeps;   /* steps of other streams that it came after */
     uint32_t deps[LAP_RECORD_DEPS]; /* the first of them */
-    uint32_t m, n, k;               /* gemm block; else 0 */
+    uint32_t m, n, k;               /* gemm tile; else 0 */
     int32_t layer;                  /* -1: of none */
     uint32_t traffic;               /* lap_traffic_t */
     float predicted_us;             /* 0: not predicted */
-    uint64_t first_row, rows; /* gemm block, put: of the matrix of all ranks; no rows: not known */
+    uint64_t first_row, rows; /* gemm tile, put: of the matrix of all ranks; no rows: not known */
     uint64_t bytes;           /* put, raise: counted where the signal is */
     uint64_t live_bytes;      /* of activations while it runs; 0: not known */
-    lap_span_t span;     /* of the step on its stream; a GEMM block that waited has ready < begin */
+    lap_span_t span;     /* of the step on its stream; a GEMM tile that waited has ready < begin */
     lap_span_t flight;   /* put, raise with bytes: from its start to its delivery */
     lap_delays_t delays; /* of its stream's thread */
     char name[24];       /* of the fragment: "qkv_fprop"; empty: not told */
     char op[32];         /* "ag_gemm ring", or the kernel */
 } lap_trace_record_t;
 
-/* All of a record that is known before a step, or a block of a GEMM step, runs. */
+/* All of a record that is known before a step, or a tile of a GEMM step, runs. */
 void lap_record_step(const lap_schedule_t *schedule, uint32_t index, lap_trace_record_t *record);
-void lap_record_block(const lap_schedule_t *schedule, uint32_t index, const lap_block_t *block,
-                      lap_trace_record_t *record);
+void lap_record_tile(const lap_schedule_t *schedule, uint32_t index, const lap_tile_t *tile,
+                     lap_trace_record_t *record);
 
 /* What did not wait was ready when it began. */
 void lap_record_set_ready(lap_trace_record_t *record);

@@ -81,8 +81,8 @@ static inline void layout_fragment(layout_play_t *play, const lap_fragment_t *fr
         play->step = s;
         const lap_step_t *step = &schedule->steps[s];
         lap_link_each(play->linked, fragment, s, LAP_NO_STEP, layout_access, play);
-        for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++)
-            lap_link_each(play->linked, fragment, s, step->first + b, layout_access, play);
+        for (uint32_t t = 0; t < step->ntiles; t++)
+            lap_link_each(play->linked, fragment, s, step->first_tile + t, layout_access, play);
     }
 }
 

@@ -78,8 +78,8 @@ static inline void order_each(order_play_t *play, lap_each_access_t each)
     for (uint32_t s = 0; s < schedule->nsteps; s++) {
         const lap_step_t *step = &schedule->steps[s];
         lap_link_each(play->linked, play->fragment, s, LAP_NO_STEP, each, play);
-        for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++)
-            lap_link_each(play->linked, play->fragment, s, step->first + b, each, play);
+        for (uint32_t t = 0; t < step->ntiles; t++)
+            lap_link_each(play->linked, play->fragment, s, step->first_tile + t, each, play);
     }
 }
 
@@ -272,8 +272,8 @@ static inline bool order_writes(const lap_linked_t *linked, const lap_fragment_t
     for (uint32_t s = 0; s < fragment->schedule.nsteps; s++) {
         const lap_step_t *step = &fragment->schedule.steps[s];
         lap_link_each(linked, fragment, s, LAP_NO_STEP, order_find_write, &find);
-        for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++)
-            lap_link_each(linked, fragment, s, step->first + b, order_find_write, &find);
+        for (uint32_t t = 0; t < step->ntiles; t++)
+            lap_link_each(linked, fragment, s, step->first_tile + t, order_find_write, &find);
     }
     return find.writes;
 }

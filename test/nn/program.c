@@ -47,7 +47,7 @@ typedef struct tally {
 /* A fragment as it was: what a mutation may change. */
 typedef struct saved {
     lap_step_t step;
-    lap_block_t *blocks;
+    lap_tile_t *tiles;
     uint32_t nlinks, naccesses;
     lap_link_dep_t *links;
 } saved_t;
@@ -66,8 +66,7 @@ static saved_t save(const lap_fragment_t *fragment, uint32_t index)
 {
     return (saved_t){
         .step = fragment->schedule.steps[index],
-        .blocks =
-            copy_of(fragment->schedule.blocks, fragment->schedule.nblocks, sizeof(lap_block_t)),
+        .tiles = copy_of(fragment->schedule.tiles, fragment->schedule.ntiles, sizeof(lap_tile_t)),
         .nlinks = fragment->nlinks,
         .naccesses = fragment->naccesses,
         .links = copy_of(fragment->links, fragment->nlinks, sizeof(lap_link_dep_t)),
@@ -77,14 +76,14 @@ static saved_t save(const lap_fragment_t *fragment, uint32_t index)
 static void restore(lap_fragment_t *fragment, uint32_t index, saved_t *saved)
 {
     fragment->schedule.steps[index] = saved->step;
-    if (fragment->schedule.nblocks)
-        memcpy(fragment->schedule.blocks, saved->blocks,
-               fragment->schedule.nblocks * sizeof(lap_block_t));
+    if (fragment->schedule.ntiles)
+        memcpy(fragment->schedule.tiles, saved->tiles,
+               fragment->schedule.ntiles * sizeof(lap_tile_t));
     fragment->nlinks = saved->nlinks;
     fragment->naccesses = saved->naccesses;
     if (saved->nlinks)
         memcpy(fragment->links, saved->links, saved->nlinks * sizeof(lap_link_dep_t));
-    free(saved->blocks);
+    free(saved->tiles);
     free(saved->links);
 }
 
@@ -106,8 +105,8 @@ static bool change(const lap_linked_t *linked, lap_fragment_t *fragment, uint32_
     if (index >= fragment->schedule.nsteps)
         return false;
     lap_step_t *step = &fragment->schedule.steps[index];
-    const bool gemm = step->kind == LAP_STEP_GEMM && item < step->count;
-    lap_block_t *block = gemm ? &fragment->schedule.blocks[step->first + item] : NULL;
+    lap_tile_t *tile =
+        item < step->ntiles ? &fragment->schedule.tiles[step->first_tile + item] : NULL;
     switch (mutation) {
     case DROP_LINK:
         return drop_link(fragment, index, item);
@@ -115,21 +114,21 @@ static bool change(const lap_linked_t *linked, lap_fragment_t *fragment, uint32_
         if (item > 0 || (step->kind != LAP_STEP_WAIT && step->kind != LAP_STEP_RAISE &&
                          step->kind != LAP_STEP_PUT))
             return false;
-        make_idle(step, fragment->schedule.rank);
+        make_idle(step);
         return true;
     case DROP_SIGNAL:
         return item == 0 && drop_signal(step);
     case DROP_DEP:
         return drop_dep(&fragment->schedule, index, item);
     case DROP_BLOCK_WAIT:
-        return block && drop_block_signal(&block->wait_signal);
+        return tile && drop_tile_signal(&tile->wait);
     case DROP_KERNEL:
         if (item > 0 || step->kind != LAP_STEP_KERNEL || !order_writes(linked, fragment))
             return false;
         fragment->naccesses = 0;
         return true;
     default:
-        return block && drop_block_signal(&block->raise_signal);
+        return tile && drop_tile_signal(&tile->raise);
     }
 }
 
@@ -165,8 +164,11 @@ static bool is_of_scratch(const lap_linked_t *linked, const saved_t *saved,
             continue;
         const lap_step_t *from = &linked->fragments[link->fragment].schedule.steps[link->dep];
         const lap_step_t *to = &schedule->steps[index];
-        return from->kind == LAP_STEP_PUT && from->src.place == LAP_SCRATCH &&
-               to->kind == LAP_STEP_GEMM && schedule->blocks[to->first].d.place == LAP_SCRATCH;
+        const lap_schedule_t *sends = &linked->fragments[link->fragment].schedule;
+        return from->kind == LAP_STEP_PUT &&
+               lap_step_range(sends, from, LAP_ROLE_A)->place == LAP_SCRATCH && to->ntiles > 0 &&
+               lap_tile_range(schedule, &schedule->tiles[to->first_tile], LAP_ROLE_D)->place ==
+                   LAP_SCRATCH;
     }
     return true; /* it has none */
 }

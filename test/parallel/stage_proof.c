@@ -118,7 +118,7 @@ static void mutate_steps(lap_stage_programs_t *programs, int rank, uint32_t f, t
         if (drop_signal(&schedule->steps[i]))
             count(programs, rank, f, "a put without its signal", tally);
         schedule->steps[i] = step;
-        make_idle(&schedule->steps[i], schedule->rank);
+        make_idle(&schedule->steps[i]);
         count(programs, rank, f, "a step of a message", tally);
         schedule->steps[i] = step;
     }

@@ -50,32 +50,33 @@ static void test_shapes(void)
     tap_ok(count_steps(&s, LAP_STEP_PUT, -1) == 0 && s.symmetric_bytes == 2048 * 32 * 4 &&
                count_steps(&s, LAP_STEP_GEMM, -1) == 1,
            "fused: one GEMM, no put, and only its own shard in symmetric memory");
-    tap_ok(s.nblocks == 1 + 3 * 4, "fused: shards of 2048 rows come in four blocks");
+    tap_ok(s.ntiles == 1 + 3 * 4, "fused: shards of 2048 rows come in four blocks");
     lap_schedule_clear(&s);
     build_one("fused", LAP_GEMM_RS, 4, &s);
-    tap_ok(count_steps(&s, LAP_STEP_PUT, -1) == 0 && s.nblocks == 16 && !s.steps[3].any_order &&
-               s.blocks[0].d.rank == 2 && s.blocks[15].d.place == LAP_SCRATCH,
+    tap_ok(count_steps(&s, LAP_STEP_PUT, -1) == 0 && s.ntiles == 16 && !s.steps[3].any_order &&
+               lap_tile_range(&s, &s.tiles[0], LAP_ROLE_D)->rank == 2 &&
+               lap_tile_range(&s, &s.tiles[15], LAP_ROLE_D)->place == LAP_SCRATCH,
            "fused: blocks go to the next rank first, the own ones stay and come last");
     lap_schedule_clear(&s);
 }
 
 /*
- * Whether `count` ranges are those of ranks 0, 1, 2, ...; `rank` is whose schedule it is. They are
+ * Whether `count` uses are those of ranks 0, 1, 2, ...; `rank` is whose schedule it is. They are
  * slots of this rank's, or read in place on the rank that they are of.
  */
-static bool in_rank_order(const lap_range_t *ranges, uint32_t count, int rank)
+static bool in_rank_order(const lap_use_t *uses, uint32_t count, int rank)
 {
     bool in_place = true;
     for (uint32_t j = 0; j < count; j++)
-        in_place = in_place && ranges[j].rank == (int)j;
+        in_place = in_place && uses[j].range.rank == (int)j;
     if (in_place)
         return true;
     for (uint32_t j = 0; j < count; j++) {
-        const bool own = ranges[j].place != LAP_SYMMETRIC;
+        const bool own = uses[j].range.place != LAP_SYMMETRIC;
         if (own != ((int)j == rank))
             return false;
-        if (!own && j > 0 && ranges[j - 1].place == LAP_SYMMETRIC &&
-            ranges[j].offset <= ranges[j - 1].offset)
+        if (!own && j > 0 && uses[j - 1].range.place == LAP_SYMMETRIC &&
+            uses[j].range.offset <= uses[j - 1].range.offset)
             return false;
     }
     return true;
@@ -100,10 +101,12 @@ static void test_sum_order(void)
             const lap_schedule_t *s = sequence_at(&sequence, 0, rank);
             for (uint32_t i = 0; i < s->nsteps; i++) {
                 const lap_step_t *step = &s->steps[i];
+                uint32_t count, nscales;
+                const lap_use_t *parts = lap_step_uses(s, step, LAP_ROLE_A, &count);
+                const lap_use_t *scales = lap_step_uses(s, step, LAP_ROLE_SCALE, &nscales);
                 if (step->kind == LAP_STEP_REDUCE)
-                    right = right && step->count == 5 &&
-                            in_rank_order(&s->ranges[step->first], 5, rank) &&
-                            (!step->scaled || in_rank_order(&s->ranges[step->first + 5], 5, rank));
+                    right = right && count == 5 && in_rank_order(parts, 5, rank) &&
+                            (nscales == 0 || (nscales == 5 && in_rank_order(scales, 5, rank)));
             }
         }
         variant_name(&variants[v], name, sizeof(name));
@@ -139,17 +142,20 @@ static void test_order_of_owners(void)
     const lap_schedule_t *s = sequence_at(&sequence, 0, 0);
     uint32_t waits[4] = {0}, gemms[4] = {0}, sum = 0;
     for (uint32_t i = 0; i < s->nsteps; i++) {
-        const lap_range_t *d = &s->blocks[s->steps[i].first].d;
-        if (s->steps[i].kind == LAP_STEP_GEMM && d->place == LAP_SYMMETRIC) {
+        const lap_step_t *step = &s->steps[i];
+        sum = step->kind == LAP_STEP_REDUCE ? i : sum;
+        if (step->ntiles == 0)
+            continue;
+        const lap_range_t *d = lap_tile_range(s, &s->tiles[step->first_tile], LAP_ROLE_D);
+        if (d->place == LAP_SYMMETRIC) {
             gemms[d->rank] = i;
             waits[d->rank] = wait_before(s, i);
         }
-        sum = s->steps[i].kind == LAP_STEP_REDUCE ? i : sum;
     }
     tap_ok(gemms[1] > 0 && gemms[1] < gemms[2] && gemms[2] < gemms[3] &&
                s->steps[gemms[1]].stream != s->steps[gemms[2]].stream,
            "the GEMMs of the owners take turns in two lanes");
-    tap_ok(s->steps[waits[1]].peer == 1 && waits[1] < waits[2] && waits[2] == waits[3],
+    tap_ok(s->steps[waits[1]].signal.peer == 1 && waits[1] < waits[2] && waits[2] == waits[3],
            "the first waits for its owner's credit alone, the others for all");
     const uint32_t wait = wait_before(s, sum);
     tap_ok(wait != LAP_NO_STEP && s->steps[wait].stream != s->steps[sum].stream,

@@ -3,6 +3,7 @@
  * What the checker says: small schedules, written by hand, with one thing wrong in each. The
  * sentence must name the steps, their ranks and calls, and the range.
  */
+#include "drop.h"
 #include "schedule/link.h"
 #include "schedule/range.h"
 #include "sequence.h"
@@ -146,7 +147,7 @@ static void test_signals(void)
 }
 
 /* A GEMM of [2, 4] rows whose blocks are raised or waited for; each row of a and d has 8 bytes. */
-static lap_block_t *add_block(lap_schedule_t *schedule, size_t row)
+static lap_tile_t *add_tile(lap_schedule_t *schedule, size_t row)
 {
     return lap_gemm_rows(schedule, lap_range_packed(LAP_INPUT, schedule->rank, row * 8, 1, 8),
                          lap_range_packed(LAP_SCRATCH, schedule->rank, row * 8, 1, 8));
@@ -167,10 +168,8 @@ static void test_blocks(bool any_order)
     start(1, 2);
     lap_schedule_t *zero = sequence_at(&s, 0, 0), *one = sequence_at(&s, 0, 1);
     add_gemm(zero, any_order);
-    lap_block_t *block = add_block(zero, 0);
-    block->raise_peer = 1;
-    block->raise_signal = 0;
-    add_block(zero, 1);
+    add_tile(zero, 0)->raise = (lap_signal_t){.peer = 1, .word = 0};
+    add_tile(zero, 1);
     lap_expect(one, 0);
     lap_add_wait(one, SEND, 0, 0, 1);
     lap_add_raise(one, SEND, 0, 1, 0);
@@ -180,7 +179,7 @@ static void test_blocks(bool any_order)
     uint32_t copy = lap_add_copy(zero, SEND, row, lap_range_packed(LAP_SCRATCH, 0, 32, 1, 8));
     tap_success(sequence_check(&s), "%s: a block's signal orders what the block wrote",
                 any_order ? "any order" : "in order");
-    zero->steps[copy].src.offset = 8;
+    step_range(zero, copy, LAP_ROLE_A)->offset = 8;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "no order", "step 0 GEMM", "block 1",
                 "step 2 COPY", "scratch of rank 0, bytes 8..15", NULL);
 }
@@ -190,8 +189,8 @@ static void test_any_order(void)
     start(1, 1);
     lap_schedule_t *schedule = sequence_at(&s, 0, 0);
     add_gemm(schedule, false);
-    add_block(schedule, 0);
-    add_block(schedule, 0);
+    add_tile(schedule, 0);
+    add_tile(schedule, 0);
     tap_success(sequence_check(&s), "blocks in order may write the same row of scratch");
     schedule->steps[0].any_order = true;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "no order", "block 0", "block 1", "bytes 0..7",
@@ -200,8 +199,8 @@ static void test_any_order(void)
     start(1, 1);
     schedule = sequence_at(&s, 0, 0);
     add_gemm(schedule, true);
-    add_block(schedule, 0);
-    add_block(schedule, 1);
+    add_tile(schedule, 0);
+    add_tile(schedule, 1);
     uint32_t copy = lap_add_copy(schedule, SEND, lap_range_packed(LAP_SCRATCH, 0, 0, 2, 8),
                                  lap_range_packed(LAP_SCRATCH, 0, 32, 2, 8));
     lap_add_dep(schedule, copy, 0);
@@ -218,7 +217,7 @@ static void test_operands(void)
     lap_schedule_t *schedule = sequence_at(&s, 0, 0);
     lap_add_copy(schedule, COMPUTE, lap_range_packed(LAP_INPUT, 0, 0, 2, 8), b);
     lap_add_gemm(schedule, COMPUTE, b, false);
-    add_block(schedule, 0);
+    add_tile(schedule, 0);
     tap_success(sequence_check(&s), "a GEMM after the copy that makes its b");
     schedule->steps[0].stream = SEND;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "no order", "step 0 COPY", "step 1 GEMM",
@@ -236,11 +235,12 @@ static void test_reads(void)
     uint32_t copy =
         lap_add_copy(schedule, COMPUTE, at(LAP_SCRATCH, 0, 0, 12), at(LAP_SCRATCH, 0, 32, 12));
     tap_success(sequence_check(&s), "two writes that overlap cover a read together");
-    schedule->steps[copy].src.row_bytes = schedule->steps[copy].src.stride = 16;
-    schedule->steps[copy].dst.row_bytes = schedule->steps[copy].dst.stride = 16;
+    lap_range_t *src = step_range(schedule, copy, LAP_ROLE_A),
+                *dst = step_range(schedule, copy, LAP_ROLE_D);
+    src->row_bytes = src->stride = dst->row_bytes = dst->stride = 16;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "a read of unwritten memory", "call 1 rank 0",
                 "step 2 COPY", "bytes 0..15", "12 of 16", NULL);
-    schedule->steps[copy].dst.offset = 8;
+    dst->offset = 8;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "a step conflicts with itself", "bytes 8..15",
                 NULL);
 }
@@ -258,12 +258,12 @@ static void test_results(void)
                 "output of rank 0, bytes 0..31", NULL);
     lap_add_copy(schedule, COMPUTE, input, right);
     tap_success(sequence_check(&s), "two columns make a result");
-    schedule->steps[1].dst.offset = 4;
+    step_range(schedule, 1, LAP_ROLE_D)->offset = 4;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "written twice", "step 0 COPY", "step 1 COPY",
                 "output of rank 0, bytes 4..23", NULL);
-    schedule->steps[1].dst.offset = 12;
+    step_range(schedule, 1, LAP_ROLE_D)->offset = 12;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "step 1 COPY", "inside 32 bytes", NULL);
-    schedule->steps[1].dst = at(LAP_INPUT, 0, 0, 16);
+    *step_range(schedule, 1, LAP_ROLE_D) = at(LAP_INPUT, 0, 0, 16);
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "the caller's", NULL);
 }
 
@@ -275,25 +275,26 @@ static void test_scales(void)
     schedule->types.a = schedule->types.b = schedule->types.wire = LAP_FLOAT8_E4M3;
     lap_add_copy(schedule, COMPUTE, at(LAP_SCALE, 0, 0, 4), at(LAP_SCRATCH, 0, 32, 4));
     lap_add_gemm(schedule, COMPUTE, at(LAP_WEIGHT, 0, 0, 8), false);
-    lap_block_t *block = lap_gemm_rows(schedule, at(LAP_INPUT, 0, 0, 8), at(LAP_SCRATCH, 0, 0, 1));
+    lap_gemm_rows(schedule, at(LAP_INPUT, 0, 0, 8), at(LAP_SCRATCH, 0, 0, 1));
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "the number of scales of a block is 0",
                 "step 1 GEMM", NULL);
-    block->scale = at(LAP_SCRATCH, 0, 32, 4);
+    lap_gemm_scale(schedule, at(LAP_SCRATCH, 0, 32, 4));
+    const uint32_t scale = schedule->nuses - 1;
     tap_success(sequence_check(&s), "a block with its scale");
-    block->scale.offset = 36;
+    schedule->uses[scale].range.offset = 36;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "a read of unwritten memory", "step 1 GEMM",
                 "bytes 36..39", NULL);
-    block->scale.offset = 30;
+    schedule->uses[scale].range.offset = 30;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "begins within an element is 2", NULL);
-    block->scale.offset = 32;
+    schedule->uses[scale].range.offset = 32;
     schedule->scales = at(LAP_SCALES, 0, 0, 8);
     lap_add_copy(schedule, COMPUTE, at(LAP_SCALE, 0, 0, 4), at(LAP_SCALES, 0, 0, 4));
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "incomplete result", "4 of 8 bytes of scales",
                 NULL);
     schedule->scales = at(LAP_SCALES, 0, 0, 4);
     tap_success(sequence_check(&s), "the scale of the only shard");
-    lap_add_reduce(schedule, COMPUTE, at(LAP_SCRATCH, 0, 48, 4), LAP_FLOAT8_E4M3, LAP_FLOAT32);
-    lap_reduce_source(schedule, at(LAP_SCRATCH, 0, 0, 1));
+    lap_add_reduce(schedule, COMPUTE, at(LAP_SCRATCH, 0, 48, 4), LAP_FLOAT32);
+    lap_reduce_source(schedule, at(LAP_SCRATCH, 0, 0, 1), LAP_FLOAT8_E4M3);
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "whether there are scales is 0, expected 1",
                 "step 3 REDUCE", NULL);
     lap_reduce_scale(schedule, at(LAP_SCRATCH, 0, 32, 4));
@@ -314,12 +315,12 @@ static void test_sums(void)
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "no order", "step 0 COPY", "step 1 SUMS", NULL);
     lap_add_dep(schedule, sums, 0);
     tap_success(sequence_check(&s), "sums of what has been written");
-    schedule->steps[sums].src.rows = 1;
+    step_range(schedule, sums, LAP_ROLE_A)->rows = 1;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "step 1 SUMS", "number of rows is 1, expected 2",
                 NULL);
-    schedule->steps[sums].src = lap_range_packed(LAP_INPUT, 0, 0, 2, 16);
+    *step_range(schedule, sums, LAP_ROLE_A) = lap_range_packed(LAP_INPUT, 0, 0, 2, 16);
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "step 1 SUMS", "the place that is summed", NULL);
-    schedule->steps[sums].src = schedule->output;
+    *step_range(schedule, sums, LAP_ROLE_A) = schedule->output;
     schedule->epilogue = 0;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "bias_grad 1 times, expected 0", NULL);
 }
@@ -332,7 +333,7 @@ static void test_form(void)
         lap_add_copy(schedule, COMPUTE, at(LAP_INPUT, 0, 0, 8), at(LAP_SCRATCH, 0, 60, 8));
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "scratch of rank 0, bytes 60..67",
                 "inside 64 bytes", NULL);
-    schedule->steps[copy].dst.offset = 0;
+    step_range(schedule, copy, LAP_ROLE_D)->offset = 0;
     schedule->deps = &copy; /* on itself */
     schedule->ndeps = schedule->steps[copy].ndeps = 1;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "a dependency is 0", "step 0 COPY", NULL);
@@ -343,9 +344,9 @@ static void test_form(void)
     schedule->steps[copy].stream = LAP_STREAMS;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "the stream is 20", NULL);
     schedule->steps[copy].stream = 0;
-    schedule->steps[copy].src.row_bytes = 4;
+    step_range(schedule, copy, LAP_ROLE_A)->row_bytes = 4;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "the bytes of a row is 4, expected 8", NULL);
-    schedule->steps[copy].src.row_bytes = 8;
+    step_range(schedule, copy, LAP_ROLE_A)->row_bytes = 8;
     lap_add_put(schedule, SEND, 2, 0, at(LAP_INPUT, 0, 0, 8), at(LAP_SYMMETRIC, 2, 0, 8));
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "is 2, expected less than 2", NULL);
 }
@@ -398,10 +399,9 @@ static void test_detour_raise(void)
     lap_add_wait(to, SEND, 0, 0, 2);
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "ambiguous", "call 0 rank 0", "call 0 rank 1",
                 "signal 0 of rank 2", NULL);
-    between->steps[second].signal = 1;
+    between->steps[second].signal.word = 1;
     to->raised[0] = to->raised[1] = 1;
-    to->steps[0].signal = 1;
-    to->steps[0].count = 1;
+    to->steps[0].signal.word = to->steps[0].signal.count = 1;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "stray signal", "rank 2 expects signal 0",
                 "call 0 rank 0", NULL);
 }

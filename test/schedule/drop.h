@@ -6,29 +6,50 @@
 #ifndef LAP_TEST_SCHEDULE_DROP_H
 #define LAP_TEST_SCHEDULE_DROP_H
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "schedule/schedule.h"
 
-/* A step that does nothing, on the same stream with the same dependencies. */
-static inline void make_idle(lap_step_t *step, int rank)
+/* A use of a step, or of a tile, to be changed; it must be there. */
+static inline lap_range_t *range_in(lap_schedule_t *schedule, uint32_t first, uint32_t count,
+                                    lap_role_t role)
 {
-    lap_step_t idle = {.kind = LAP_STEP_COPY,
-                       .stream = step->stream,
-                       .ndeps = step->ndeps,
-                       .first_dep = step->first_dep};
-    idle.src.place = idle.dst.place = LAP_SCRATCH;
-    idle.src.rank = idle.dst.rank = rank;
-    *step = idle;
+    for (uint32_t i = first; i < first + count; i++)
+        if (schedule->uses[i].role == role)
+            return &schedule->uses[i].range;
+    exit(1);
+}
+
+static inline lap_range_t *step_range(lap_schedule_t *schedule, uint32_t step, lap_role_t role)
+{
+    const lap_step_t *of = &schedule->steps[step];
+    return range_in(schedule, of->first_use, of->nuses, role);
+}
+
+static inline lap_range_t *tile_range(lap_schedule_t *schedule, uint32_t tile, lap_role_t role)
+{
+    const lap_tile_t *of = &schedule->tiles[tile];
+    return range_in(schedule, of->first_use, of->nuses, role);
+}
+
+/* A step that does nothing, on the same stream with the same dependencies. */
+static inline void make_idle(lap_step_t *step)
+{
+    *step = (lap_step_t){.kind = LAP_STEP_COPY,
+                         .stream = step->stream,
+                         .ndeps = step->ndeps,
+                         .first_dep = step->first_dep,
+                         .signal = LAP_SIGNAL_NONE};
 }
 
 /* The signal of a put. */
 static inline bool drop_signal(lap_step_t *step)
 {
-    if (step->kind != LAP_STEP_PUT || step->signal == LAP_NO_SIGNAL)
-        return false;
-    step->signal = LAP_NO_SIGNAL;
-    return true;
+    const bool there = step->kind == LAP_STEP_PUT && step->signal.word != LAP_NO_SIGNAL;
+    if (there)
+        step->signal.word = LAP_NO_SIGNAL;
+    return there;
 }
 
 /* The table keeps what the step had: a step that is put back has it again. */
@@ -45,11 +66,11 @@ static inline bool drop_dep(lap_schedule_t *schedule, uint32_t index, uint32_t i
     return true;
 }
 
-/* The signal that a block waits for, or that it raises: a field of it. */
-static inline bool drop_block_signal(uint32_t *signal)
+/* The signal that a tile waits for, or that it raises. */
+static inline bool drop_tile_signal(lap_signal_t *signal)
 {
-    const bool there = *signal != LAP_NO_SIGNAL;
-    *signal = LAP_NO_SIGNAL;
+    const bool there = signal->word != LAP_NO_SIGNAL;
+    signal->word = LAP_NO_SIGNAL;
     return there;
 }
 
@@ -78,8 +99,9 @@ static inline bool is_waited_for(const lap_schedule_t *schedule, uint32_t index,
     bool found = false;
     for (uint32_t i = 0; i < index && step->kind == LAP_STEP_WAIT; i++) {
         const lap_step_t *other = &schedule->steps[i];
-        found = found || (other->kind == LAP_STEP_WAIT && other->signal == step->signal &&
-                          other->count >= step->count && is_behind(schedule, index, i, UINT32_MAX));
+        found = found || (other->kind == LAP_STEP_WAIT && other->signal.word == step->signal.word &&
+                          other->signal.count >= step->signal.count &&
+                          is_behind(schedule, index, i, UINT32_MAX));
     }
     return found;
 }

@@ -45,7 +45,7 @@ static void test_blocks(void)
     static sequence_t sequence;
     const lap_schedule_t *s = sequence_at(&sequence, 0, 1);
     build_fused(&sequence, LAP_AG_GEMM);
-    const uint32_t nblocks = s->nblocks, nsteps = s->nsteps, waits = 2 * 3; /* two of each shard */
+    const uint32_t nblocks = s->ntiles, nsteps = s->nsteps, waits = 2 * 3; /* two of each shard */
     const uint32_t other = count_steps(s, LAP_STEP_WAIT, -1);
     tap_success(sequence_lower(&sequence, "cpu", NULL), "lowered for hosts");
     tap_ok(s->nsteps == nsteps && count_steps(s, LAP_STEP_GEMM, -1) == 1,

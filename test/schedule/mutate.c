@@ -67,8 +67,17 @@ static bool shift(lap_range_t *range)
     return true;
 }
 
+/* The scales of a sum come last. */
+static bool drop_scales(const lap_schedule_t *schedule, lap_step_t *step)
+{
+    uint32_t count;
+    (void)lap_step_uses(schedule, step, LAP_ROLE_SCALE, &count);
+    step->nuses -= count;
+    return count > 0;
+}
+
 /*
- * Changes a step of a schedule; `item` counts its dependencies or blocks. False: there is nothing
+ * Changes a step of a schedule; `item` counts its dependencies or tiles. False: there is nothing
  * to change, and nothing was changed.
  */
 static bool change_step(lap_schedule_t *schedule, uint32_t index, mutation_t mutation,
@@ -82,30 +91,28 @@ static bool change_step(lap_schedule_t *schedule, uint32_t index, mutation_t mut
         if (item > 0 || !(waits || step->kind == LAP_STEP_RAISE || step->kind == LAP_STEP_PUT ||
                           step->kind == LAP_STEP_CONSUME))
             return false;
-        make_idle(step, schedule->rank);
+        make_idle(step);
         return true;
     case DROP_SIGNAL:
         return item == 0 && drop_signal(step);
     case DROP_DEP:
         return drop_dep(schedule, index, item);
     case LESS:
-        if (item > 0 || !waits || step->count < 2)
+        if (item > 0 || !waits || step->signal.count < 2)
             return false;
-        step->count--;
+        step->signal.count--;
         return true;
     case SHIFT:
-        return item == 0 && moves && shift(&step->dst);
+        return item == 0 && moves && step->nuses > 0 &&
+               shift(step_range(schedule, index, LAP_ROLE_D));
     case DROP_WORK:
         if (item > 0 || (step->kind != LAP_STEP_COPY && step->kind != LAP_STEP_REDUCE &&
                          step->kind != LAP_STEP_SUMS))
             return false;
-        make_idle(step, schedule->rank);
+        make_idle(step);
         return true;
     case DROP_SCALE:
-        if (item > 0 || !step->scaled)
-            return false;
-        step->scaled = false;
-        return true;
+        return item == 0 && step->kind == LAP_STEP_REDUCE && drop_scales(schedule, step);
     default:
         return false;
     }
@@ -115,43 +122,46 @@ static bool change_step(lap_schedule_t *schedule, uint32_t index, mutation_t mut
 static bool repeat_step(lap_schedule_t *schedule, uint32_t index, uint32_t item)
 {
     lap_step_t step = schedule->steps[index];
-    lap_place_t place = step.dst.place;
-    if (step.kind == LAP_STEP_GEMM && step.count > 0)
-        place = schedule->blocks[step.first].d.place;
+    const lap_place_t place =
+        step.ntiles > 0
+            ? lap_tile_range(schedule, &schedule->tiles[step.first_tile], LAP_ROLE_D)->place
+            : lap_step_range(schedule, &step, LAP_ROLE_D)->place;
     const bool result = place == LAP_OUTPUT || place == LAP_GATHERED || place == LAP_SCALES;
     if (item > 0 || (!result && step.kind != LAP_STEP_SUMS))
         return false;
-    uint32_t last = lap_add_copy(schedule, step.stream, step.src, step.dst);
+    const uint32_t last = lap_add_step(schedule, &step);
     schedule->steps[last] = step;
     return true;
 }
 
-static bool change_block(lap_schedule_t *schedule, uint32_t index, mutation_t mutation,
-                         uint32_t item)
+static bool change_tile(lap_schedule_t *schedule, uint32_t index, mutation_t mutation,
+                        uint32_t item)
 {
     const lap_step_t *step = &schedule->steps[index];
-    if (step->kind != LAP_STEP_GEMM || item >= step->count)
+    if (item >= step->ntiles)
         return false;
-    lap_block_t *block = &schedule->blocks[step->first + item];
+    const uint32_t at = step->first_tile + item;
+    lap_tile_t *tile = &schedule->tiles[at];
     switch (mutation) {
     case DROP_BLOCK_WAIT:
-        return drop_block_signal(&block->wait_signal);
+        return drop_tile_signal(&tile->wait);
     case DROP_BLOCK_RAISE:
-        return drop_block_signal(&block->raise_signal);
+        return drop_tile_signal(&tile->raise);
     case LESS:
-        if (block->wait_signal == LAP_NO_SIGNAL || block->wait_count < 2)
+        if (tile->wait.word == LAP_NO_SIGNAL || tile->wait.count < 2)
             return false;
-        block->wait_count--;
+        tile->wait.count--;
         return true;
     case SHIFT:
-        return shift(&block->d);
+        return shift(tile_range(schedule, at, LAP_ROLE_D));
     case DROP_WORK:
-        block->a.rows = block->d.rows = 0;
+        tile_range(schedule, at, LAP_ROLE_A)->rows = 0;
+        tile_range(schedule, at, LAP_ROLE_D)->rows = 0;
         return true;
     case DROP_SCALE:
-        if (block->scale.rows == 0)
+        if (lap_tile_range(schedule, tile, LAP_ROLE_SCALE)->rows == 0)
             return false;
-        block->scale.rows = 0;
+        tile->nuses--; /* it is the last one */
         return true;
     default:
         return false;
@@ -165,11 +175,11 @@ static bool forget_signal(lap_schedule_t *schedule, uint32_t signal)
         return false;
     schedule->raised[signal] = 0;
     for (uint32_t i = 0; i < schedule->nsteps; i++)
-        if (schedule->steps[i].kind == LAP_STEP_WAIT && schedule->steps[i].signal == signal)
-            make_idle(&schedule->steps[i], schedule->rank);
-    for (uint32_t i = 0; i < schedule->nblocks; i++)
-        if (schedule->blocks[i].wait_signal == signal)
-            schedule->blocks[i].wait_signal = LAP_NO_SIGNAL;
+        if (schedule->steps[i].kind == LAP_STEP_WAIT && schedule->steps[i].signal.word == signal)
+            make_idle(&schedule->steps[i]);
+    for (uint32_t i = 0; i < schedule->ntiles; i++)
+        if (schedule->tiles[i].wait.word == signal)
+            schedule->tiles[i].wait.word = LAP_NO_SIGNAL;
     return true;
 }
 
@@ -178,17 +188,17 @@ static bool change_both_sides(sequence_t *sequence, uint32_t call, int rank, uin
 {
     lap_schedule_t *schedule = sequence_at(sequence, call, rank);
     lap_step_t *step = &schedule->steps[index];
-    int peer = step->peer;
-    uint32_t signal = step->signal;
+    const int peer = step->signal.peer;
+    const uint32_t signal = step->signal.word;
     if (item > 0 || (step->kind != LAP_STEP_RAISE && step->kind != LAP_STEP_PUT) ||
         signal == LAP_NO_SIGNAL)
         return false;
     if (!forget_signal(sequence_at(sequence, call, peer), signal))
         return false;
     if (step->kind == LAP_STEP_PUT)
-        step->signal = LAP_NO_SIGNAL;
+        step->signal.word = LAP_NO_SIGNAL;
     else
-        make_idle(step, rank);
+        make_idle(step);
     return true;
 }
 
@@ -203,7 +213,7 @@ static bool change(sequence_t *sequence, uint32_t call, int rank, uint32_t index
     if (mutation == AGAIN)
         return repeat_step(schedule, index, item);
     if (schedule->steps[index].kind == LAP_STEP_GEMM && mutation != DROP_DEP)
-        return change_block(schedule, index, mutation, item);
+        return change_tile(schedule, index, mutation, item);
     return change_step(schedule, index, mutation, item);
 }
 
@@ -213,8 +223,10 @@ static void copy_schedule(lap_schedule_t *to, const lap_schedule_t *from)
     to->nsteps = from->nsteps;
     if (from->nsteps)
         memcpy(to->steps, from->steps, from->nsteps * sizeof(lap_step_t));
-    if (from->nblocks)
-        memcpy(to->blocks, from->blocks, from->nblocks * sizeof(lap_block_t));
+    if (from->nuses)
+        memcpy(to->uses, from->uses, from->nuses * sizeof(lap_use_t));
+    if (from->ntiles)
+        memcpy(to->tiles, from->tiles, from->ntiles * sizeof(lap_tile_t));
     memcpy(to->raised, from->raised, from->nsignals * sizeof(uint32_t));
 }
 
@@ -403,7 +415,7 @@ static void test_idle(void)
         lap_schedule_t *schedule = sequence_at(&sequence, 0, rank);
         lap_range_t nothing = {.place = LAP_SCRATCH, .rank = rank};
         uint32_t step = lap_add_copy(schedule, LAP_STREAM_SEND, nothing, nothing);
-        make_idle(&schedule->steps[step], rank);
+        make_idle(&schedule->steps[step]);
     }
     tap_success(sequence_check(&sequence), "steps that do nothing are no reason to object");
     sequence_clear(&sequence);

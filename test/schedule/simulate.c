@@ -63,8 +63,8 @@ static void add_wait(int rank, uint16_t stream, uint32_t count)
     lap_add_wait(&pair[rank], stream, 1 - rank, lap_signal_data(1 - rank), count);
 }
 
-/* A block of `rows` multiply-adds. */
-static lap_block_t *add_block(int rank, size_t rows)
+/* A tile of `rows` multiply-adds. */
+static lap_tile_t *add_tile(int rank, size_t rows)
 {
     return lap_gemm_rows(&pair[rank], lap_range_packed(LAP_INPUT, rank, 0, rows, sizeof(float)),
                          lap_range_packed(LAP_OUTPUT, rank, 0, rows, sizeof(float)));
@@ -108,10 +108,9 @@ static void test_order(void)
     pair_takes(&cost, 7, "every step costs something, and so does the call");
 
     pair_init();
-    lap_add_reduce(&pair[0], LAP_STREAM_COMPUTE, bytes_of(LAP_OUTPUT, 0, 4), LAP_FLOAT32,
-                   LAP_FLOAT32);
+    lap_add_reduce(&pair[0], LAP_STREAM_COMPUTE, bytes_of(LAP_OUTPUT, 0, 4), LAP_FLOAT32);
     for (int i = 0; i < 3; i++)
-        lap_reduce_source(&pair[0], bytes_of(LAP_SCRATCH, 0, 4));
+        lap_reduce_source(&pair[0], bytes_of(LAP_SCRATCH, 0, 4), LAP_FLOAT32);
     cost = unit_cost();
     pair_takes(&cost, 16, "a sum reads its sources and writes its result");
 
@@ -133,7 +132,7 @@ static void test_cores(void)
     cost.gemm_cores = 2;
     pair_init();
     add_gemm(0, false);
-    add_block(0, 4);
+    add_tile(0, 4);
     add_copy(0, LAP_STREAM_SEND, 2);
     /* Demand 3 on 2 cores until the copy ends at 3; the GEMM has done 2 of 4 by then. */
     pair_takes(&cost, 5, "a copy takes time from a GEMM that wants all cores");
@@ -145,7 +144,7 @@ static void test_cores(void)
         pair_init();
         for (int r = 0; r < RANKS; r++) {
             add_gemm(r, false);
-            add_block(r, 4);
+            add_tile(r, 4);
         }
         add_copy(0, LAP_STREAM_SEND, 2);
         pair_takes(&cost, alone ? 4 : 6,
@@ -408,7 +407,7 @@ static void test_put_cores(void)
         cost.put_cores = last ? 1 : 0.4;
         pair_init();
         add_gemm(0, false);
-        add_block(0, 10);
+        add_tile(0, 10);
         add_put(0, LAP_STREAM_SEND, 10);
         add_wait(1, LAP_STREAM_COMPUTE, 1);
         add_copy(1, LAP_STREAM_COMPUTE, 0);
@@ -419,7 +418,7 @@ static void test_put_cores(void)
     cost.put_cores = 0.4;
     pair_init();
     add_gemm(0, false);
-    add_block(0, 4);
+    add_tile(0, 4);
     add_put(0, LAP_STREAM_SEND, 20);
     add_wait(1, LAP_STREAM_COMPUTE, 1);
     pair_takes(&cost, 10, "and a GEMM does not slow down the put");
@@ -475,13 +474,8 @@ static void test_blocks(bool any_order, double seconds)
     pair_init();
     add_put(0, LAP_STREAM_SEND, 6);
     add_gemm(1, any_order);
-    lap_block_t *late = add_block(1, 4);
-    late->wait_peer = 0;
-    late->wait_signal = lap_signal_data(0);
-    late->wait_count = 1;
-    lap_block_t *early = add_block(1, 1);
-    early->raise_peer = 0;
-    early->raise_signal = lap_signal_open(2, 1);
+    add_tile(1, 4)->wait = (lap_signal_t){.word = lap_signal_data(0), .count = 1};
+    add_tile(1, 1)->raise = (lap_signal_t){.word = lap_signal_open(2, 1), .bytes = sizeof(float)};
     lap_expect(&pair[0], lap_signal_open(2, 1));
     lap_add_wait(&pair[0], LAP_STREAM_COMPUTE, 1, lap_signal_open(2, 1), 1);
     add_copy(0, LAP_STREAM_COMPUTE, 9);

@@ -51,23 +51,35 @@ static void put_places(lap_json_t *json, const lap_fragment_t *fragment)
     lap_json_put(json, "}");
 }
 
-/* What steps use besides: kernels all of it, and operators what their epilogue does. */
-static void put_accesses(lap_json_t *json, const lap_fragment_t *fragment)
+/* What steps use of regions: kernels all of it, and operators what their epilogue does. */
+static void put_uses(lap_json_t *json, const lap_schedule_t *schedule, uint32_t step, uint32_t tile)
 {
-    lap_json_put(json, "accesses:[");
-    for (uint32_t i = 0; i < fragment->naccesses; i++) {
-        const lap_access_t *access = &fragment->accesses[i];
-        const lap_range_t *range = &access->range;
-        const uint32_t first = fragment->schedule.steps[access->step].first_tile;
-        const uint32_t block = access->tile == LAP_NO_STEP ? LAP_NO_REGION : access->tile - first;
-        if (lap_range_bytes(range) == 0)
+    const lap_step_t *of = &schedule->steps[step];
+    const bool whole = tile == LAP_NO_STEP;
+    const uint32_t first = whole ? of->first_use : schedule->tiles[tile].first_use;
+    const uint32_t count = whole ? of->nuses : schedule->tiles[tile].nuses;
+    for (uint32_t i = first; i < first + count; i++) {
+        const lap_range_t *range = &schedule->uses[i].range;
+        if ((uint32_t)range->place < LAP_PLACES || lap_range_bytes(range) == 0)
             continue;
         lap_json_put(json,
                      "{step:%u write:%i offset:%zu rows:%zu row_bytes:%zu stride:%zu block:%.0f "
                      "region:%.0f}",
-                     access->step, access->write, range->offset, range->rows, range->row_bytes,
-                     range->stride, number_of(block),
+                     step, schedule->uses[i].access == LAP_WRITE, range->offset, range->rows,
+                     range->row_bytes, range->stride,
+                     number_of(whole ? LAP_NO_REGION : tile - of->first_tile),
                      number_of((uint32_t)range->place - LAP_PLACES));
+    }
+}
+
+static void put_accesses(lap_json_t *json, const lap_schedule_t *schedule)
+{
+    lap_json_put(json, "accesses:[");
+    for (uint32_t i = 0; i < schedule->nsteps; i++) {
+        const lap_step_t *step = &schedule->steps[i];
+        for (uint32_t t = 0; t < step->ntiles; t++)
+            put_uses(json, schedule, i, step->first_tile + t);
+        put_uses(json, schedule, i, LAP_NO_STEP);
     }
     lap_json_put(json, "]");
 }
@@ -143,7 +155,7 @@ static void put_fragment(lap_json_t *json, const lap_show_train_t *show, uint32_
     put_names(json, show, "reads", regions.reads, LAP_NN_READS);
     put_names(json, show, "writes", regions.writes, LAP_NN_WRITES);
     put_places(json, fragment);
-    put_accesses(json, fragment);
+    put_accesses(json, &fragment->schedule);
     put_given(json, show, f);
     put_links(json, show, f);
     lap_show_json_steps(json, &(lap_show_view_t){.schedule = schedule});

@@ -96,13 +96,13 @@ void lap_show_regions(const lap_show_train_t *show, uint32_t f, lap_show_regions
         add_region(regions->reads, LAP_NN_READS, fragment->places[read[i]].region);
     for (size_t i = 0; i < sizeof(written) / sizeof(written[0]); i++)
         add_region(regions->writes, LAP_NN_WRITES, fragment->places[written[i]].region);
-    for (uint32_t i = 0; i < fragment->naccesses; i++) {
-        const lap_access_t *access = &fragment->accesses[i];
-        if (lap_range_bytes(&access->range) == 0)
+    for (uint32_t i = 0; i < fragment->schedule.nuses; i++) {
+        const lap_use_t *use = &fragment->schedule.uses[i];
+        const bool write = use->access == LAP_WRITE;
+        if ((uint32_t)use->range.place < LAP_PLACES || lap_range_bytes(&use->range) == 0)
             continue;
-        add_region(access->write ? regions->writes : regions->reads,
-                   access->write ? LAP_NN_WRITES : LAP_NN_READS,
-                   (uint32_t)access->range.place - LAP_PLACES);
+        add_region(write ? regions->writes : regions->reads, write ? LAP_NN_WRITES : LAP_NN_READS,
+                   (uint32_t)use->range.place - LAP_PLACES);
     }
 }
 
@@ -147,12 +147,8 @@ static void add_access(void *context, const lap_range_t *range, bool write)
 static void find_accesses(const lap_linked_t *linked, uint32_t fragment, uint32_t index,
                           accesses_t *all)
 {
-    const lap_fragment_t *own = &linked->fragments[fragment];
-    const lap_step_t *step = &own->schedule.steps[index];
     all->count = 0;
-    lap_link_each(linked, own, index, LAP_NO_STEP, add_access, all);
-    for (uint32_t t = 0; t < step->ntiles; t++)
-        lap_link_each(linked, own, index, step->first_tile + t, add_access, all);
+    lap_link_each_of_step(linked, &linked->fragments[fragment], index, add_access, all);
 }
 
 static const lap_link_region_t *region_of(const lap_linked_t *linked, const lap_range_t *range)

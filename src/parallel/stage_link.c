@@ -64,9 +64,9 @@ lap_status_t lap_stage_add_entry(const lap_stage_linking_t *linking, uint32_t en
         lap_nn_link_entry(linking->list, entry, linking->seq, linking->source, &program->linked));
     lap_fragment_t *fragment = own_fragment(program);
     fragment->section = action->stage;
-    for (uint32_t i = 0; i < fragment->naccesses; i++) {
-        lap_range_t *range = &fragment->accesses[i].range;
-        const uint32_t region = (uint32_t)range->place - LAP_PLACES;
+    for (uint32_t i = 0; i < fragment->schedule.nuses; i++) {
+        lap_range_t *range = &fragment->schedule.uses[i].range;
+        const uint32_t region = (uint32_t)range->place - LAP_PLACES; /* a place is none */
         if (region < linking->list->nregions)
             range->offset += lap_nn_micro_offset(linking->list, region, action->micro);
     }

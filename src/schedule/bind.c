@@ -53,15 +53,16 @@ uint32_t lap_list_operands(const lap_linked_t *linked, const lap_fragment_t *fra
                            lap_arg_t *args)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; fragment->kernel && i < fragment->naccesses; i++) {
-        const lap_access_t *access = &fragment->accesses[i];
+    const lap_schedule_t *schedule = &fragment->schedule;
+    for (uint32_t i = 0; fragment->kernel && i < schedule->nuses; i++) {
+        const lap_use_t *use = &schedule->uses[i];
         lap_arg_t *arg = args;
-        while (arg < args + count && arg->role != access->role)
+        while (arg < args + count && arg->role != use->role)
             arg++;
         if (arg == args + count)
-            args[count++] = arg_of(linked, access->role, access->dtype, &access->range);
-        arg->reads = arg->reads || !access->write;
-        arg->writes = arg->writes || access->write;
+            args[count++] = arg_of(linked, use->role, use->dtype, &use->range);
+        arg->reads = arg->reads || use->access == LAP_READ;
+        arg->writes = arg->writes || use->access == LAP_WRITE;
     }
     for (uint32_t role = 0; !fragment->kernel && role < LAP_CALL_OPERANDS; role++) {
         const lap_link_place_t *place = &fragment->places[role];

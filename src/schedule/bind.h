@@ -21,7 +21,7 @@ typedef struct lap_arg {
     size_t rows, cols, pitch; /* pitch: bytes from row to row */
     lap_dtype_t dtype;
     bool reads, writes; /* of a kernel */
-    uint32_t role;      /* of a kernel as in lap_access_t; of a call LAP_INPUT, ..., LAP_B_SCALE */
+    uint32_t role;      /* of a kernel as in lap_use_t; of a call LAP_INPUT, ..., LAP_B_SCALE */
     uint32_t memory;    /* of the program's regions: where it lies, */
     size_t offset;      /* ... in bytes from its begin */
 } lap_arg_t;

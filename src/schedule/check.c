@@ -139,8 +139,8 @@ lap_status_t lap_schedule_check(const lap_schedule_t *const *schedules, uint32_t
 
 /* ---- programs ---- */
 
-/* What a fragment adds to its schedule is of steps that there are; what it comes after is before it. */
-static lap_status_t check_added(const lap_linked_t *linked, uint32_t call)
+/* What a fragment comes after is before it. */
+static lap_status_t check_links(const lap_linked_t *linked, uint32_t call)
 {
     const lap_fragment_t *fragment = &linked->fragments[call];
     const lap_schedule_t *schedule = &fragment->schedule;
@@ -154,20 +154,6 @@ static lap_status_t check_added(const lap_linked_t *linked, uint32_t call)
                 "%u of %u: expected steps that there are, of a fragment before it",
                 (unsigned)call, linked->rank, (unsigned)link->dep, (unsigned)link->fragment,
                 (unsigned)link->step, (unsigned)schedule->nsteps);
-    }
-    for (uint32_t i = 0; i < fragment->naccesses; i++) {
-        const lap_access_t *access = &fragment->accesses[i];
-        const bool known = access->step < schedule->nsteps;
-        const lap_step_t *step = known ? &schedule->steps[access->step] : NULL;
-        const bool tile = known && access->tile >= step->first_tile &&
-                          access->tile - step->first_tile < step->ntiles;
-        if (!known || (access->tile != LAP_NO_STEP && !tile) ||
-            (i > 0 && access->step < fragment->accesses[i - 1].step))
-            return lap_error(
-                LAP_ERR_CHECK,
-                "fragment %u of rank %d has an access of step %u, block %u: expected steps "
-                "that there are, in their order",
-                (unsigned)call, linked->rank, (unsigned)access->step, (unsigned)access->tile);
     }
     return LAP_OK;
 }
@@ -194,7 +180,7 @@ static lap_status_t check_fragments(lap_check_t *check, const lap_schedule_t **g
         for (uint32_t call = 0; call < lap_check_ncalls(check, rank); call++) {
             const lap_fragment_t *fragment = lap_check_fragment(check, call, rank);
             const uint32_t words = lap_signal_count(fragment->schedule.size);
-            LAP_TRY(check_added(check->programs[rank], call));
+            LAP_TRY(check_links(check->programs[rank], call));
             if (fragment->schedule.rank == 0)
                 LAP_TRY(check_call(check, call, rank, group));
             check->buffer_words = words > check->buffer_words ? words : check->buffer_words;

@@ -94,8 +94,9 @@ static void add_access(lap_access_list_t *list, uint32_t node, lap_range_t range
     if (list->check->programs && lap_range_bytes(&range) > 0 && list->check->status == LAP_OK &&
         !is_placed(list, node, &range, write))
         return;
-    /* Nobody writes the caller's input: check_form.c has seen to that. */
-    if (lap_place_is_input(range.place) || list->check->status != LAP_OK)
+    /* Nobody writes the caller's input: check_form.c has seen to that. Regions are those of programs. */
+    if (lap_place_is_input(range.place) || list->check->status != LAP_OK ||
+        (!list->check->programs && (uint32_t)range.place >= LAP_PLACES))
         return;
     lap_access_played_t access = {.node = node,
                                   .call =

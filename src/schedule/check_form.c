@@ -139,6 +139,8 @@ static lap_status_t check_uses(const form_t *form, uint32_t first, uint32_t coun
     LAP_TRY(below(form, "the end of the uses", (size_t)first + count, (size_t)schedule->nuses + 1));
     for (uint32_t i = first; i < first + count; i++) {
         const lap_use_t *use = &schedule->uses[i];
+        if ((uint32_t)use->range.place >= LAP_PLACES)
+            continue; /* of a program: check_access.c */
         LAP_TRY(check_range(form, &use->range, use->access == LAP_WRITE));
         if (use->role == LAP_ROLE_SCALE)
             LAP_TRY(
@@ -308,7 +310,7 @@ static lap_status_t check_step(const form_t *form)
     case LAP_STEP_SUMS:
         return check_sums(form);
     case LAP_STEP_KERNEL:
-        return LAP_OK; /* what it uses is in its fragment */
+        return LAP_OK;
     case LAP_STEP_CONSUME:
         return LAP_OK;
     default:

@@ -150,16 +150,6 @@ static void add_fragment(stream_t *stream, const lap_linked_t *linked, uint32_t 
         add(stream, place->stride);
     }
     add_schedule(stream, linked, &fragment->schedule);
-    add(stream, fragment->naccesses);
-    for (uint32_t i = 0; i < fragment->naccesses; i++) {
-        const lap_access_t *access = &fragment->accesses[i];
-        add(stream, access->step);
-        add(stream, access->tile);
-        add(stream, access->write);
-        add(stream, access->role);
-        add(stream, access->dtype);
-        add_range(stream, linked, &access->range);
-    }
     add(stream, fragment->nlinks);
     for (uint32_t i = 0; i < fragment->nlinks; i++) {
         add(stream, fragment->links[i].step);

@@ -210,14 +210,22 @@ static bool goes_together(const issue_t *issue, const lap_step_t *step)
     return step->together && !issue->record;
 }
 
+/* Where some uses of a sum are. */
+static const void **bind_sources(const issue_t *issue, const lap_use_t *uses, uint32_t count)
+{
+    lap_runnable_t *runnable = issue->runnable;
+    const size_t first = (size_t)(uses - runnable->schedule.uses);
+    for (uint32_t i = 0; i < count; i++)
+        runnable->sources[first + i] =
+            lap_bind_range(issue->binding, &uses[i].range, &runnable->source_strides[first + i]);
+    return &runnable->sources[first];
+}
+
 static lap_status_t issue_reduce(issue_t *issue, uint32_t index, lap_stream_t *stream)
 {
     lap_runnable_t *runnable = issue->runnable;
     const lap_schedule_t *schedule = &runnable->schedule;
     const lap_step_t *step = &schedule->steps[index];
-    for (uint32_t i = step->first_use; i < step->first_use + step->nuses; i++)
-        runnable->sources[i] =
-            lap_bind_range(issue->binding, &schedule->uses[i].range, &runnable->source_strides[i]);
     uint32_t count, nscales, one;
     const lap_use_t *a = lap_step_uses(schedule, step, LAP_ROLE_A, &count);
     const lap_use_t *scales = lap_step_uses(schedule, step, LAP_ROLE_SCALE, &nscales);
@@ -225,7 +233,7 @@ static lap_status_t issue_reduce(issue_t *issue, uint32_t index, lap_stream_t *s
     lap_reduce_t reduce = {
         .from = a->dtype,
         .to = d->dtype,
-        .srcs = &runnable->sources[a - schedule->uses],
+        .srcs = bind_sources(issue, a, count),
         .src_strides = &runnable->source_strides[a - schedule->uses],
         .nsrc = count,
         .rows = d->range.rows,
@@ -236,8 +244,7 @@ static lap_status_t issue_reduce(issue_t *issue, uint32_t index, lap_stream_t *s
         .together = goes_together(issue, step),
     };
     if (nscales > 0)
-        reduce.scales =
-            (const float *const *)(const void *)&runnable->sources[scales - schedule->uses];
+        reduce.scales = (const float *const *)(const void *)bind_sources(issue, scales, nscales);
     reduce.dst = lap_bind_range(issue->binding, &d->range, &reduce.dst_stride);
     return issue->device->reduce(stream, &reduce);
 }

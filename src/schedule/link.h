@@ -52,15 +52,6 @@ typedef struct lap_link_place {
 /* What a call uses besides places: matrices and vectors of its epilogue, and the scales of FP8 operands, a float each. */
 enum { LAP_AUX = LAP_PLACES, LAP_BIAS, LAP_BIAS_GRAD, LAP_A_SCALE, LAP_B_SCALE, LAP_CALL_OPERANDS };
 
-/* What a step uses besides the ranges that it names itself: of a kernel, one of its operands, perhaps without rows. */
-typedef struct lap_access {
-    uint32_t step, tile; /* tile: index in the schedule's tiles; LAP_NO_STEP: of the step */
-    bool write;
-    uint32_t role;     /* of a kernel: which of its operands, as the caller numbers them */
-    lap_dtype_t dtype; /* ... */
-    lap_range_t range; /* place is a region */
-} lap_access_t;
-
 /* A step runs after a step of an earlier fragment, on another stream. */
 typedef struct lap_link_dep {
     uint32_t step;
@@ -85,9 +76,6 @@ typedef struct lap_fragment {
     int base, stride;
     int neighbours; /* so many follow one another, and the next come `stride` on; 0: one */
     lap_link_place_t places[LAP_CALL_OPERANDS];
-    lap_access_t *accesses; /* in the order of steps */
-    uint32_t naccesses;
-    size_t accesses_room;
     lap_link_dep_t *links; /* in the order of steps */
     uint32_t nlinks;
     size_t links_room;
@@ -169,11 +157,12 @@ typedef void (*lap_each_access_t)(void *context, const lap_range_t *range, bool 
 void lap_link_each(const lap_linked_t *linked, const lap_fragment_t *fragment, uint32_t step,
                    uint32_t tile, lap_each_access_t each, void *context);
 
-/*
- * The first of a fragment's accesses, or links, that is of a step or of one after it: they are in
- * the order of steps, and each begins with the number of its step.
- */
-uint32_t lap_link_first(const void *items, uint32_t count, size_t size, uint32_t step);
+/* The same of a step and all its tiles. */
+void lap_link_each_of_step(const lap_linked_t *linked, const lap_fragment_t *fragment,
+                           uint32_t step, lap_each_access_t each, void *context);
+
+/* The first of a fragment's links that is of a step or of one after it. */
+uint32_t lap_link_first(const lap_fragment_t *fragment, uint32_t step);
 
 /*
  * Whether a step uses this rank's symmetric memory, or waits for a peer that does: for data, or for

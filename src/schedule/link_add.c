@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Describing a program: its regions, its fragments, and what their steps use besides what they name. */
+/*
+ * Describing a program: its regions, its fragments, and what their steps use besides what their
+ * builders know.
+ */
 #include <stdio.h>
 
 #include "core/status.h"
@@ -53,19 +56,6 @@ void lap_link_set_serial(lap_linked_t *linked, uint32_t first)
         linked->fragments[f].serial = true;
 }
 
-static void add_access(lap_linked_t *linked, const lap_access_t *access)
-{
-    if (linked->status != LAP_OK)
-        return;
-    lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
-    lap_access_t *accesses = lap_link_grow(linked, fragment->accesses, fragment->naccesses,
-                                           &fragment->accesses_room, sizeof(*accesses));
-    if (!accesses)
-        return;
-    fragment->accesses = accesses;
-    accesses[fragment->naccesses++] = *access;
-}
-
 /* `rows` rows from the first of a place on. */
 static lap_range_t range_of(const lap_linked_t *linked, const lap_link_place_t *place, size_t rows,
                             size_t row_bytes)
@@ -93,57 +83,80 @@ lap_fragment_t *lap_link_kernel(lap_linked_t *linked, const lap_problem_t *probl
     return linked->status == LAP_OK ? fragment : NULL;
 }
 
+/* What a step of the latest fragment uses, or a tile of it. */
+static void add_use(lap_linked_t *linked, uint32_t step, uint32_t tile, const lap_use_t *use)
+{
+    if (linked->status != LAP_OK)
+        return;
+    lap_schedule_t *schedule = &linked->fragments[linked->nfragments - 1].schedule;
+    lap_add_use(schedule, step, tile, use);
+    linked->status = schedule->status;
+}
+
 void lap_link_operand(lap_linked_t *linked, uint32_t role, bool write,
                       const lap_link_place_t *place, size_t rows)
 {
-    add_access(linked, &(lap_access_t){.tile = LAP_NO_STEP,
-                                       .write = write,
-                                       .role = role,
-                                       .dtype = place->dtype,
-                                       .range = range_of(linked, place, rows, place->row_bytes)});
+    const lap_use_t use = {.range = range_of(linked, place, rows, place->row_bytes),
+                           .role = (uint8_t)role,
+                           .access = write ? LAP_WRITE : LAP_READ,
+                           .dtype = place->dtype};
+    add_use(linked, 0, LAP_NO_STEP, &use);
 }
 
-/* What a step of a call uses, or a tile of it. */
-static void add_use(lap_linked_t *linked, uint32_t step, uint32_t tile, bool write,
-                    lap_range_t range)
+/* A step of a call, or a tile of it, that uses more than its builder knows. */
+typedef struct user {
+    lap_linked_t *linked;
+    uint32_t step, tile;
+} user_t;
+
+static void use_more(const user_t *user, bool write, lap_range_t range)
 {
+    const lap_use_t use = {
+        .range = range, .role = LAP_ROLE_EPILOGUE, .access = write ? LAP_WRITE : LAP_READ};
     if (lap_range_bytes(&range) > 0)
-        add_access(linked,
-                   &(lap_access_t){.step = step, .tile = tile, .write = write, .range = range});
+        add_use(user->linked, user->step, user->tile, &use);
 }
 
 /* What the epilogue uses for a range of d. */
-static void add_epilogue(lap_linked_t *linked, uint32_t step, uint32_t tile, const lap_range_t *d,
-                         bool writes_aux, bool reads_d)
+static void add_epilogue(const user_t *user, lap_range_t d, bool writes_aux, bool reads_d)
 {
+    const lap_linked_t *linked = user->linked;
     const lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
     const lap_link_place_t *places = fragment->places;
     const size_t packed = places[LAP_OUTPUT].row_bytes;
     const size_t element = lap_dtype_size(fragment->schedule.types.out);
-    const size_t row = d->offset / packed, col = d->offset % packed / element;
-    const size_t cols = d->row_bytes / element;
+    const size_t row = d.offset / packed, col = d.offset % packed / element;
+    const size_t cols = d.row_bytes / element;
     if (places[LAP_AUX].region != LAP_NO_REGION) {
         const size_t width = lap_dtype_size(places[LAP_AUX].dtype);
-        lap_range_t aux = range_of(linked, &places[LAP_AUX], d->rows, cols * width);
+        lap_range_t aux = range_of(linked, &places[LAP_AUX], d.rows, cols * width);
         aux.offset += row * aux.stride + col * width;
-        add_use(linked, step, tile, writes_aux, aux);
+        use_more(user, writes_aux, aux);
     }
     if (places[LAP_BIAS].region != LAP_NO_REGION) {
         const size_t width = lap_dtype_size(places[LAP_BIAS].dtype);
         lap_range_t bias = range_of(linked, &places[LAP_BIAS], 1, cols * width);
         bias.offset += col * width;
-        add_use(linked, step, tile, false, bias);
+        use_more(user, false, bias);
     }
     if (reads_d)
-        add_use(linked, step, tile, false, lap_link_resolve(linked, fragment, d));
+        use_more(user, false, lap_link_resolve(linked, fragment, &d));
 }
 
-/* The scales that a tile of a GEMM, or the sums of the columns of a, take: a float each. */
-static void add_scale(lap_linked_t *linked, uint32_t step, uint32_t tile,
-                      const lap_link_place_t *scale)
+/* The scale that a tile of a GEMM, or the sums of the columns of a, take: a float. */
+static void add_scale(const user_t *user, const lap_link_place_t *scale)
 {
     if (scale->region != LAP_NO_REGION)
-        add_use(linked, step, tile, false, range_of(linked, scale, 1, sizeof(float)));
+        use_more(user, false, range_of(user->linked, scale, 1, sizeof(float)));
+}
+
+static void add_sums(const user_t *user, const lap_link_place_t *places, lap_place_t summed)
+{
+    const lap_link_place_t *bias_grad = &places[LAP_BIAS_GRAD];
+    if (summed != LAP_OUTPUT)
+        add_scale(user, &places[LAP_A_SCALE]);
+    if (bias_grad->region != LAP_NO_REGION)
+        use_more(user, true, range_of(user->linked, bias_grad, 1, bias_grad->row_bytes));
 }
 
 void lap_link_epilogue(lap_linked_t *linked, bool writes_aux, bool reads_d)
@@ -152,27 +165,22 @@ void lap_link_epilogue(lap_linked_t *linked, bool writes_aux, bool reads_d)
         return;
     const lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
     const lap_schedule_t *schedule = &fragment->schedule;
-    const lap_link_place_t *a_scale = &fragment->places[LAP_A_SCALE],
-                           *b_scale = &fragment->places[LAP_B_SCALE],
-                           *bias_grad = &fragment->places[LAP_BIAS_GRAD];
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
         const lap_step_t *step = &schedule->steps[i];
         for (uint32_t t = step->first_tile; t < step->first_tile + step->ntiles; t++) {
-            const lap_range_t *tile_d = lap_tile_range(schedule, &schedule->tiles[t], LAP_ROLE_D);
-            add_scale(linked, i, t, a_scale);
-            add_scale(linked, i, t, b_scale);
-            if (tile_d->place == LAP_OUTPUT)
-                add_epilogue(linked, i, t, tile_d, writes_aux, reads_d);
+            const lap_range_t d = *lap_tile_range(schedule, &schedule->tiles[t], LAP_ROLE_D);
+            const user_t user = {linked, i, t};
+            add_scale(&user, &fragment->places[LAP_A_SCALE]);
+            add_scale(&user, &fragment->places[LAP_B_SCALE]);
+            if (d.place == LAP_OUTPUT)
+                add_epilogue(&user, d, writes_aux, reads_d);
         }
-        const lap_range_t *a = lap_step_range(schedule, step, LAP_ROLE_A),
-                          *d = lap_step_range(schedule, step, LAP_ROLE_D);
-        if (step->kind == LAP_STEP_REDUCE && d->place == LAP_OUTPUT)
-            add_epilogue(linked, i, LAP_NO_STEP, d, writes_aux, reads_d);
-        if (step->kind == LAP_STEP_SUMS && a->place != LAP_OUTPUT)
-            add_scale(linked, i, LAP_NO_STEP, a_scale);
-        if (step->kind == LAP_STEP_SUMS && bias_grad->region != LAP_NO_REGION)
-            add_use(linked, i, LAP_NO_STEP, true,
-                    range_of(linked, bias_grad, 1, bias_grad->row_bytes));
+        const user_t user = {linked, i, LAP_NO_STEP};
+        const lap_range_t d = *lap_step_range(schedule, step, LAP_ROLE_D);
+        if (step->kind == LAP_STEP_REDUCE && d.place == LAP_OUTPUT)
+            add_epilogue(&user, d, writes_aux, reads_d);
+        if (step->kind == LAP_STEP_SUMS)
+            add_sums(&user, fragment->places, lap_step_range(schedule, step, LAP_ROLE_A)->place);
     }
 }
 
@@ -180,7 +188,6 @@ void lap_linked_clear(lap_linked_t *linked)
 {
     for (uint32_t i = 0; i < linked->nfragments; i++) {
         lap_schedule_clear(&linked->fragments[i].schedule);
-        lap_free(linked->fragments[i].accesses);
         lap_free(linked->fragments[i].links);
     }
     lap_free(linked->fragments);

@@ -5,8 +5,6 @@
  */
 #include "schedule/link_uses.h"
 
-#include <string.h>
-
 #include "schedule/range.h"
 
 lap_range_t lap_link_resolve(const lap_linked_t *linked, const lap_fragment_t *fragment,
@@ -33,13 +31,12 @@ lap_range_t lap_link_resolve(const lap_linked_t *linked, const lap_fragment_t *f
     return found;
 }
 
-uint32_t lap_link_first(const void *items, uint32_t count, size_t size, uint32_t step)
+uint32_t lap_link_first(const lap_fragment_t *fragment, uint32_t step)
 {
-    uint32_t low = 0, high = count, found;
+    uint32_t low = 0, high = fragment->nlinks;
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
-        memcpy(&found, (const char *)items + middle * size, sizeof(found));
-        if (found < step)
+        if (fragment->links[middle].step < step)
             low = middle + 1;
         else
             high = middle;
@@ -88,11 +85,6 @@ void lap_link_each(const lap_linked_t *linked, const lap_fragment_t *fragment, u
 {
     visit_t all = {linked, fragment, each, context};
     lap_schedule_each(&fragment->schedule, index, tile, visit, &all);
-    for (uint32_t i = lap_link_first(fragment->accesses, fragment->naccesses,
-                                     sizeof(fragment->accesses[0]), index);
-         i < fragment->naccesses && fragment->accesses[i].step == index; i++)
-        if (fragment->accesses[i].tile == tile)
-            visit(&all, &fragment->accesses[i].range, fragment->accesses[i].write);
 }
 
 void lap_link_each_of_step(const lap_linked_t *linked, const lap_fragment_t *fragment,

@@ -12,10 +12,6 @@ void *lap_link_grow(lap_linked_t *linked, void *array, uint32_t count, size_t *r
 void lap_schedule_each(const lap_schedule_t *schedule, uint32_t index, uint32_t tile,
                        lap_each_access_t each, void *context);
 
-/* As lap_link_each, of a step and all its tiles. */
-void lap_link_each_of_step(const lap_linked_t *linked, const lap_fragment_t *fragment,
-                           uint32_t index, lap_each_access_t each, void *context);
-
 /* Whether a signal lets a peer use this rank's memory: a credit, or what opens it. */
 bool lap_link_grants(const lap_schedule_t *schedule, uint32_t signal);
 

@@ -82,40 +82,55 @@ static uint32_t add_step(lap_schedule_t *schedule, lap_step_kind_t kind, uint16_
     return lap_add_step(schedule, &step);
 }
 
-/* Adds a use to those of the latest step, or tile, which has `*count_p`. */
-static void add_use(lap_schedule_t *schedule, uint32_t *count_p, lap_range_t range, lap_role_t role,
-                    lap_dtype_t dtype)
+/*
+ * Appends a use to those that begin at `*first_p`. They follow one another: where others came since,
+ * they move to the end of the table.
+ */
+static void append_use(lap_schedule_t *schedule, uint32_t *first_p, uint32_t *count_p,
+                       const lap_use_t *use)
 {
-    if (schedule->status != LAP_OK)
-        return;
-    lap_use_t *uses =
-        grow(schedule, schedule->uses, schedule->nuses, &schedule->uses_room, sizeof(*uses));
-    if (!uses)
-        return;
-    schedule->uses = uses;
-    uses[schedule->nuses++] = (lap_use_t){.range = range,
-                                          .role = (uint8_t)role,
-                                          .access = role == LAP_ROLE_D ? LAP_WRITE : LAP_READ,
-                                          .dtype = dtype};
+    const uint32_t old = *first_p, moved = old + *count_p != schedule->nuses ? *count_p : 0;
+    if (moved > 0 || *count_p == 0)
+        *first_p = schedule->nuses;
+    for (uint32_t i = 0; i <= moved && schedule->status == LAP_OK; i++) {
+        lap_use_t *uses =
+            grow(schedule, schedule->uses, schedule->nuses, &schedule->uses_room, sizeof(*uses));
+        if (!uses)
+            return;
+        schedule->uses = uses;
+        uses[schedule->nuses++] = i < moved ? uses[old + i] : *use;
+    }
     ++*count_p;
 }
 
-static void add_step_use(lap_schedule_t *schedule, lap_range_t range, lap_role_t role,
-                         lap_dtype_t dtype)
+void lap_add_use(lap_schedule_t *schedule, uint32_t step, uint32_t tile, const lap_use_t *use)
 {
     if (schedule->status != LAP_OK)
         return;
-    lap_step_t *step = &schedule->steps[schedule->nsteps - 1];
-    assert(step->first_use + step->nuses == schedule->nuses);
-    add_use(schedule, &step->nuses, range, role, dtype);
+    lap_step_t *of = &schedule->steps[step];
+    if (tile == LAP_NO_STEP)
+        append_use(schedule, &of->first_use, &of->nuses, use);
+    else
+        append_use(schedule, &schedule->tiles[tile].first_use, &schedule->tiles[tile].nuses, use);
+}
+
+/* A use of the step that was added last; `tile`: of its last tile. */
+static void add_use(lap_schedule_t *schedule, bool tile, lap_range_t range, lap_role_t role,
+                    lap_dtype_t dtype)
+{
+    const lap_use_t use = {.range = range,
+                           .role = (uint8_t)role,
+                           .access = role == LAP_ROLE_D ? LAP_WRITE : LAP_READ,
+                           .dtype = dtype};
+    lap_add_use(schedule, schedule->nsteps - 1, tile ? schedule->ntiles - 1 : LAP_NO_STEP, &use);
 }
 
 static uint32_t add_move(lap_schedule_t *schedule, lap_step_kind_t kind, uint16_t stream,
                          lap_range_t src, lap_range_t dst)
 {
     const uint32_t step = add_step(schedule, kind, stream);
-    add_step_use(schedule, src, LAP_ROLE_A, LAP_FLOAT32);
-    add_step_use(schedule, dst, LAP_ROLE_D, LAP_FLOAT32);
+    add_use(schedule, false, src, LAP_ROLE_A, LAP_FLOAT32);
+    add_use(schedule, false, dst, LAP_ROLE_D, LAP_FLOAT32);
     return step;
 }
 
@@ -158,7 +173,7 @@ uint32_t lap_add_sums(lap_schedule_t *schedule, uint16_t stream, lap_range_t src
 {
     const uint32_t step = add_step(schedule, LAP_STEP_SUMS, stream);
     const lap_types_t *types = &schedule->types;
-    add_step_use(schedule, src, LAP_ROLE_A, src.place == LAP_OUTPUT ? types->out : types->a);
+    add_use(schedule, false, src, LAP_ROLE_A, src.place == LAP_OUTPUT ? types->out : types->a);
     return step;
 }
 
@@ -173,24 +188,24 @@ uint32_t lap_add_kernel(lap_schedule_t *schedule, uint16_t stream, const char *n
 uint32_t lap_add_reduce(lap_schedule_t *schedule, uint16_t stream, lap_range_t dst, lap_dtype_t to)
 {
     const uint32_t step = add_step(schedule, LAP_STEP_REDUCE, stream);
-    add_step_use(schedule, dst, LAP_ROLE_D, to);
+    add_use(schedule, false, dst, LAP_ROLE_D, to);
     return step;
 }
 
 void lap_reduce_source(lap_schedule_t *schedule, lap_range_t src, lap_dtype_t from)
 {
-    add_step_use(schedule, src, LAP_ROLE_A, from);
+    add_use(schedule, false, src, LAP_ROLE_A, from);
 }
 
 void lap_reduce_scale(lap_schedule_t *schedule, lap_range_t scale)
 {
-    add_step_use(schedule, scale, LAP_ROLE_SCALE, LAP_FLOAT32);
+    add_use(schedule, false, scale, LAP_ROLE_SCALE, LAP_FLOAT32);
 }
 
 uint32_t lap_add_gemm(lap_schedule_t *schedule, uint16_t stream, lap_range_t b, bool any_order)
 {
     const uint32_t step = add_step(schedule, LAP_STEP_GEMM, stream);
-    add_step_use(schedule, b, LAP_ROLE_B, schedule->types.b);
+    add_use(schedule, false, b, LAP_ROLE_B, schedule->types.b);
     if (schedule->status == LAP_OK)
         schedule->steps[step].any_order = any_order;
     return step;
@@ -209,9 +224,8 @@ lap_tile_t *lap_gemm_rows(lap_schedule_t *schedule, lap_range_t a, lap_range_t d
     lap_tile_t *tile = &tiles[schedule->ntiles++];
     *tile = (lap_tile_t){
         .first_use = schedule->nuses, .wait = LAP_SIGNAL_NONE, .raise = LAP_SIGNAL_NONE};
-    add_use(schedule, &tile->nuses, a, LAP_ROLE_A, types->a);
-    add_use(schedule, &tile->nuses, d, LAP_ROLE_D,
-            d.place == LAP_OUTPUT ? types->out : types->wire);
+    add_use(schedule, true, a, LAP_ROLE_A, types->a);
+    add_use(schedule, true, d, LAP_ROLE_D, d.place == LAP_OUTPUT ? types->out : types->wire);
     assert(schedule->steps[schedule->nsteps - 1].kind == LAP_STEP_GEMM);
     schedule->steps[schedule->nsteps - 1].ntiles++;
     return tile;
@@ -219,10 +233,7 @@ lap_tile_t *lap_gemm_rows(lap_schedule_t *schedule, lap_range_t a, lap_range_t d
 
 void lap_gemm_scale(lap_schedule_t *schedule, lap_range_t scale)
 {
-    if (schedule->status != LAP_OK)
-        return;
-    lap_tile_t *tile = &schedule->tiles[schedule->ntiles - 1];
-    add_use(schedule, &tile->nuses, scale, LAP_ROLE_SCALE, LAP_FLOAT32);
+    add_use(schedule, true, scale, LAP_ROLE_SCALE, LAP_FLOAT32);
 }
 
 /* Those of a role among `count` uses from `first` on. */

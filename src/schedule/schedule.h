@@ -47,8 +47,8 @@ static inline bool lap_place_is_input(lap_place_t place)
  * binding puts the caller's stride in.
  */
 typedef struct lap_range {
-    lap_place_t place;
-    int rank; /* whose memory; the schedule's own rank but for LAP_SYMMETRIC */
+    lap_place_t place; /* in a program also LAP_PLACES + a region */
+    int rank;          /* whose memory; the schedule's own rank but for LAP_SYMMETRIC */
     size_t offset;
     size_t rows;
     size_t row_bytes;
@@ -117,10 +117,11 @@ typedef struct lap_types {
 
 /* Which operand of its step it is. */
 typedef enum lap_role {
-    LAP_ROLE_A = 0, /* what is read: of a GEMM a; of a sum each of its parts, in their order */
-    LAP_ROLE_B,     /* of a GEMM: the part of the weight that gives the columns of d */
-    LAP_ROLE_SCALE, /* of each a that has one, a float: in their order */
-    LAP_ROLE_D,     /* what is written */
+    LAP_ROLE_A = 0,    /* what is read: of a GEMM a; of a sum each of its parts, in their order */
+    LAP_ROLE_B,        /* of a GEMM: the part of the weight that gives the columns of d */
+    LAP_ROLE_SCALE,    /* of each a that has one, a float: in their order */
+    LAP_ROLE_D,        /* what is written */
+    LAP_ROLE_EPILOGUE, /* linked: what a call uses besides places, in regions of its program */
 } lap_role_t;
 
 enum { LAP_READ = 1, LAP_WRITE = 2 };
@@ -128,8 +129,9 @@ enum { LAP_READ = 1, LAP_WRITE = 2 };
 /* An operand: memory that a step, or a tile of it, reads or writes. */
 typedef struct lap_use {
     lap_range_t range;
-    uint8_t role, access; /* lap_role_t; LAP_READ or LAP_WRITE */
-    lap_dtype_t dtype;    /* what puts and copies move has none */
+    uint8_t role,
+        access; /* lap_role_t, of a kernel as its caller numbers them; LAP_READ or LAP_WRITE */
+    lap_dtype_t dtype; /* what puts and copies move has none */
 } lap_use_t;
 
 typedef struct lap_signal {
@@ -341,6 +343,8 @@ void lap_reduce_scale(lap_schedule_t *schedule, lap_range_t scale);
 uint32_t lap_add_gemm(lap_schedule_t *schedule, uint16_t stream, lap_range_t b, bool any_order);
 lap_tile_t *lap_gemm_rows(lap_schedule_t *schedule, lap_range_t a, lap_range_t d); /* never NULL */
 void lap_gemm_scale(lap_schedule_t *schedule, lap_range_t scale);
+/* One more use of a step, or of a tile of it: else LAP_NO_STEP. Ranges of the others may move. */
+void lap_add_use(lap_schedule_t *schedule, uint32_t step, uint32_t tile, const lap_use_t *use);
 /* The puts, copies and sums from step `first` on may be done together with what follows each. */
 void lap_go_together(lap_schedule_t *schedule, uint32_t first);
 /* `step` starts only after `dep`, an earlier one, has ended. */

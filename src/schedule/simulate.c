@@ -271,8 +271,7 @@ static bool deps_ended(simulation_t *sim, int rank, const lane_t *lane)
     for (uint32_t d = 0; d < step->ndeps; d++)
         if (!has_ended(sim, rank, lane->fragment, lap_step_dep(&fragment->schedule, step, d), cost))
             return false;
-    for (uint32_t i = lap_link_first(fragment->links, fragment->nlinks, sizeof(fragment->links[0]),
-                                     lane->step);
+    for (uint32_t i = lap_link_first(fragment, lane->step);
          i < fragment->nlinks && fragment->links[i].step == lane->step; i++)
         if (!has_ended(sim, rank, fragment->links[i].fragment, fragment->links[i].dep, cost))
             return false;

@@ -79,10 +79,7 @@ static inline void layout_fragment(layout_play_t *play, const lap_fragment_t *fr
         exit(1);
     for (uint32_t s = 0; s < schedule->nsteps; s++) {
         play->step = s;
-        const lap_step_t *step = &schedule->steps[s];
-        lap_link_each(play->linked, fragment, s, LAP_NO_STEP, layout_access, play);
-        for (uint32_t t = 0; t < step->ntiles; t++)
-            lap_link_each(play->linked, fragment, s, step->first_tile + t, layout_access, play);
+        lap_link_each_of_step(play->linked, fragment, s, layout_access, play);
     }
 }
 

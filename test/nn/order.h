@@ -75,12 +75,8 @@ static inline void order_access(void *context, const lap_range_t *range, bool wr
 static inline void order_each(order_play_t *play, lap_each_access_t each)
 {
     const lap_schedule_t *schedule = &play->fragment->schedule;
-    for (uint32_t s = 0; s < schedule->nsteps; s++) {
-        const lap_step_t *step = &schedule->steps[s];
-        lap_link_each(play->linked, play->fragment, s, LAP_NO_STEP, each, play);
-        for (uint32_t t = 0; t < step->ntiles; t++)
-            lap_link_each(play->linked, play->fragment, s, step->first_tile + t, each, play);
-    }
+    for (uint32_t s = 0; s < schedule->nsteps; s++)
+        lap_link_each_of_step(play->linked, play->fragment, s, each, play);
 }
 
 static inline void *order_array(size_t count, size_t size)
@@ -269,12 +265,8 @@ static inline void order_find_write(void *context, const lap_range_t *range, boo
 static inline bool order_writes(const lap_linked_t *linked, const lap_fragment_t *fragment)
 {
     order_find_t find = {linked, false};
-    for (uint32_t s = 0; s < fragment->schedule.nsteps; s++) {
-        const lap_step_t *step = &fragment->schedule.steps[s];
-        lap_link_each(linked, fragment, s, LAP_NO_STEP, order_find_write, &find);
-        for (uint32_t t = 0; t < step->ntiles; t++)
-            lap_link_each(linked, fragment, s, step->first_tile + t, order_find_write, &find);
-    }
+    for (uint32_t s = 0; s < fragment->schedule.nsteps; s++)
+        lap_link_each_of_step(linked, fragment, s, order_find_write, &find);
     return find.writes;
 }
 

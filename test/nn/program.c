@@ -48,7 +48,7 @@ typedef struct tally {
 typedef struct saved {
     lap_step_t step;
     lap_tile_t *tiles;
-    uint32_t nlinks, naccesses;
+    uint32_t nlinks;
     lap_link_dep_t *links;
 } saved_t;
 
@@ -68,7 +68,6 @@ static saved_t save(const lap_fragment_t *fragment, uint32_t index)
         .step = fragment->schedule.steps[index],
         .tiles = copy_of(fragment->schedule.tiles, fragment->schedule.ntiles, sizeof(lap_tile_t)),
         .nlinks = fragment->nlinks,
-        .naccesses = fragment->naccesses,
         .links = copy_of(fragment->links, fragment->nlinks, sizeof(lap_link_dep_t)),
     };
 }
@@ -80,7 +79,6 @@ static void restore(lap_fragment_t *fragment, uint32_t index, saved_t *saved)
         memcpy(fragment->schedule.tiles, saved->tiles,
                fragment->schedule.ntiles * sizeof(lap_tile_t));
     fragment->nlinks = saved->nlinks;
-    fragment->naccesses = saved->naccesses;
     if (saved->nlinks)
         memcpy(fragment->links, saved->links, saved->nlinks * sizeof(lap_link_dep_t));
     free(saved->tiles);
@@ -125,7 +123,7 @@ static bool change(const lap_linked_t *linked, lap_fragment_t *fragment, uint32_
     case DROP_KERNEL:
         if (item > 0 || step->kind != LAP_STEP_KERNEL || !order_writes(linked, fragment))
             return false;
-        fragment->naccesses = 0;
+        step->nuses = 0;
         return true;
     default:
         return tile && drop_tile_signal(&tile->raise);

@@ -58,14 +58,13 @@ static void misdescribe(void)
             const int rank = way % 2 ? 2 : 0;
             lap_fragment_t *fragment = &programs.programs[rank].fragments[f];
             lap_link_dep_t none = {0}, *link = fragment->nlinks ? &fragment->links[0] : &none;
-            lap_access_t nothing = {0},
-                         *access = fragment->naccesses ? &fragment->accesses[0] : &nothing;
+            lap_step_t *step = &fragment->schedule.steps[0];
             const lap_fragment_t before = *fragment;
             const lap_link_dep_t link_before = *link;
-            const lap_access_t access_before = *access;
-            const bool has[] = {true, true, true, link != &none, link != &none, access != &nothing};
+            const lap_step_t step_before = *step;
+            const bool has[] = {true, true, true, link != &none, link != &none, step->nuses > 0};
             const char *const words[] = {"fragment", "fragment", "fragment",
-                                         "a link",   "a link",   "an access"};
+                                         "a link",   "a link",   "the end of the uses"};
             if (!has[way / 2])
                 continue;
             fragment->base += way / 2 == 0;
@@ -73,7 +72,7 @@ static void misdescribe(void)
             fragment->buffer += way / 2 == 2 && fragment->schedule.steps[0].kind != LAP_STEP_KERNEL;
             link->fragment = way / 2 == 3 ? f : link->fragment;
             link->dep = way / 2 == 4 ? 1u << 20 : link->dep;
-            access->step = way / 2 == 5 ? 1u << 20 : access->step;
+            step->first_use += way / 2 == 5 ? 1u << 20 : 0;
             if (fragment->buffer != before.buffer || way / 2 != 2) {
                 tried++;
                 found += lap_linked_check(programs.list, programs.size, false) == LAP_ERR_CHECK &&
@@ -81,7 +80,7 @@ static void misdescribe(void)
             }
             *fragment = before;
             *link = link_before;
-            *access = access_before;
+            *step = step_before;
         }
     tap_ok(tried > 100 && found == tried,
            "%zu of %zu fragments that are described wrongly are found", found, tried);

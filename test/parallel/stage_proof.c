@@ -147,14 +147,14 @@ static void mutate_links(lap_stage_programs_t *programs, int rank, uint32_t f, t
 static void mutate_kernel(lap_stage_programs_t *programs, int rank, uint32_t f, tally_t *tally)
 {
     lap_fragment_t *fragment = &programs->all.programs[rank].fragments[f];
-    const uint32_t naccesses = fragment->naccesses;
     const uint32_t nsteps = fragment->schedule.nsteps;
     if (nsteps != 1 || fragment->schedule.steps[0].kind != LAP_STEP_KERNEL ||
         !order_writes(&programs->all.programs[rank], fragment))
         return;
-    fragment->naccesses = 0;
+    const uint32_t nuses = fragment->schedule.steps[0].nuses;
+    fragment->schedule.steps[0].nuses = 0;
     count(programs, rank, f, fragment->schedule.method, tally);
-    fragment->naccesses = naccesses;
+    fragment->schedule.steps[0].nuses = nuses;
 }
 
 static void mutate(size_t i)

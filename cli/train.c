@@ -115,8 +115,7 @@ static lap_status_t iterate(lap_train_model_t *model, const char *way,
     iteration->traced = train->trace && (!train->apart || index >= train->iters - train->iters / 2);
     if (train->apart)
         LAP_TRY(lap_train_trace(model, iteration->traced));
-    LAP_TRY(
-        lap_trainer_join(trainer, lap_train_joins(train, iteration->traced), !iteration->traced));
+    lap_trainer_join(trainer, lap_train_joins(train, iteration->traced), !iteration->traced);
     lap_train_log(train, tp, "|-- %s", model->data ? "Read tokens" : "Generate random input batch");
     const lap_status_t filled = lap_trainer_read(trainer);
     if (filled == LAP_ERR_INVALID || filled == LAP_ERR_SYSTEM)

@@ -300,25 +300,6 @@ LAP_API lap_status_t lap_nn_loss(lap_nn_t *nn, const lap_tensor_t *y, const lap_
 LAP_API lap_status_t lap_nn_wait(lap_nn_t *nn);
 
 /*
- * From now on (`on` is not 0) forward, loss, backward and lap_optimizer_step only note their arguments. The first call
- * that needs their results issues all of them as one program: lap_nn_wait, lap_dp_wait, the next forward,
- * lap_optimizer_norm with clip_norm. On a GPU a program that is repeated with the same memory is launched as one graph.
- *
- *     lap_nn_forward(nn, seq, &x, &y);
- *     lap_nn_loss(nn, &y, &target, &y);
- *     lap_nn_backward(nn, &y, &dx);
- *     lap_optimizer_step(optimizer, 1.0f, NULL);
- *     lap_nn_wait(nn);
- *
- * With lap_dp a step follows the last backward at once, without lap_dp_wait: it waits for the sums over replicas
- * where the gradients are. Results are the same bits. What the caller gives the world besides comes before passes
- * that are still noted only. With lap_nn_on_gradient, and in the first pass of delayed FP8 scales, nothing is deferred.
- * `on` of 0, the default, issues what is noted. Local; does not block. Every rank says the same.
- * Returns LAP_ERR_INVALID (NULL, a stage of a pipeline), or as lap_nn_forward.
- */
-LAP_API lap_status_t lap_nn_defer(lap_nn_t *nn, int on);
-
-/*
  * The value of the latest loss, after lap_nn_wait: the same bits on every rank. Collective; blocks.
  * Writes *loss_p on success. Returns LAP_ERR_INVALID (also when there has been no lap_nn_loss, or
  * none of a model), else as lap_group_allgather.
@@ -409,8 +390,7 @@ LAP_API void lap_nn_accumulate(lap_nn_t *nn, int more);
  * `index` has been issued. Work that is issued to the streams of the world later, after a join of
  * them, sees the gradient. Parameters come in reverse order; those whose gradients the ranks must
  * add up come at the end. With replicas it may be on its way to them by then. A failure ends backward,
- * and backward returns it. Set it when no backward is deferred (lap_nn_defer): lap_nn_wait before.
- * NULL layers are fine.
+ * and backward returns it. NULL layers are fine.
  */
 typedef lap_status_t (*lap_nn_ready_t)(void *context, size_t index);
 LAP_API void lap_nn_on_gradient(lap_nn_t *nn, lap_nn_ready_t ready, void *context);

@@ -71,7 +71,7 @@ static lap_status_t look_at_all(lap_nn_t *nn, size_t seq, const lap_tensor_t *x,
         LAP_TRY(lap_model_again(nn));
     else
         LAP_TRY(lap_nn_forward(nn, seq, x, y));
-    LAP_TRY(lap_nn_run(nn, LAP_NN_LOOK_GRADIENTS));
+    LAP_TRY(lap_nn_run(nn, 1u << LAP_NN_LOOK_GRADIENTS));
     LAP_TRY(lap_nn_wait(nn));
     size_t first = 0;
     while (first < count && isfinite(nn->looks[first]))

@@ -50,7 +50,6 @@ lap_bound_place_t lap_nn_base(void *context, uint32_t memory)
 
 lap_status_t lap_nn_stream(lap_nn_t *nn, lap_stream_t **stream_p)
 {
-    LAP_TRY(lap_nn_flush(nn));
     LAP_TRY(lap_engine_join(nn->engine, LAP_FOREGROUND));
     *stream_p = nn->engine->streams[LAP_STREAM_COMPUTE];
     return LAP_OK;

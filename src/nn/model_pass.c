@@ -170,8 +170,8 @@ static lap_status_t check_whole(const lap_nn_t *nn, const char *caller)
                : LAP_OK;
 }
 
-lap_status_t lap_model_forward(lap_nn_t *nn, size_t seq, const int32_t *tokens,
-                               const int32_t *targets)
+static lap_status_t take_forward(lap_nn_t *nn, size_t seq, const int32_t *tokens,
+                                 const int32_t *targets)
 {
     size_t counted = 0;
     LAP_TRY(check_whole(nn, "lap_model_forward"));
@@ -184,7 +184,21 @@ lap_status_t lap_model_forward(lap_nn_t *nn, size_t seq, const int32_t *tokens,
     put_tokens(nn, nn->tokens.ids, seq, tokens, targets);
     nn->loss_count = counted;
     *nn->tokens.entropy = counted > 0 ? lap_nn_loss_factor(nn) / (float)counted : 0;
+    return LAP_OK;
+}
+
+lap_status_t lap_model_forward(lap_nn_t *nn, size_t seq, const int32_t *tokens,
+                               const int32_t *targets)
+{
+    LAP_TRY(take_forward(nn, seq, tokens, targets));
     return lap_nn_run_forward(nn, targets ? LAP_NN_LOSS_PART : LAP_NN_FORWARD);
+}
+
+lap_status_t lap_model_micro(lap_nn_t *nn, size_t seq, const int32_t *tokens,
+                             const int32_t *targets, bool steps)
+{
+    LAP_TRY(take_forward(nn, seq, tokens, targets));
+    return lap_nn_run_micro(nn, steps);
 }
 
 lap_status_t lap_model_samples(lap_nn_t *nn, uint64_t first)

@@ -451,7 +451,6 @@ lap_status_t lap_nn_create_stage(lap_group_t *group, const lap_nn_desc_t *desc,
 
 static void end(lap_nn_t *nn)
 {
-    nn->passes.deferred = 0; /* nobody has waited for it */
     if (nn->end)
         (void)lap_nn_wait(nn);
     (void)lap_nn_end_background(nn);

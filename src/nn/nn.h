@@ -87,11 +87,6 @@ typedef struct lap_nn_passes {
     size_t nin_flight;
     lap_nn_pass_t *in_background; /* a backward whose buckets have not been ended */
     unsigned seen;                /* bits: parts that have run: the next is not their first pass */
-    bool defers;                  /* parts are deferred where they can be: */
-    unsigned deferred;            /* bits: what the next program is to have, */
-    bool deferred_sends;          /* ... and whether it sends gradients to replicas, */
-    bool deferred_gathers;        /* ... or gathers weights from them, */
-    bool deferred_more;           /* ... or is that of a further micro-batch of a step */
 } lap_nn_passes_t;
 
 /* The tokens of a model, in shared memory: model_pass.c's. */
@@ -245,6 +240,16 @@ lap_status_t lap_nn_run_forward(lap_nn_t *nn, int last);
 /* A backward whose matrices are known. */
 lap_status_t lap_nn_run_backward(lap_nn_t *nn);
 
+/*
+ * Forward, loss and backward of a micro-batch whose matrices are known, and if it `steps` the step of the optimizer, whose
+ * rates are set: as one program, where they can be.
+ */
+lap_status_t lap_nn_run_micro(lap_nn_t *nn, bool steps);
+
+/* lap_nn_forward, lap_nn_loss and lap_nn_backward so, where dy takes the place of y. */
+lap_status_t lap_nn_micro(lap_nn_t *nn, size_t seq, const lap_tensor_t *x, const lap_tensor_t *y,
+                          const lap_tensor_t *target, const lap_tensor_t *dx, bool steps);
+
 /* Waits until the gradients of a step are the sums over replicas, and sends them if backward has not. */
 lap_status_t lap_nn_send_all(lap_nn_t *nn);
 
@@ -253,6 +258,9 @@ lap_status_t lap_nn_gather_weights(lap_nn_t *nn);
 
 /* The step of an optimizer whose rates are set. */
 lap_status_t lap_nn_run_step(lap_nn_t *nn);
+
+/* It is issued: gradients are those of all replicas, and weights new ones, which others perhaps have yet to gather. */
+void lap_nn_note_step(lap_nn_t *nn);
 
 /* ---- model_pass.c ---- */
 
@@ -265,6 +273,10 @@ lap_status_t lap_nn_model_start(lap_nn_t *nn);
  */
 lap_status_t lap_nn_put_micro(lap_nn_t *nn, uint32_t micro, size_t seq, const int32_t *tokens,
                               const int32_t *targets, size_t *counted_p);
+
+/* lap_model_forward and lap_model_backward as lap_nn_run_micro. */
+lap_status_t lap_model_micro(lap_nn_t *nn, size_t seq, const int32_t *tokens,
+                             const int32_t *targets, bool steps);
 
 /* The angle, in radians for each token, of pair i of a head with rotary positions. */
 double lap_nn_rope_rate(const lap_nn_desc_t *desc, size_t i);
@@ -330,16 +342,13 @@ void lap_nn_break(const lap_nn_t *nn, lap_status_t status);
 void lap_nn_get_seen(const lap_nn_t *nn, bool *forward_p, bool *backward_p);
 void lap_nn_set_seen(lap_nn_t *nn, bool forward, bool backward);
 
-/* Issues a pass: a part of the list; or defers it, if passes are and it can be. */
-lap_status_t lap_nn_run(lap_nn_t *nn, int part);
+/* Issues a pass: parts of the list (bits), as one program. */
+lap_status_t lap_nn_run(lap_nn_t *nn, unsigned parts);
 
-/* Issues what is deferred, as one program. A failure breaks the group. */
-lap_status_t lap_nn_flush(lap_nn_t *nn);
+/* Whether parts can be one program: nothing of it is the host's, or differs from pass to pass. */
+bool lap_nn_can_join(const lap_nn_t *nn, unsigned parts);
 
-/* The caller's matrix from now on; what is deferred has those that it was given. */
-lap_status_t lap_nn_give(lap_nn_t *nn, uint32_t region, const lap_tensor_t *tensor);
-
-/* Whether a pass of this part is deferred, or issued and not ended; both backwards are one. */
+/* Whether a pass of this part is issued and not ended; both backwards are one. */
 bool lap_nn_is_in_flight(const lap_nn_t *nn, int part);
 
 /* Ends the pass of this part, if it is in flight, and those issued before it. */

@@ -163,7 +163,7 @@ lap_status_t lap_optimizer_prepare(lap_optimizer_t *optimizer, float scale)
 static lap_status_t check_gradients(const lap_nn_t *nn)
 {
     LAP_TRY(lap_nn_step_ended(nn, "lap_optimizer_step"));
-    if (nn->joined && nn->sync == LAP_NN_LEAVING && !nn->passes.defers)
+    if (nn->joined && nn->sync == LAP_NN_LEAVING)
         return lap_error(LAP_ERR_INVALID,
                          "lap_optimizer_step: gradients are on their way to other replicas: "
                          "expected lap_dp_wait before");

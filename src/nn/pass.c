@@ -118,8 +118,7 @@ lap_status_t lap_nn_begin_forward(lap_nn_t *nn, size_t seq)
         return lap_error(LAP_ERR_INVALID,
                          "the ranks that share the optimizer have not gathered its weights: "
                          "expected lap_dp_create, which joins them, before the first forward");
-    if (nn->passes.deferred || lap_nn_is_in_flight(nn, LAP_NN_FORWARD) ||
-        lap_nn_is_in_flight(nn, LAP_NN_LOSS_PART))
+    if (lap_nn_is_in_flight(nn, LAP_NN_FORWARD) || lap_nn_is_in_flight(nn, LAP_NN_LOSS_PART))
         LAP_TRY(lap_nn_wait(nn));
     nn->seq = seq;
     return LAP_OK;
@@ -129,11 +128,12 @@ lap_status_t lap_nn_run_forward(lap_nn_t *nn, int last)
 {
     lap_status_t status = LAP_OK;
     for (int part = LAP_NN_FORWARD; part <= last && status == LAP_OK; part++)
-        status = lap_nn_run(nn, part);
+        status = lap_nn_run(nn, 1u << part);
     return finish(nn, status);
 }
 
-lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x, const lap_tensor_t *y)
+static lap_status_t take_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x,
+                                 const lap_tensor_t *y)
 {
     LAP_TRY(check_layers(nn, "lap_nn_forward"));
     LAP_TRY(lap_nn_check_seq(nn, seq));
@@ -142,8 +142,14 @@ lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x, con
     LAP_TRY(check_tensor(nn, "y", y, &output));
     LAP_TRY(check_apart("y", y, "x", x));
     LAP_TRY(lap_nn_begin_forward(nn, seq));
-    LAP_TRY(lap_nn_give(nn, nn->list.x, x));
-    LAP_TRY(lap_nn_give(nn, nn->list.y, y));
+    nn->tensors[nn->list.x] = *x;
+    nn->tensors[nn->list.y] = *y;
+    return LAP_OK;
+}
+
+lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x, const lap_tensor_t *y)
+{
+    LAP_TRY(take_forward(nn, seq, x, y));
     return lap_nn_run_forward(nn, LAP_NN_FORWARD);
 }
 
@@ -158,14 +164,14 @@ lap_status_t lap_nn_refresh(lap_nn_t *nn)
         return LAP_OK;
     if (lap_nn_is_in_flight(nn, LAP_NN_REFRESH))
         LAP_TRY(lap_nn_wait(nn));
-    return finish(nn, lap_nn_run(nn, LAP_NN_REFRESH));
+    return finish(nn, lap_nn_run(nn, 1u << LAP_NN_REFRESH));
 }
 
 lap_status_t lap_nn_send_all(lap_nn_t *nn)
 {
     LAP_TRY(lap_nn_wait(nn));
     if (!nn->background->overlap)
-        LAP_TRY(finish(nn, lap_nn_run(nn, LAP_NN_SYNC)));
+        LAP_TRY(finish(nn, lap_nn_run(nn, 1u << LAP_NN_SYNC)));
     LAP_TRY(lap_nn_end_background(nn));
     LAP_TRY(lap_nn_end_part(nn, LAP_NN_SYNC));
     nn->sync = LAP_NN_SUMMED;
@@ -178,28 +184,23 @@ lap_status_t lap_nn_gather_weights(lap_nn_t *nn)
         return lap_error(LAP_ERR_INVALID,
                          "ranks share the optimizer of these layers: expected lap_dp_create, which "
                          "joins them, before weights are gathered");
-    LAP_TRY(finish(nn, lap_nn_run(nn, LAP_NN_REFRESH)));
+    LAP_TRY(finish(nn, lap_nn_run(nn, 1u << LAP_NN_REFRESH)));
     return lap_nn_wait(nn);
+}
+
+void lap_nn_note_step(lap_nn_t *nn)
+{
+    nn->begun = false;
+    nn->stale = nn->sharers && nn->background->ahead;
+    nn->sync = nn->sync == LAP_NN_LEAVING ? LAP_NN_SUMMED : nn->sync;
 }
 
 lap_status_t lap_nn_run_step(lap_nn_t *nn)
 {
-    LAP_TRY(finish(nn, lap_nn_run(nn, LAP_NN_STEP)));
-    nn->begun = false;
-    nn->stale = nn->sharers && nn->background->ahead;
-    const bool gathers = nn->sharers && !nn->stale; /* which no forward after it waits for */
-    return gathers && !nn->passes.deferred ? lap_nn_wait(nn) : LAP_OK;
-}
-
-lap_status_t lap_nn_defer(lap_nn_t *nn, int on)
-{
-    if (!nn)
-        return lap_error(LAP_ERR_INVALID, "lap_nn_defer: nn is NULL");
-    if (lap_nn_list_is_stage(&nn->list))
-        return lap_error(LAP_ERR_INVALID, "lap_nn_defer: this is a stage of a pipeline, whose "
-                                          "steps are programs already: expected whole layers");
-    nn->passes.defers = on != 0;
-    return on ? LAP_OK : finish(nn, lap_nn_flush(nn));
+    LAP_TRY(finish(nn, lap_nn_run(nn, 1u << LAP_NN_STEP)));
+    lap_nn_note_step(nn);
+    return nn->sharers && !nn->stale ? lap_nn_wait(nn)
+                                     : LAP_OK; /* no forward waits for the gather */
 }
 
 /* ---- steps of several backwards ---- */
@@ -254,19 +255,25 @@ static void count_backward(lap_nn_t *nn)
     nn->sync = nn->accumulates ? LAP_NN_OWN : LAP_NN_LEAVING;
 }
 
+/* The bit of the next one. */
+static unsigned backward_of(const lap_nn_t *nn)
+{
+    return 1u << (nn->fresh ? LAP_NN_BACKWARD : LAP_NN_BACKWARD_MORE);
+}
+
 lap_status_t lap_nn_run_backward(lap_nn_t *nn)
 {
     LAP_TRY(check_replicas(nn));
     if (lap_nn_is_in_flight(nn, LAP_NN_BACKWARD))
         LAP_TRY(lap_nn_wait(nn));
     count_backward(nn);
-    LAP_TRY(finish(nn, lap_nn_run(nn, nn->fresh ? LAP_NN_BACKWARD : LAP_NN_BACKWARD_MORE)));
+    LAP_TRY(finish(nn, lap_nn_run(nn, backward_of(nn))));
     nn->fresh = false;
     nn->begun = true;
     return LAP_OK;
 }
 
-lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_tensor_t *dx)
+static lap_status_t take_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_tensor_t *dx)
 {
     LAP_TRY(check_layers(nn, "lap_nn_backward"));
     if (nn->seq == 0)
@@ -277,8 +284,14 @@ lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_ten
     LAP_TRY(check_apart("dx", dx, "dy", dy));
     LAP_TRY(check_apart("dx", dx, "x", &nn->tensors[nn->list.x]));
     LAP_TRY(check_replicas(nn));
-    LAP_TRY(finish(nn, lap_nn_give(nn, nn->list.dy, dy)));
-    LAP_TRY(finish(nn, lap_nn_give(nn, nn->list.dx, dx)));
+    nn->tensors[nn->list.dy] = *dy;
+    nn->tensors[nn->list.dx] = *dx;
+    return LAP_OK;
+}
+
+lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_tensor_t *dx)
+{
+    LAP_TRY(take_backward(nn, dy, dx));
     return lap_nn_run_backward(nn);
 }
 
@@ -294,7 +307,6 @@ lap_status_t lap_nn_scale_loss(lap_nn_t *nn, float factor)
     if (factor == nn->loss_factor)
         return LAP_OK;
     /* Models find it in memory; the loss of layers has it as a number, also where it is captured. */
-    LAP_TRY(finish(nn, lap_nn_flush(nn)));
     for (int i = 0; i < LAP_NN_PASSES; i++)
         if (lap_nn_has_part(nn->passes.cache[i].parts, LAP_NN_LOSS_PART))
             nn->passes.cache[i].bound = false;
@@ -302,8 +314,8 @@ lap_status_t lap_nn_scale_loss(lap_nn_t *nn, float factor)
     return LAP_OK;
 }
 
-lap_status_t lap_nn_loss(lap_nn_t *nn, const lap_tensor_t *y, const lap_tensor_t *target,
-                         const lap_tensor_t *dy)
+static lap_status_t take_loss(lap_nn_t *nn, const lap_tensor_t *y, const lap_tensor_t *target,
+                              const lap_tensor_t *dy)
 {
     LAP_TRY(check_layers(nn, "lap_nn_loss"));
     if (nn->seq == 0)
@@ -315,11 +327,58 @@ lap_status_t lap_nn_loss(lap_nn_t *nn, const lap_tensor_t *y, const lap_tensor_t
     if (lap_nn_is_in_flight(nn, LAP_NN_LOSS_PART))
         LAP_TRY(lap_nn_wait(nn));
     nn->loss_count = output.all_rows * output.all_cols;
-    LAP_TRY(finish(nn, lap_nn_give(nn, nn->list.y, y)));
-    LAP_TRY(finish(nn, lap_nn_give(nn, nn->list.target, target)));
-    LAP_TRY(finish(nn, lap_nn_give(nn, nn->list.dy, dy)));
-    return finish(nn, lap_nn_run(nn, LAP_NN_LOSS_PART));
+    nn->tensors[nn->list.y] = *y;
+    nn->tensors[nn->list.target] = *target;
+    nn->tensors[nn->list.dy] = *dy;
+    return LAP_OK;
 }
+
+lap_status_t lap_nn_loss(lap_nn_t *nn, const lap_tensor_t *y, const lap_tensor_t *target,
+                         const lap_tensor_t *dy)
+{
+    LAP_TRY(take_loss(nn, y, target, dy));
+    return finish(nn, lap_nn_run(nn, 1u << LAP_NN_LOSS_PART));
+}
+
+/* ---- a micro-batch of a step, as one program ---- */
+
+lap_status_t lap_nn_run_micro(lap_nn_t *nn, bool steps)
+{
+    const unsigned passes = 1u << LAP_NN_FORWARD | 1u << LAP_NN_LOSS_PART | backward_of(nn);
+    const bool late = nn->joined && !nn->background->overlap;
+    const unsigned step = 1u << LAP_NN_STEP | (late ? 1u << LAP_NN_SYNC : 0);
+    const bool together = lap_nn_can_join(nn, passes);
+    const bool joins = steps && together && lap_nn_can_join(nn, 1u << LAP_NN_STEP);
+    if (together) {
+        LAP_TRY(check_replicas(nn));
+        count_backward(nn);
+        LAP_TRY(finish(nn, lap_nn_run(nn, passes | (joins ? step : 0))));
+        nn->fresh = false;
+        nn->begun = true;
+    } else {
+        LAP_TRY(lap_nn_run_forward(nn, LAP_NN_LOSS_PART));
+        LAP_TRY(lap_nn_run_backward(nn));
+    }
+    if (steps && !joins) {
+        if (nn->joined)
+            LAP_TRY(lap_nn_send_all(nn));
+        return lap_nn_run_step(nn);
+    }
+    if (joins)
+        lap_nn_note_step(nn);
+    return LAP_OK;
+}
+
+lap_status_t lap_nn_micro(lap_nn_t *nn, size_t seq, const lap_tensor_t *x, const lap_tensor_t *y,
+                          const lap_tensor_t *target, const lap_tensor_t *dx, bool steps)
+{
+    LAP_TRY(take_forward(nn, seq, x, y));
+    LAP_TRY(take_loss(nn, y, target, y));
+    LAP_TRY(take_backward(nn, y, dx));
+    return lap_nn_run_micro(nn, steps);
+}
+
+/* ---- ... and its numbers ---- */
 
 /* The losses of all ranks that share sequences, in their order. Collective over them. */
 lap_status_t lap_nn_add_contexts(lap_nn_t *nn, double *sum_p)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Running passes, which pass_program.c makes. A pass is one thing in flight: checked, registered and ended
- * once. It is one part, or all that were deferred: see lap_nn_defer.
+ * once. It is one part, or several.
  */
 #include <stdio.h>
 
@@ -44,17 +44,6 @@ static void list_given(const lap_nn_t *nn, unsigned parts, lap_tensor_t given[LA
 static bool is_same(const lap_tensor_t *a, const lap_tensor_t *b)
 {
     return a->data == b->data && a->rows == b->rows && a->cols == b->cols && a->stride == b->stride;
-}
-
-/* What is deferred uses the matrices that it was given. */
-lap_status_t lap_nn_give(lap_nn_t *nn, uint32_t region, const lap_tensor_t *tensor)
-{
-    for (int i = 0; i < LAP_NN_GIVEN; i++)
-        if (region == given_region(&nn->list, i) && all_given[i].parts & nn->passes.deferred &&
-            !is_same(&nn->tensors[region], tensor))
-            LAP_TRY(lap_nn_flush(nn));
-    nn->tensors[region] = *tensor;
-    return LAP_OK;
 }
 
 static lap_status_t check_memory(const lap_nn_t *nn, const lap_tensor_t *given)
@@ -371,9 +360,7 @@ static lap_status_t end_first(lap_nn_t *nn, size_t count)
 lap_status_t lap_nn_end_passes(lap_nn_t *nn)
 {
     lap_saved_error_t saved;
-    lap_status_t status = lap_nn_flush(nn);
-    if (status == LAP_OK && nn->end_stage)
-        status = nn->end_stage(nn->stage, false);
+    const lap_status_t status = nn->end_stage ? nn->end_stage(nn->stage, false) : LAP_OK;
     lap_error_save(&saved);
     const lap_status_t ended = end_first(nn, nn->passes.nin_flight);
     if (status == LAP_OK)
@@ -393,14 +380,12 @@ static lap_status_t end_until(lap_nn_t *nn, int part)
 
 lap_status_t lap_nn_end_part(lap_nn_t *nn, int part)
 {
-    if (nn->passes.deferred & kind_of(part))
-        LAP_TRY(lap_nn_flush(nn));
     return end_until(nn, part);
 }
 
 bool lap_nn_is_in_flight(const lap_nn_t *nn, int part)
 {
-    unsigned parts = nn->passes.deferred;
+    unsigned parts = 0;
     for (size_t i = 0; i < nn->passes.nin_flight; i++)
         parts |= nn->passes.in_flight[i]->parts;
     return parts & kind_of(part);
@@ -427,24 +412,27 @@ void lap_nn_set_seen(lap_nn_t *nn, bool forward, bool backward)
     nn->passes.seen |= backward ? kind_of(LAP_NN_BACKWARD) : 0;
 }
 
-/* Whether a forward is that of a further micro-batch of a step, which only delayed scaling has to know. */
-static bool is_more(const lap_nn_t *nn, int part)
+bool lap_nn_can_join(const lap_nn_t *nn, unsigned parts)
 {
-    return part == LAP_NN_FORWARD && nn->begun && nn->list.plan.desc.fp8 == LAP_FP8_DELAYED;
+    bool joins = !nn->ready && !nn->looks;
+    for (int part = 0; part < LAP_NN_LIST_PARTS; part++)
+        joins = joins && !(lap_nn_has_part(parts, part) && is_first(nn, part));
+    return joins;
 }
 
-/* Whether a part gathers the weights of a shared optimizer. */
-static bool gathers(const lap_nn_t *nn, int part)
+/* Whether a pass gathers the weights of a shared optimizer, before its step. */
+static bool gathers(const lap_nn_t *nn, unsigned parts)
 {
-    return nn->sharers && (part == LAP_NN_REFRESH || (part == LAP_NN_FORWARD && nn->stale));
+    return nn->sharers && (lap_nn_has_part(parts, LAP_NN_REFRESH) ||
+                           (lap_nn_has_part(parts, LAP_NN_FORWARD) && nn->stale));
 }
 
-/* Whether a part sends gradients to replicas. */
-static bool sends(const lap_nn_t *nn, int part)
+/* Whether a pass sends gradients to replicas. */
+static bool sends(const lap_nn_t *nn, unsigned parts)
 {
-    const bool backward = kind_of(part) == kind_of(LAP_NN_BACKWARD);
-    return part == LAP_NN_SYNC ||
-           (backward && nn->background && nn->background->overlap && nn->held == 0);
+    return lap_nn_has_part(parts, LAP_NN_SYNC) ||
+           (parts & kind_of(LAP_NN_BACKWARD) && nn->background && nn->background->overlap &&
+            nn->held == 0);
 }
 
 /* A step that is traced has other programs. */
@@ -458,17 +446,19 @@ static void note_digest(lap_nn_t *nn, unsigned parts, uint64_t digest)
     nn->digests = LAP_NO_DIGEST;
 }
 
-static lap_status_t run(lap_nn_t *nn, unsigned parts, bool sending, bool gathering, bool more)
+lap_status_t lap_nn_run(lap_nn_t *nn, unsigned parts)
 {
     const int first = lap_nn_first_part(parts);
     const size_t seq = first >= LAP_NN_LOOK_GRADIENTS ? 0 : nn->seq;
+    const bool sending = sends(nn, parts), gathering = gathers(nn, parts);
     const bool steps = nn->background && lap_nn_has_part(parts, LAP_NN_STEP);
     const bool starts = steps && nn->background->starts;
     const bool refreshes = steps && nn->sharers && !nn->background->ahead;
     const lap_nn_mode_t mode = {
         .looks = nn->looks != NULL,
         .first = first != LAP_NN_STEP && is_first(nn, first), /* all steps are alike */
-        .more = more,
+        /* Of further micro-batches only delayed scaling has to know. */
+        .more = first == LAP_NN_FORWARD && nn->begun && nn->list.plan.desc.fp8 == LAP_FP8_DELAYED,
         .replicas = sending || gathering || starts || refreshes ? &nn->background->replicas : NULL,
         .sends = sending,
         .gathers = gathering,
@@ -476,6 +466,8 @@ static lap_status_t run(lap_nn_t *nn, unsigned parts, bool sending, bool gatheri
         .refreshes = refreshes,
         .started = gathering && nn->started && lap_nn_has_part(parts, LAP_NN_FORWARD)};
     lap_nn_pass_t *pass;
+    if (gathering)
+        nn->stale = false;        /* once that has run; if it fails, the group is broken */
     if (gathering && nn->started) /* no program waits for what another one gathers */
         LAP_TRY(end_until(nn, LAP_NN_STEP));
     LAP_TRY(lap_nn_get_pass(nn, parts, seq, mode, &pass));
@@ -500,61 +492,4 @@ static lap_status_t run(lap_nn_t *nn, unsigned parts, bool sending, bool gatheri
     (void)lap_nn_end_background(nn);
     lap_error_restore(&saved);
     return status;
-}
-
-lap_status_t lap_nn_flush(lap_nn_t *nn)
-{
-    const unsigned parts = nn->passes.deferred;
-    if (!parts)
-        return LAP_OK;
-    nn->passes.deferred = 0;
-    const lap_status_t status = run(nn, parts, nn->passes.deferred_sends,
-                                    nn->passes.deferred_gathers, nn->passes.deferred_more);
-    if (status != LAP_OK)
-        lap_nn_break(nn, status);
-    return status;
-}
-
-/* Whether a part can be one program with others: nothing of it is the host's, or differs from pass to pass. */
-static bool can_wait(const lap_nn_t *nn, int part)
-{
-    const unsigned parts = 1u << LAP_NN_FORWARD | 1u << LAP_NN_LOSS_PART | 1u << LAP_NN_BACKWARD |
-                           1u << LAP_NN_BACKWARD_MORE | 1u << LAP_NN_STEP;
-    return nn->passes.defers && lap_nn_has_part(parts, part) && !nn->ready && !nn->looks &&
-           !is_first(nn, part);
-}
-
-/* Gradients that have not gone to replicas yet do so before the step that is deferred. */
-static lap_status_t send_before_step(lap_nn_t *nn)
-{
-    if (!nn->joined || nn->sync != LAP_NN_LEAVING)
-        return LAP_OK;
-    if (!(nn->passes.deferred & kind_of(LAP_NN_BACKWARD)))
-        return lap_nn_send_all(nn);
-    if (!nn->passes.deferred_sends)
-        nn->passes.deferred |= 1u << LAP_NN_SYNC;
-    nn->passes.deferred_sends = true;
-    nn->sync = LAP_NN_SUMMED;
-    return LAP_OK;
-}
-
-lap_status_t lap_nn_run(lap_nn_t *nn, int part)
-{
-    const bool waits = can_wait(nn, part);
-    if (!waits || nn->passes.deferred >= 1u << part) /* those of a program are in their order */
-        LAP_TRY(lap_nn_flush(nn));
-    if (part == LAP_NN_STEP)
-        LAP_TRY(send_before_step(nn));
-    const bool sending = sends(nn, part), gathering = gathers(nn, part), more = is_more(nn, part);
-    if (gathering)
-        nn->stale = false; /* once that has run; if it fails, the group is broken */
-    if (!waits)
-        return run(nn, 1u << part, sending, gathering, more);
-    if (!nn->passes.deferred)
-        nn->passes.deferred_sends = nn->passes.deferred_gathers = nn->passes.deferred_more = false;
-    nn->passes.deferred |= 1u << part;
-    nn->passes.deferred_sends = nn->passes.deferred_sends || sending;
-    nn->passes.deferred_gathers = nn->passes.deferred_gathers || gathering;
-    nn->passes.deferred_more = nn->passes.deferred_more || more;
-    return LAP_OK;
 }

@@ -200,9 +200,7 @@ static lap_status_t prepare(lap_pp_t *pp, size_t seq, const int32_t *tokens, con
 static void note_step(lap_pp_t *pp)
 {
     lap_nn_t *nn = pp->nn;
-    nn->begun = false;
-    nn->sync = nn->joined ? LAP_NN_SUMMED : nn->sync;
-    nn->stale = nn->sharers && nn->background->ahead;
+    lap_nn_note_step(nn);
     nn->started = nn->stale && nn->background->starts;
     if (!nn->tracing) /* a step that is traced has other programs */
         nn->digest = lap_digest_add(LAP_NO_DIGEST, pp->digest);

@@ -11,10 +11,10 @@
 #include "schedule/digest.h"
 #include "util/alloc.h"
 
-lap_status_t lap_trainer_join(lap_trainer_t *trainer, bool joins, bool defers)
+void lap_trainer_join(lap_trainer_t *trainer, bool joins, bool whole)
 {
     trainer->joins = joins;
-    return trainer->pp ? LAP_OK : lap_nn_defer(trainer->nn, defers);
+    trainer->whole = whole || joins;
 }
 
 size_t lap_trainer_passes(const lap_trainer_t *trainer)
@@ -31,27 +31,24 @@ static float gradient_scale(const lap_trainer_t *trainer)
     return (float)(1 / (sharers * trainer->scale.scale));
 }
 
-/* A pipeline has all micro-batches at once. */
-static lap_status_t begin_stages(const lap_trainer_t *trainer)
-{
-    if (trainer->joins)
-        LAP_TRY(lap_optimizer_prepare(trainer->optimizer, gradient_scale(trainer)));
-    return lap_stage_step(trainer->pp, trainer->model.seq, trainer->tokens, trainer->targets,
-                          trainer->joins);
-}
-
-static lap_status_t begin_model(const lap_trainer_t *trainer, size_t micro)
+static lap_status_t begin_model(const lap_trainer_t *trainer, size_t micro, bool steps)
 {
     const size_t seq = trainer->model.seq, at = micro * trainer->model.batch * seq;
-    LAP_TRY(lap_model_forward(trainer->nn, seq, trainer->tokens + at, trainer->targets + at));
+    const int32_t *tokens = trainer->tokens + at, *targets = trainer->targets + at;
+    if (trainer->whole)
+        return lap_model_micro(trainer->nn, seq, tokens, targets, steps);
+    LAP_TRY(lap_model_forward(trainer->nn, seq, tokens, targets));
     return lap_model_backward(trainer->nn);
 }
 
-static lap_status_t begin_layers(const lap_trainer_t *trainer, size_t micro)
+static lap_status_t begin_layers(const lap_trainer_t *trainer, size_t micro, bool steps)
 {
+    const size_t seq = trainer->model.seq;
     const lap_tensor_t x = lap_trainer_part(trainer->x, micro),
                        target = lap_trainer_part(trainer->target, micro);
-    LAP_TRY(lap_nn_forward(trainer->nn, trainer->model.seq, &x, &trainer->y));
+    if (trainer->whole)
+        return lap_nn_micro(trainer->nn, seq, &x, &trainer->y, &target, &trainer->dx, steps);
+    LAP_TRY(lap_nn_forward(trainer->nn, seq, &x, &trainer->y));
     LAP_TRY(lap_nn_loss(trainer->nn, &trainer->y, &target, &trainer->y));
     return lap_nn_backward(trainer->nn, &trainer->y, &trainer->dx);
 }
@@ -59,6 +56,7 @@ static lap_status_t begin_layers(const lap_trainer_t *trainer, size_t micro)
 lap_status_t lap_trainer_begin(lap_trainer_t *trainer, size_t micro)
 {
     const bool last = micro + 1 == trainer->desc.micro_batches;
+    const bool steps = trainer->joins && (last || trainer->pp);
     if (micro == 0) {
         lap_nn_zero_gradients(trainer->nn);
         LAP_TRY(lap_nn_scale_loss(trainer->nn, (float)trainer->scale.scale));
@@ -69,13 +67,13 @@ lap_status_t lap_trainer_begin(lap_trainer_t *trainer, size_t micro)
     if (trainer->tokens)
         LAP_TRY(
             lap_model_samples(trainer->nn, trainer->samples + lap_trainer_first(trainer, micro)));
+    if (steps)
+        LAP_TRY(lap_optimizer_prepare(trainer->optimizer, gradient_scale(trainer)));
     if (trainer->pp)
-        return begin_stages(trainer);
+        return lap_stage_step(trainer->pp, trainer->model.seq, trainer->tokens, trainer->targets,
+                              steps);
     lap_nn_accumulate(trainer->nn, !last);
-    LAP_TRY((trainer->tokens ? begin_model : begin_layers)(trainer, micro));
-    if (trainer->joins && last)
-        LAP_TRY(lap_optimizer_step(trainer->optimizer, gradient_scale(trainer), NULL));
-    return lap_nn_flush(trainer->nn); /* what was deferred is one program */
+    return (trainer->tokens ? begin_model : begin_layers)(trainer, micro, steps);
 }
 
 lap_status_t lap_trainer_wait(lap_trainer_t *trainer)

@@ -144,7 +144,7 @@ static lap_status_t make(lap_trainer_t *trainer, lap_world_t *world)
     trainer->own_groups = true;
     LAP_TRY(lap_grid_groups_init(&trainer->groups, &grid, lap_world_group(world)));
     LAP_TRY(make_parts(trainer));
-    LAP_TRY(lap_trainer_join(trainer, true, true));
+    lap_trainer_join(trainer, true, true);
     LAP_TRY(lap_trainer_open(trainer));
     return trainer->desc.load ? lap_trainer_load(trainer) : LAP_OK;
 }

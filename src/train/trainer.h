@@ -48,7 +48,8 @@ struct lap_trainer {
     lap_tensor_t x, target;    /* of other layers: of the first; those of the others follow it */
     lap_tensor_t y, dx;        /* of the one in work; dy takes the place of y */
 
-    bool joins;             /* the optimizer's step is a part of the last pass */
+    bool joins;             /* the optimizer's step is a part of the last pass, */
+    bool whole;             /* and a pass one program */
     size_t micro;           /* the micro-batch in work */
     double loss;            /* of this step so far: a part of the mean of all micro-batches */
     size_t not_finite;      /* the first micro-batch whose loss is not; micro_batches: none */
@@ -103,7 +104,7 @@ lap_status_t lap_trainer_explain(lap_status_t status, const char *what, uint64_t
 /* ---- step.c ---- */
 
 /* Says whether the optimizer's step joins the last pass, and whether a pass is one program. */
-lap_status_t lap_trainer_join(lap_trainer_t *trainer, bool joins, bool defers);
+void lap_trainer_join(lap_trainer_t *trainer, bool joins, bool whole);
 
 /* How often forward and backward are begun in a step: a pipeline has all micro-batches at once. */
 size_t lap_trainer_passes(const lap_trainer_t *trainer);

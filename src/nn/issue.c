@@ -3,8 +3,6 @@
  * Issuing the kernels of layers: each is given the operands that it was linked and proved with, and the numbers of its
  * entry. What each comes after is no business of theirs.
  */
-#include <math.h>
-
 #include "core/status.h"
 #include "nn/context.h"
 #include "nn/nn.h"
@@ -68,7 +66,7 @@ lap_binding_t lap_nn_numbers(const lap_nn_t *nn, const lap_nn_entry_t *entry, si
     return lap_op_bind(call->op, &args);
 }
 
-/* ---- kernels ---- */
+/* ---- what devices do to matrices ---- */
 
 const lap_arg_t *lap_nn_in(const lap_nn_issue_t *issue, uint32_t i)
 {
@@ -78,189 +76,6 @@ const lap_arg_t *lap_nn_in(const lap_nn_issue_t *issue, uint32_t i)
 const lap_arg_t *lap_nn_out(const lap_nn_issue_t *issue, uint32_t i)
 {
     return lap_operand(issue->operands, LAP_NN_READS + i);
-}
-
-lap_mask_t lap_nn_mask_of(const lap_nn_issue_t *issue, uint32_t site, uint32_t ids, float rate)
-{
-    return (lap_mask_t){.rate = rate,
-                        .site = site,
-                        .seed = issue->nn->list.plan.desc.seed,
-                        .ids = lap_nn_in(issue, ids)->data};
-}
-
-/* Of the probabilities of attention. */
-static lap_mask_t attention_mask(const lap_nn_issue_t *issue, uint32_t ids)
-{
-    const lap_nn_plan_t *plan = &issue->nn->list.plan;
-    const uint32_t site = LAP_MASK_ATTENTION(lap_nn_plan_block(plan, issue->entry->block));
-    return lap_nn_mask_of(issue, site, ids, plan->desc.attention_dropout);
-}
-
-/* Of all heads, the first that is attended to here: those of a rank are shared by its neighbours. */
-static size_t first_head(const lap_nn_t *nn)
-{
-    const lap_nn_desc_t *desc = &nn->list.plan.desc;
-    const size_t here = desc->heads / (size_t)nn->list.plan.nranks;
-    return here * (size_t)nn->list.rank +
-           here / desc->cp_a2a * ((size_t)nn->list.cp_rank % desc->cp_a2a);
-}
-
-static lap_status_t issue_norm(const lap_nn_issue_t *issue)
-{
-    const lap_nn_t *nn = issue->nn;
-    const lap_arg_t *x = lap_nn_in(issue, 0);
-    const lap_norm_forward_t norm = {
-        .kind = nn->list.plan.desc.norm,
-        .dtype = x->dtype,
-        .rows = x->rows,
-        .cols = x->cols,
-        .x_stride = lap_arg_stride(x),
-        .y_stride = x->cols,
-        .x = x->data,
-        .y = lap_nn_out(issue, 0)->data,
-        .gamma = lap_nn_in(issue, 1)->data,
-        .beta = lap_nn_in(issue, 2)->data,
-        .mean = lap_nn_out(issue, 1)->data,
-        .rstd = lap_nn_out(issue, 2)->data,
-        .scratch = lap_nn_out(issue, 3)->data,
-        .epsilon = nn->list.plan.desc.epsilon,
-    };
-    return nn->kernels->norm_forward(issue->stream, &norm);
-}
-
-static lap_status_t issue_norm_backward(const lap_nn_issue_t *issue)
-{
-    const lap_nn_t *nn = issue->nn;
-    const lap_arg_t *x = lap_nn_in(issue, 0);
-    const lap_arg_t *skip = lap_nn_in(issue, 2);
-    const lap_arg_t *dx = lap_nn_out(issue, 0);
-    const lap_norm_backward_t norm = {
-        .kind = nn->list.plan.desc.norm,
-        .dtype = x->dtype,
-        .rows = x->rows,
-        .cols = x->cols,
-        .x_stride = lap_arg_stride(x),
-        .dy_stride = x->cols,
-        .skip_stride = lap_arg_stride(skip),
-        .dx_stride = lap_arg_stride(dx),
-        .x = x->data,
-        .dy = lap_nn_in(issue, 1)->data,
-        .skip = skip->data,
-        .dx = dx->data,
-        .gamma = lap_nn_in(issue, 3)->data,
-        .mean = lap_nn_in(issue, 4)->data,
-        .rstd = lap_nn_in(issue, 5)->data,
-        .dgamma = lap_nn_out(issue, 1)->data,
-        .dbeta = lap_nn_out(issue, 2)->data,
-        .scratch = lap_nn_out(issue, 3)->data,
-    };
-    return nn->kernels->norm_backward(issue->stream, &norm);
-}
-
-static lap_status_t issue_attention(const lap_nn_issue_t *issue)
-{
-    const lap_nn_t *nn = issue->nn;
-    const lap_nn_entry_t *entry = issue->entry;
-    const lap_nn_desc_t *desc = &nn->list.plan.desc;
-    const size_t ranks = (size_t)nn->list.plan.nranks * desc->cp_a2a; /* that share heads */
-    const bool backward = entry->work == LAP_NN_ATTEND_BACKWARD;
-    const lap_arg_t *out = backward ? lap_nn_in(issue, 2) : lap_nn_out(issue, 0);
-    const lap_attention_t attention = {
-        .dtype = desc->dtype,
-        .scale = (float)(1 / sqrt((double)desc->head_dim)),
-        .seq = nn->seq,
-        .batch = desc->batch,
-        .heads = desc->heads / ranks,
-        .kv_heads = desc->kv_heads / ranks,
-        .dim = desc->head_dim,
-        .qkv_stride = lap_arg_stride(lap_nn_in(issue, 0)),
-        .out_stride = lap_arg_stride(out),
-        .qkv = lap_nn_in(issue, 0)->data,
-        .out = out->data,
-        .lse = (backward ? lap_nn_in(issue, 3) : lap_nn_out(issue, 1))->data,
-        .dout = backward ? lap_nn_in(issue, 1)->data : NULL,
-        .dqkv = backward ? lap_nn_out(issue, 0)->data : NULL,
-        .scratch = lap_nn_out(issue, backward ? 1 : 2)->data,
-        .mask = attention_mask(issue, backward ? 4 : 1),
-        .first_head = first_head(nn),
-    };
-    return backward ? nn->kernels->attention_backward(issue->stream, &attention)
-                    : nn->kernels->attention_forward(issue->stream, &attention);
-}
-
-/* Attention to the keys of one group of the context, or to all: see context.h. */
-static lap_status_t issue_block(const lap_nn_issue_t *issue)
-{
-    const lap_nn_t *nn = issue->nn;
-    const lap_nn_entry_t *entry = issue->entry;
-    const lap_nn_desc_t *desc = &nn->list.plan.desc;
-    const size_t shared = (size_t)nn->list.plan.nranks * desc->cp_a2a;
-    const size_t ring = lap_nn_ring(desc), own = (size_t)nn->list.cp_rank / desc->cp_a2a;
-    const bool backward = entry->work == LAP_NN_ATTEND_BLOCK_BACKWARD, whole = entry->index == ring;
-    const lap_arg_t *qkv = lap_nn_in(issue, 0);
-    const lap_arg_t *out = backward ? lap_nn_in(issue, 3) : lap_nn_out(issue, 0);
-    const lap_arg_t *sums = lap_nn_out(issue, 0);
-    const size_t width = 2 * (desc->kv_heads / shared) * desc->head_dim;
-    lap_attention_t block = {
-        .dtype = desc->dtype,
-        .scale = (float)(1 / sqrt((double)desc->head_dim)),
-        .seq = lap_nn_group_tokens(desc, nn->seq, own),
-        .batch = desc->batch,
-        .heads = desc->heads / shared,
-        .kv_heads = desc->kv_heads / shared,
-        .dim = desc->head_dim,
-        .qkv_stride = lap_arg_stride(qkv),
-        .out_stride = lap_arg_stride(out),
-        .qkv = qkv->data,
-        .out = out->data,
-        .lse = (backward ? lap_nn_in(issue, 4) : lap_nn_out(issue, 1))->data,
-        .dout = backward ? lap_nn_in(issue, 2)->data : NULL,
-        .dqkv = backward ? sums->data : NULL,
-        .dq_stride = lap_arg_stride(sums),
-        .scratch = lap_nn_out(issue, 2)->data,
-        .keys = whole ? nn->seq : lap_shard(nn->seq, (int)ring, (int)entry->index, NULL),
-        .queries_at = lap_nn_context_halves(desc, nn->seq, own * desc->cp_a2a, desc->cp_a2a),
-        .kv_stride = width,
-        .dkv_stride = width,
-        .merges = entry->beta != 0,
-        .mask = attention_mask(issue, backward ? 5 : 3),
-        .first_head = first_head(nn),
-        .mask_seq = nn->seq,
-    };
-    if (!whole)
-        block.keys_at =
-            lap_nn_context_halves(desc, nn->seq, entry->index * desc->cp_a2a, desc->cp_a2a);
-    block.kv = lap_nn_in(issue, 1)->data;
-    if (!block.kv) { /* the own ones, where they were made */
-        block.kv =
-            (const char *)qkv->data + block.heads * desc->head_dim * lap_dtype_size(desc->dtype);
-        block.kv_stride = lap_arg_stride(qkv);
-    }
-    if (backward)
-        block.dkv = lap_nn_out(issue, 1)->data;
-    return backward ? nn->kernels->attention_backward(issue->stream, &block)
-                    : nn->kernels->attention_forward(issue->stream, &block);
-}
-
-static lap_status_t issue_swiglu(const lap_nn_issue_t *issue)
-{
-    const lap_nn_t *nn = issue->nn;
-    const lap_nn_entry_t *entry = issue->entry;
-    const bool backward = entry->work == LAP_NN_GATE_BACKWARD;
-    const lap_arg_t *out = backward ? lap_nn_in(issue, 1) : lap_nn_out(issue, 0);
-    const lap_swiglu_t swiglu = {
-        .dtype = out->dtype,
-        .rows = out->rows,
-        .cols = out->cols,
-        .pre_stride = lap_arg_stride(lap_nn_in(issue, 0)),
-        .out_stride = lap_arg_stride(out),
-        .pre = lap_nn_in(issue, 0)->data,
-        .out = backward ? NULL : out->data,
-        .dout = backward ? out->data : NULL,
-        .dpre = backward ? lap_nn_out(issue, 0)->data : NULL,
-    };
-    return backward ? nn->kernels->swiglu_backward(issue->stream, &swiglu)
-                    : nn->kernels->swiglu_forward(issue->stream, &swiglu);
 }
 
 /* dst = src, scaled and finished as the reduction of the entry says; both are packed. */
@@ -408,24 +223,6 @@ static lap_status_t issue_cast(const lap_nn_issue_t *issue)
     return nn->engine->device->ops->cast(issue->stream, &cast);
 }
 
-static lap_status_t issue_scale(const lap_nn_issue_t *issue)
-{
-    const lap_nn_t *nn = issue->nn;
-    const lap_nn_entry_t *entry = issue->entry;
-    const lap_arg_t *found = lap_nn_in(issue, 0);
-    const lap_fp8_scales_t scales = {
-        .ranks = found->rows,
-        .count = found->cols,
-        .narrow = entry->index,
-        .found = found->data,
-        .history = lap_nn_out(issue, 1)->data,
-        .length = nn->list.plan.desc.amax_history,
-        .amax = lap_nn_out(issue, 2)->data,
-        .scales = lap_nn_out(issue, 0)->data,
-    };
-    return nn->kernels->fp8_scales(issue->stream, &scales);
-}
-
 static lap_status_t issue_transpose(const lap_nn_issue_t *issue)
 {
     const lap_nn_t *nn = issue->nn;
@@ -441,137 +238,14 @@ static lap_status_t issue_transpose(const lap_nn_issue_t *issue)
     return nn->engine->device->ops->transpose(issue->stream, &transpose);
 }
 
-static lap_status_t issue_loss(const lap_nn_issue_t *issue)
-{
-    const lap_nn_t *nn = issue->nn;
-    const lap_arg_t *y = lap_nn_in(issue, 0);
-    const lap_arg_t *target = lap_nn_in(issue, 1);
-    const lap_arg_t *dy = lap_nn_out(issue, 0);
-    const lap_square_loss_t loss = {
-        .dtype = y->dtype,
-        .rows = y->rows,
-        .cols = y->cols,
-        .y_stride = lap_arg_stride(y),
-        .target_stride = lap_arg_stride(target),
-        .dy_stride = lap_arg_stride(dy),
-        .y = y->data,
-        .target = target->data,
-        .dy = dy->data,
-        .scale = lap_nn_loss_factor(nn) / (float)nn->loss_count,
-        .sum = nn->loss,
-    };
-    return nn->kernels->square_loss(issue->stream, &loss);
-}
-
-static lap_status_t issue_zero(const lap_nn_issue_t *issue)
-{
-    const lap_nn_t *nn = issue->nn;
-    const lap_arg_t *all = lap_nn_out(issue, 0);
-    const lap_fill_normal_t fill = {.dtype = all->dtype,
-                                    .rows = all->rows,
-                                    .cols = all->cols,
-                                    .stride = lap_arg_stride(all),
-                                    .out = all->data};
-    return nn->kernels->fill_normal(issue->stream, &fill);
-}
-
-/* ---- of an optimizer ---- */
-
-/* What all ranks that share layers have is counted by the first, and what two stages have by one. */
-static lap_status_t issue_squares(const lap_nn_issue_t *issue)
-{
-    const lap_nn_t *nn = issue->nn;
-    const lap_nn_entry_t *entry = issue->entry;
-    const lap_nn_weight_t *weight = &nn->list.weights[entry->index];
-    const lap_nn_param_t *param = &weight->param;
-    const uint32_t grad = entry->reads[0];
-    const bool counts =
-        (!param->replicated || nn->list.rank == 0) && !weight->twin && grad != LAP_NN_NONE;
-    const size_t count = !counts                ? 0
-                         : grad == weight->grad ? param->rows * param->cols
-                                                : lap_nn_in(issue, 0)->cols;
-    const lap_sum_squares_t squares = {
-
-        .src = lap_nn_in(issue, 0)->data, .count = count, .sum = lap_nn_out(issue, 0)->data};
-    return nn->kernels->sum_squares(issue->stream, &squares);
-}
-
-/* A row of the matrix begins with each number. */
-static lap_status_t issue_total(const lap_nn_issue_t *issue)
-{
-    const lap_nn_t *nn = issue->nn;
-    const lap_arg_t *numbers = lap_nn_in(issue, 0);
-    const lap_total_t total = {.src = numbers->data,
-                               .count = numbers->rows,
-                               .stride = numbers->pitch / sizeof(double),
-                               .total = lap_nn_out(issue, 0)->data};
-    return nn->kernels->total(issue->stream, &total);
-}
-
-static lap_status_t issue_clip(const lap_nn_issue_t *issue)
-{
-    const lap_nn_t *nn = issue->nn;
-    const lap_clip_t clip = {.given = &nn->rates[0],
-                             .squares = lap_nn_in(issue, 0)->data,
-                             .most = nn->optimizer.clip_norm,
-                             .rates = lap_nn_out(issue, 0)->data,
-                             .result = &nn->rates[1]};
-    return nn->kernels->clip(issue->stream, &clip);
-}
-
-static lap_status_t issue_update(const lap_nn_issue_t *issue)
-{
-    const lap_nn_t *nn = issue->nn;
-    const lap_nn_entry_t *entry = issue->entry;
-    const lap_optimizer_desc_t *desc = &nn->optimizer;
-    const lap_update_t update = {.kind = desc->kind,
-                                 .count = lap_nn_out(issue, 0)->cols,
-                                 .master = lap_nn_out(issue, 0)->data,
-                                 .grad = lap_nn_in(issue, 0)->data,
-                                 .first = lap_nn_out(issue, 1)->data,
-                                 .second = lap_nn_out(issue, 2)->data,
-                                 .rates = lap_nn_in(issue, 1)->data,
-                                 .decay = entry->index ? desc->weight_decay : 0,
-                                 .momentum = desc->momentum,
-                                 .beta1 = desc->beta1,
-                                 .beta2 = desc->beta2,
-                                 .epsilon = desc->epsilon};
-    return update.count > 0 ? nn->kernels->update(issue->stream, &update) : LAP_OK;
-}
-
-/* ---- entries ---- */
-
-static lap_status_t find_amax(const lap_nn_issue_t *issue, float *amax)
-{
-    const lap_arg_t *matrix = lap_nn_in(issue, 0);
-    const lap_amax_t measure = {
-        .dtype = matrix->dtype,
-        .rows = matrix->rows,
-        .cols = matrix->cols,
-        .stride = lap_arg_stride(matrix),
-        .src = matrix->data,
-        .amax = amax,
-    };
-    return issue->nn->kernels->amax(issue->stream, &measure);
-}
-
-static lap_status_t issue_amax(const lap_nn_issue_t *issue)
-{
-    return find_amax(issue, lap_nn_out(issue, 0)->data);
-}
-
 /* See finite.c. */
 static lap_status_t issue_look(const lap_nn_issue_t *issue)
 {
-    const lap_arg_t *matrix = lap_nn_in(issue, 0);
-    return matrix->rows > 0 && matrix->cols > 0
-               ? find_amax(issue, &issue->nn->looks[issue->entry->index])
-               : LAP_OK;
-}
-
-static lap_status_t issue_tokens(const lap_nn_issue_t *issue)
-{
-    return lap_nn_issue_tokens(issue);
+    const lap_nn_t *nn = issue->nn;
+    const lap_amax_t look = {.src = lap_arg_tensor(lap_nn_in(issue, 0)),
+                             .amax = &nn->looks[issue->entry->index]};
+    return look.src.rows > 0 && look.src.cols > 0 ? nn->kernels->amax(issue->stream, &look)
+                                                  : LAP_OK;
 }
 
 /* Of entries that are no kernels. */
@@ -637,16 +311,26 @@ lap_status_t lap_nn_issue_cast(const lap_nn_t *nn, size_t index, int which,
 
 /* ---- all of them ---- */
 
+static lap_status_t launch(const lap_nn_issue_t *issue, lap_kernel_id_t kernel)
+{
+    lap_kernel_args_t args;
+    lap_kernel_take(kernel, issue->operands, &args);
+    lap_nn_add_constants(issue, &args);
+    return lap_kernel_launch(issue->nn->kernels, issue->stream, kernel, &args);
+}
+
 lap_status_t lap_nn_issue_entry(const lap_nn_t *nn, uint32_t entry, const lap_operands_t *operands,
                                 lap_stream_t *stream)
 {
     static lap_status_t (*const issuers[])(const lap_nn_issue_t *) = {
-#define ISSUER(work, name, issuer) issue_##issuer,
-        LAP_NN_WORK_LIST(ISSUER)
+#define ISSUER(work, name, issuer) [LAP_NN_##work - LAP_KERNELS] = issue_##issuer,
+        LAP_NN_OTHER_LIST(ISSUER)
 #undef ISSUER
     };
     const lap_nn_issue_t issue = {nn, &nn->list.entries[entry], operands, stream};
-    return issuers[issue.entry->work](&issue);
+    const unsigned work = issue.entry->work;
+    return work < LAP_KERNELS ? launch(&issue, (lap_kernel_id_t)work)
+                              : issuers[work - LAP_KERNELS](&issue);
 }
 
 lap_status_t lap_nn_issue_kernel(void *context, uint32_t origin, const lap_operands_t *operands,

@@ -399,7 +399,7 @@ static lap_status_t check_y(const lap_nn_list_t *list)
 }
 
 lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, int rank,
-                              const lap_nn_kernels_t *kernels)
+                              const lap_kernels_t *kernels)
 {
     *list = (lap_nn_list_t){.plan = *plan,
                             .rank = rank % plan->nranks,
@@ -407,7 +407,7 @@ lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, in
                             .shard = plan->desc.shards > 1 ? rank / plan->nranks : 0,
                             .kernels = kernels};
     if (!kernels)
-        LAP_TRY(lap_nn_kernels_find("cpu", &list->kernels));
+        LAP_TRY(lap_kernels_find("cpu", &list->kernels));
     list->blocks = lap_alloc(plan->nblocks, sizeof(*list->blocks));
     list->weights =
         lap_alloc(plan->nblocks * BLOCK_WEIGHTS + TOKEN_WEIGHTS, sizeof(*list->weights));
@@ -429,9 +429,8 @@ lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, in
     return lap_nn_lay_out(list);
 }
 
-static lap_status_t count_bytes(const lap_nn_plan_t *given, int rank,
-                                const lap_nn_kernels_t *kernels, size_t layers, double state,
-                                double *bytes_p)
+static lap_status_t count_bytes(const lap_nn_plan_t *given, int rank, const lap_kernels_t *kernels,
+                                size_t layers, double state, double *bytes_p)
 {
     lap_nn_plan_t plan = *given;
     lap_nn_list_t list;
@@ -447,7 +446,7 @@ static lap_status_t count_bytes(const lap_nn_plan_t *given, int rank,
     return status;
 }
 
-lap_status_t lap_nn_list_bytes(const lap_nn_plan_t *plan, int rank, const lap_nn_kernels_t *kernels,
+lap_status_t lap_nn_list_bytes(const lap_nn_plan_t *plan, int rank, const lap_kernels_t *kernels,
                                double state, double *bytes_p)
 {
     const size_t layers = plan->desc.layers;

@@ -8,9 +8,8 @@
 #ifndef LAP_NN_LIST_H
 #define LAP_NN_LIST_H
 
-#include "nn/kernels.h"
+#include "kernel/kernel.h"
 #include "nn/plan.h"
-#include "nn/work.h"
 
 #define LAP_NN_NONE UINT32_MAX /* no region, no block */
 
@@ -61,6 +60,33 @@ static inline size_t lap_nn_region_bytes(const lap_nn_region_t *region)
     return region->rows * region->stride * lap_dtype_size(region->dtype);
 }
 
+/*
+ * The kinds of work that are no rows of kernels.def: the constant LAP_NN_..., the name in proofs and pictures, and who
+ * issues it: the function issue_... of issue.c.
+ */
+#define LAP_NN_OTHER_LIST(X)                                                                       \
+    X(OPERATOR, "operator", nothing) /* a call: the executor issues it */                          \
+    X(REORDER, "reorder", reorder)   /* tokens in the order of ranks: by position, or back */      \
+    X(CONVERT, "convert", reduction) /* to another type */                                         \
+    X(PACK, "pack", pack)            /* heads, a matrix for each rank that swaps them, or back */  \
+    X(ACTIVATE, "gelu", reduction)   /* where no GEMM does it */                                   \
+    X(COPY, "copy", copy)                                                                          \
+    X(CAST, "cast", cast)                /* to FP8 */                                              \
+    X(TRANSPOSE, "transpose", transpose) /* the FP8 copy of a weight */                            \
+    X(ADD, "add", reduction)             /* grad += a gradient of one backward, or = */            \
+    X(READY, "ready", nothing) /* a gradient is complete: calls what lap_nn_on_gradient has */     \
+    X(LOOK, "amax", look)      /* finds the largest magnitude, when asked to: see finite.c */
+
+/* The kind of work of an entry: LAP_NN_NORM is LAP_KERNEL_NORM, and so on; then the others. */
+typedef enum lap_nn_work {
+#define KERNEL(id, slot, args_t, label, reads, writes) LAP_NN_##id,
+#define KERNEL_AS KERNEL
+#include "kernel/kernels.def"
+#define WORK(work, name, issuer) LAP_NN_##work,
+    LAP_NN_OTHER_LIST(WORK)
+#undef WORK
+} lap_nn_work_t;
+
 /* The regions of an entry, by kind of work; LAP_NN_NONE: not used. */
 enum { /* operators */
        LAP_NN_A = 0,
@@ -74,7 +100,7 @@ enum { /* operators */
        LAP_NN_BIAS_GRAD = 3,
        LAP_NN_SCALES = 4,
 };
-enum { LAP_NN_READS = 7, LAP_NN_WRITES = 5 };
+enum { LAP_NN_READS = LAP_KERNEL_READS, LAP_NN_WRITES = LAP_KERNEL_WRITES };
 
 /*
  * The passes in which an entry runs: all; the first; or, of each step but the first one, its first. Delayed FP8
@@ -196,12 +222,12 @@ typedef struct lap_nn_gathered {
 
 typedef struct lap_nn_list {
     lap_nn_plan_t plan;
-    int rank;                        /* among those that share weights */
-    int cp_rank;                     /* among those that share sequences */
-    int shard;                       /* among those that share the optimizer */
-    const lap_nn_kernels_t *kernels; /* for the sizes of their scratch memory */
-    lap_status_t status;             /* the first failure: nothing is added after it */
-    double refused;                  /* bytes of a matrix that no memory has; 0: there is none */
+    int rank;                     /* among those that share weights */
+    int cp_rank;                  /* among those that share sequences */
+    int shard;                    /* among those that share the optimizer */
+    const lap_kernels_t *kernels; /* for the sizes of their scratch memory */
+    lap_status_t status;          /* the first failure: nothing is added after it */
+    double refused;               /* bytes of a matrix that no memory has; 0: there is none */
     /*
      * Backward is listed twice, with the same operators and regions: the second time those of the
      * first are taken again, in their order.
@@ -264,7 +290,7 @@ typedef struct lap_nn_list {
  * also after a failure.
  */
 lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, int rank,
-                              const lap_nn_kernels_t *kernels);
+                              const lap_kernels_t *kernels);
 void lap_nn_list_clear(lap_nn_list_t *list);
 
 /*
@@ -272,7 +298,7 @@ void lap_nn_list_clear(lap_nn_list_t *list);
  * no list is made: each of them needs as much as the third. LAP_ERR_NO_MEMORY: *bytes_p is what a matrix would take that no
  * memory has, or 0.
  */
-lap_status_t lap_nn_list_bytes(const lap_nn_plan_t *plan, int rank, const lap_nn_kernels_t *kernels,
+lap_status_t lap_nn_list_bytes(const lap_nn_plan_t *plan, int rank, const lap_kernels_t *kernels,
                                double state, double *bytes_p);
 
 /* Whether the gradient of a parameter is complete only when backward ends, whatever layer it is of. */

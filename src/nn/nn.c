@@ -190,7 +190,7 @@ static lap_status_t prepare(lap_nn_t *nn, const lap_nn_desc_t *desc, const lap_n
     LAP_TRY(check_context(nn, &plan));
     LAP_TRY(check_sharers(nn, &plan));
     LAP_TRY(lap_engine_get(nn->group->world, &nn->engine));
-    LAP_TRY(lap_nn_kernels_of(nn->engine->device, &nn->kernels));
+    LAP_TRY(lap_kernels_of(nn->engine->device, &nn->kernels));
     const lap_group_t *others = nn->sharers ? nn->sharers : nn->context;
     const int rank = (others ? others->rank : 0) * plan.nranks + nn->group->rank;
     double bytes;
@@ -536,11 +536,8 @@ lap_status_t lap_nn_add_step(lap_nn_t *nn, lap_group_t *group, const lap_optimiz
     const size_t bytes = nn->list.bytes[LAP_NN_STATE], floats = bytes / sizeof(float);
     LAP_TRY(device->ops->alloc(device, bytes, &nn->memory[LAP_NN_STATE]));
     bind_regions(nn, nn->list.own_regions);
-    const lap_fill_normal_t zeros = {.dtype = LAP_FLOAT32,
-                                     .rows = 1,
-                                     .cols = floats,
-                                     .stride = floats,
-                                     .out = nn->memory[LAP_NN_STATE]};
+    const lap_fill_normal_t zeros = {
+        .out = lap_tensor(nn->memory[LAP_NN_STATE], LAP_FLOAT32, 1, floats)};
     LAP_TRY(lap_nn_stream(nn, &stream));
     return nn->kernels->fill_normal(stream, &zeros);
 }

@@ -7,8 +7,8 @@
 
 #include "core/terms.h"
 #include "core/world.h"
+#include "kernel/kernel.h"
 #include "nn/context.h"
-#include "nn/kernels.h"
 #include "nn/program.h"
 #include "overlap/op.h"
 #include "schedule/execute.h"
@@ -110,7 +110,7 @@ struct lap_nn {
     lap_group_t *sharers;               /* of those that share the optimizer; NULL: none */
     lap_nn_wire_t wires[LAP_NN_GROUPS]; /* without a group: there is none; of replicas: never */
     lap_engine_t *engine;
-    const lap_nn_kernels_t *kernels;
+    const lap_kernels_t *kernels;
     lap_buffer_t *buffer;
     bool owns_buffer;
     size_t keepers;    /* optimizers and replicas that were made for it and are still there */
@@ -287,10 +287,6 @@ static inline float lap_nn_loss_factor(const lap_nn_t *nn)
     return nn->list.plan.desc.loss_scale * nn->loss_factor;
 }
 
-/* Issues a kernel that only language models have. */
-struct lap_nn_issue;
-lap_status_t lap_nn_issue_tokens(const struct lap_nn_issue *issue);
-
 /* Forward of the latest tokens once more, without a loss. */
 lap_status_t lap_model_again(lap_nn_t *nn);
 
@@ -399,8 +395,8 @@ typedef struct lap_nn_issue {
 const lap_arg_t *lap_nn_in(const lap_nn_issue_t *issue, uint32_t i);
 const lap_arg_t *lap_nn_out(const lap_nn_issue_t *issue, uint32_t i);
 
-/* The mask of a site of the model (mask.h), with operand `ids`, which is none where nothing is dropped. */
-lap_mask_t lap_nn_mask_of(const lap_nn_issue_t *issue, uint32_t site, uint32_t ids, float rate);
+/* What a kernel takes besides these: see constants.c. */
+void lap_nn_add_constants(const lap_nn_issue_t *issue, lap_kernel_args_t *args);
 
 /* As in lap_exec_owner_t: where memories are; the numbers of a call that is an entry; and kernels: entries, and the casts of
    buckets. */

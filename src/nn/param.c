@@ -414,12 +414,8 @@ static lap_status_t fill_array(lap_nn_t *nn, uint32_t region, float value)
     lap_stream_t *stream;
     const lap_tensor_t all = lap_nn_tensor(nn, region);
     const size_t count = all.rows * all.cols;
-    const lap_fill_normal_t fill = {.dtype = LAP_FLOAT32,
-                                    .mean = value,
-                                    .rows = 1,
-                                    .cols = count,
-                                    .stride = count,
-                                    .out = all.data};
+    const lap_fill_normal_t fill = {.out = lap_tensor(all.data, LAP_FLOAT32, 1, count),
+                                    .mean = value};
     if (count == 0)
         return LAP_OK;
     LAP_TRY(lap_nn_stream(nn, &stream));
@@ -439,25 +435,19 @@ static lap_status_t fill_matrix(lap_nn_t *nn, const lap_nn_weight_t *weight, siz
             const size_t row = begin / cols - before, col = begin % cols, left = end - begin;
             const size_t rows = param->part_rows[p] - row;
             const bool whole = col == 0 && left >= cols;
-            lap_fill_normal_t fill = {
-                .dtype = LAP_FLOAT32,
+            const size_t height = !whole ? 1 : left / cols < rows ? left / cols : rows;
+            const size_t width = whole ? cols : left < cols - col ? left : cols - col;
+            const lap_fill_normal_t fill = {
+                .out = lap_tensor(out, LAP_FLOAT32, height, width),
                 .std = nn->list.plan.desc.init_std,
-                .rows = 1,
-                .cols = whole               ? cols
-                        : left < cols - col ? left
-                                            : cols - col,
-                .out = out,
                 .seed = nn->list.plan.desc.seed,
                 .tensor = weight->tensor,
                 .first = (param->global_row[p] + row) * param->all_cols + param->global_col + col,
                 .row_step = param->all_cols,
             };
-            if (whole)
-                fill.rows = left / cols < rows ? left / cols : rows;
-            fill.stride = fill.cols;
             LAP_TRY(nn->kernels->fill_normal(stream, &fill));
-            begin += fill.rows * fill.cols;
-            out += fill.rows * fill.cols;
+            begin += height * width;
+            out += height * width;
         }
     return LAP_OK;
 }
@@ -475,12 +465,7 @@ static lap_status_t fill_weight(lap_nn_t *nn, const lap_nn_weight_t *weight, siz
                                 size_t end, float *out)
 {
     lap_stream_t *stream;
-    const lap_fill_normal_t ones = {.dtype = LAP_FLOAT32,
-                                    .mean = 1,
-                                    .rows = 1,
-                                    .cols = end - begin,
-                                    .stride = end - begin,
-                                    .out = out};
+    const lap_fill_normal_t ones = {.out = lap_tensor(out, LAP_FLOAT32, 1, end - begin), .mean = 1};
     if (!weight->param.vector)
         return fill_matrix(nn, weight, begin, end, out);
     if (begin == end || !is_gamma(&nn->list, weight))

@@ -426,12 +426,8 @@ lap_status_t lap_nn_fill(lap_nn_t *nn, const lap_tensor_t *matrix, const lap_nn_
         return lap_error(LAP_ERR_INVALID, "lap_nn_fill: %s is NULL", nn ? "part" : "nn");
     LAP_TRY(check_tensor(nn, "matrix", matrix, part));
     const lap_fill_normal_t fill = {
-        .dtype = matrix->dtype,
+        .out = *matrix,
         .std = std,
-        .rows = matrix->rows,
-        .cols = matrix->cols,
-        .stride = matrix->stride,
-        .out = matrix->data,
         .seed = seed,
         .tensor = tensor,
         .first = part->first_row * part->all_cols + part->first_col,

@@ -111,7 +111,7 @@ lap_status_t lap_probe_update(lap_probe_t *probe, bool step);
  * pointers, and numbers to where they point. `update` has all the rest.
  */
 size_t lap_nn_update_bytes(size_t count);
-lap_status_t lap_nn_update_place(const lap_nn_kernels_t *kernels, lap_device_t *device,
+lap_status_t lap_nn_update_place(const lap_kernels_t *kernels, lap_device_t *device,
                                  lap_stream_t *stream, void *memory, lap_update_t *update);
 
 /* ---- probe_steps.c ---- */

@@ -34,7 +34,7 @@ size_t lap_nn_update_bytes(size_t count)
 }
 
 /* Rates are 1, and the step is made. It makes squares of what is in the second moments: roots follow. */
-lap_status_t lap_nn_update_place(const lap_nn_kernels_t *kernels, lap_device_t *device,
+lap_status_t lap_nn_update_place(const lap_kernels_t *kernels, lap_device_t *device,
                                  lap_stream_t *stream, void *memory, lap_update_t *update)
 {
     static const lap_rates_t ones = {

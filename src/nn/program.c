@@ -203,12 +203,13 @@ static void use_all(const lap_nn_list_t *list, size_t seq, const lap_nn_entry_t 
 
 static const char *kernel_name(lap_nn_work_t work)
 {
-    static const char *const names[] = {
+    static const char *const others[] = {
 #define NAME(work, name, issuer) name,
-        LAP_NN_WORK_LIST(NAME)
+        LAP_NN_OTHER_LIST(NAME)
 #undef NAME
     };
-    return names[work];
+    return (unsigned)work < LAP_KERNELS ? lap_kernel_name((lap_kernel_id_t)work)
+                                        : others[work - (lap_nn_work_t)LAP_KERNELS];
 }
 
 static void add_kernel(const lap_nn_list_t *list, size_t seq, const lap_nn_entry_t *entry,

@@ -112,7 +112,7 @@ static lap_status_t link_rank(const lap_nn_list_t *list, const lap_nn_linking_t 
 lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan_t *plan,
                                   const lap_nn_linking_t *linking)
 {
-    const lap_nn_kernels_t *kernels;
+    const lap_kernels_t *kernels = NULL; /* those of cpu */
     lap_nn_linking_t known = *linking;
     const lap_nn_source_t described = {build_described, &known};
     const lap_nn_source_t *source = linking->source ? linking->source : &described;
@@ -127,7 +127,8 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
     programs->list = lap_alloc(size, sizeof(*programs->list));
     if (!programs->lists || !programs->programs || !programs->list)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the programs of %zu ranks", size);
-    LAP_TRY(lap_nn_kernels_for(linking->target, &kernels));
+    if (linking->target->device.graphs)
+        LAP_TRY(lap_kernels_of_gpus(&kernels));
     for (int rank = 0; rank < programs->size; rank++) {
         lap_nn_list_t *list = &programs->lists[rank];
         lap_linked_t *linked = &programs->programs[rank];

@@ -124,9 +124,10 @@ static lap_status_t alloc(lap_stage_programs_t *programs, size_t size)
 
 static lap_status_t make_lists(lap_stage_programs_t *programs, const lap_stage_proving_t *proving)
 {
-    const lap_nn_kernels_t *kernels;
+    const lap_kernels_t *kernels = NULL; /* those of cpu */
     const int sharers = sharers_of(proving), place = context_of(proving) * proving->tp;
-    LAP_TRY(lap_nn_kernels_for(proving->target, &kernels));
+    if (proving->target->device.graphs)
+        LAP_TRY(lap_kernels_of_gpus(&kernels));
     for (int p = 0; p < proving->pp; p++) {
         lap_nn_plan_t plan = {.nranks = proving->tp};
         lap_nn_cut_t cut;

@@ -12,7 +12,7 @@
 #include "core/group.h"
 #include "core/world.h"
 #include "device/cuda/cuda_info.h"
-#include "nn/kernels.h"
+#include "kernel/kernel.h"
 #include "nn/probe.h"
 #include "schedule/calibrate.h"
 #include "util/clock.h"
@@ -195,7 +195,7 @@ static lap_status_t measure_types(const measuring_t *measuring)
 
 typedef struct attending {
     lap_device_t *device;
-    const lap_nn_kernels_t *kernels;
+    const lap_kernels_t *kernels;
     lap_stream_t *stream;
     lap_attention_t attention;
     lap_update_t update; /* in place of attention, if it has a count */
@@ -215,7 +215,7 @@ static lap_status_t step(const attending_t *attending)
 
 static lap_status_t attend(const attending_t *attending, bool backward)
 {
-    const lap_nn_kernels_t *kernels = attending->kernels;
+    const lap_kernels_t *kernels = attending->kernels;
     if (attending->update.count > 0)
         return step(attending);
     return (backward ? kernels->attention_backward
@@ -369,7 +369,7 @@ static lap_status_t measure_kernels(const measuring_t *measuring)
 {
     lap_device_t *device = measuring->engine->device;
     attending_t attending = {.device = device, .memory = NULL};
-    lap_status_t status = lap_nn_kernels_of(device, &attending.kernels);
+    lap_status_t status = lap_kernels_of(device, &attending.kernels);
     if (status == LAP_OK)
         status = device->ops->stream_create(device, false, &attending.stream);
     LAP_TRY(lap_group_agree(measuring->group, status));

@@ -27,15 +27,6 @@ char *lap_bind_range(const lap_binding_t *binding, const lap_range_t *range, siz
 
 /* ---- operands of a program ---- */
 
-const lap_arg_t *lap_operand(const lap_operands_t *operands, uint32_t role)
-{
-    static const lap_arg_t none = {.data = NULL};
-    for (uint32_t i = 0; i < operands->n; i++)
-        if (operands->at[i].role == role)
-            return &operands->at[i];
-    return &none;
-}
-
 static lap_arg_t arg_of(const lap_linked_t *linked, uint32_t role, lap_dtype_t dtype,
                         const lap_range_t *range)
 {
@@ -86,11 +77,6 @@ void lap_bind_operands(lap_arg_t *args, uint32_t count, lap_base_of_t base_of, v
     }
 }
 
-static lap_tensor_t tensor_of(const lap_arg_t *arg)
-{
-    return (lap_tensor_t){arg->data, arg->dtype, arg->rows, arg->cols, lap_arg_stride(arg)};
-}
-
 void lap_bind_call(const lap_operands_t *operands, const lap_schedule_t *schedule,
                    lap_binding_t *binding)
 {
@@ -105,9 +91,9 @@ void lap_bind_call(const lap_operands_t *operands, const lap_schedule_t *schedul
     binding->a_scale_ptr = gathers ? sent : lap_operand(operands, LAP_A_SCALE)->data;
     binding->b_scale_ptr = lap_operand(operands, LAP_B_SCALE)->data;
     binding->sets_scale = !sent;
-    binding->aux = tensor_of(lap_operand(operands, LAP_AUX));
-    binding->bias = tensor_of(lap_operand(operands, LAP_BIAS));
-    binding->bias_grad = tensor_of(lap_operand(operands, LAP_BIAS_GRAD));
+    binding->aux = lap_arg_tensor(lap_operand(operands, LAP_AUX));
+    binding->bias = lap_arg_tensor(lap_operand(operands, LAP_BIAS));
+    binding->bias_grad = lap_arg_tensor(lap_operand(operands, LAP_BIAS_GRAD));
 }
 
 /* ---- steps of a call ---- */

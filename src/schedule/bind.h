@@ -6,40 +6,12 @@
 #ifndef LAP_SCHEDULE_BIND_H
 #define LAP_SCHEDULE_BIND_H
 
+#include "kernel/kernel.h"
 #include "schedule/link.h"
 #include "schedule/run.h"
 
 /* The byte of a place that has this offset in the packed matrix of the schedule. */
 char *lap_at(const lap_bound_place_t *place, size_t offset);
-
-/*
- * An operand of a fragment as it was linked and proved, and where it is: of a kernel, rows of a matrix; of a call, the matrix
- * that a place is.
- */
-typedef struct lap_arg {
-    void *data;               /* once it is bound */
-    size_t rows, cols, pitch; /* pitch: bytes from row to row */
-    lap_dtype_t dtype;
-    bool reads, writes; /* of a kernel */
-    uint32_t role;      /* of a kernel as in lap_use_t; of a call LAP_INPUT, ..., LAP_B_SCALE */
-    uint32_t memory;    /* of the program's regions: where it lies, */
-    size_t offset;      /* ... in bytes from its begin */
-} lap_arg_t;
-
-/* The operands of a fragment. */
-typedef struct lap_operands {
-    const lap_arg_t *at;
-    uint32_t n;
-} lap_operands_t;
-
-/* The operand of a role; one without memory where there is none. */
-const lap_arg_t *lap_operand(const lap_operands_t *operands, uint32_t role);
-
-/* From row to row, in elements. */
-static inline size_t lap_arg_stride(const lap_arg_t *arg)
-{
-    return arg->pitch / lap_dtype_size(arg->dtype);
-}
 
 /*
  * Where a memory of the program is. packed_stride 0: its matrices are as they were linked; else the caller's rows are

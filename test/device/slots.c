@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "device/device.h"
-#include "nn/kernels.h"
+#include "kernel/kernel.h"
 #include "tap.h"
 #include "transport/transport.h"
 
@@ -56,10 +56,10 @@ static void check_transport(const lap_transport_ops_t *ops)
 
 static void check_kernels(const char *device)
 {
-    const lap_nn_kernels_t *kernels;
-    if (!tap_success(lap_nn_kernels_find(device, &kernels), "kernels of %s", device))
+    const lap_kernels_t *kernels;
+    if (!tap_success(lap_kernels_find(device, &kernels), "kernels of %s", device))
         return;
-    const size_t count = (sizeof(*kernels) - offsetof(lap_nn_kernels_t, prepare)) / sizeof(slot_t);
+    const size_t count = (sizeof(*kernels) - offsetof(lap_kernels_t, prepare)) / sizeof(slot_t);
     size_t missing = 0;
     for (size_t i = 0; i < count; i++)
         missing += !is_there(&kernels->prepare, i);

@@ -24,9 +24,9 @@ objects_of() {
     local file
     for file in "$@"; do
         case $file in
-        src/nn/cuda/*.c) [ -z "$nvcc" ] || echo "src/CMakeFiles/lap_objects.dir/${file#src/}.o" ;; # built with CUDA only
+        src/kernel/cuda/*.c) [ -z "$nvcc" ] || echo "src/CMakeFiles/lap_objects.dir/${file#src/}.o" ;; # built with CUDA only
         *.c) echo "src/CMakeFiles/lap_objects.dir/${file#src/}.o" ;;
-        *.h)
+        *.h | *.def)
             ninja -C "$LAP_BUILD_DIR" -t deps | awk -v header="/$file" '
                 /: #deps/ { object = substr($1, 1, length($1) - 1) }
                 substr($1, length($1) - length(header) + 1) == header { print object }' | grep -E 'lap_(objects|commands|cli)\.dir/.*\.c\.o$'
@@ -110,7 +110,7 @@ wait
 built=$([ -e "$work/failed" ] && echo 0 || echo 1)
 if [ -n "$nvcc" ]; then # one architecture, and no assembler: a few seconds
     ok 'the kernel for GPUs is compiled' "$nvcc" -std c++17 -arch=sm_80 -ptx -I"$tree/src" -I"$LAP_SOURCE_DIR/include" \
-        -o "$work/kernels.ptx" "$tree/src/nn/cuda/nn_kernels.cu"
+        -o "$work/kernels.ptx" "$tree/src/kernel/cuda/layers.cu"
     is 'with both of its entries' "$(grep -c 'entry lap_clamp' "$work/kernels.ptx")" 2
 fi
 ok "the files that change are compiled: $(wc -w <<<"$objects")" test "$built" = 1 || sed 's/^/# not made: /' "$work/failed"

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels of transformer layers on a GPU, a row each: the host's kernel of the same name (src/nn/host) with the
+ * The kernels of transformer layers on a GPU, a row each: the host's kernel of the same name (src/kernel/host) with the
  * addresses that the memory really has. Variants for types and sizes differ in speed alone, and so not here. What a kernel
  * would read or write in pieces that its memory does not allow is left undone.
  */
 #include "device/host/host.h"
 #include "fake.h"
-#include "nn/cuda/attention_kernels.h"
-#include "nn/cuda/nn_cuda_kernels.h"
-#include "nn/host/host.h"
+#include "kernel/cuda/attention_kernels.h"
+#include "kernel/cuda/cuda_args.h"
+#include "kernel/host/host.h"
 
 /* In place of those of src/device: a kernel is already in the order of its stream. */
 lap_status_t lap_host_stream_call(lap_stream_t *stream, lap_stream_fn_t fn, const void *arg,
@@ -31,10 +31,15 @@ lap_status_t lap_device_check_dtype(const char *what, lap_dtype_t dtype)
 #define REACH(pointer) ((pointer) = fake_at(pointer))
 
 /* Whether vectors of a matrix can be read, if that is what the kernel does; there may be none. */
-static bool fits(uint32_t vector, lap_dtype_t dtype, const void *matrix, size_t rows, size_t stride)
+static bool fits(uint32_t vector, const lap_tensor_t *matrix)
 {
-    const uintptr_t bytes = rows > 1 ? stride * lap_dtype_size(dtype) : 0;
-    return vector == 1 || ((uintptr_t)matrix | bytes) % 16 == 0;
+    const uintptr_t bytes = matrix->rows > 1 ? matrix->stride * lap_dtype_size(matrix->dtype) : 0;
+    return vector == 1 || ((uintptr_t)matrix->data | bytes) % 16 == 0;
+}
+
+static bool floats_fit(uint32_t vector, const float *matrix, size_t cols)
+{
+    return vector == 1 || ((uintptr_t)matrix | cols * sizeof(float)) % 16 == 0;
 }
 
 /* ---- norms ---- */
@@ -42,64 +47,62 @@ static bool fits(uint32_t vector, lap_dtype_t dtype, const void *matrix, size_t 
 /* Whether a block can have a row of them in a vector for each thread. */
 static bool is_narrow(size_t cols, uint32_t vector)
 {
-    return vector == LAP_NN_CUDA_VECTOR && cols <= (size_t)LAP_NN_CUDA_NORM * vector;
+    return vector == LAP_KERNEL_CUDA_VECTOR && cols <= (size_t)LAP_KERNEL_CUDA_NORM * vector;
 }
 
 static void run_norm_forward_wide(void *args)
 {
-    lap_nn_cuda_norm_forward_t k = *(const lap_nn_cuda_norm_forward_t *)args;
+    lap_kernel_cuda_norm_forward_t k = *(const lap_kernel_cuda_norm_forward_t *)args;
     lap_norm_forward_t *n = &k.norm;
-    if (!fits(k.vector, n->dtype, n->x, n->rows, n->x_stride) ||
-        !fits(k.vector, n->dtype, n->y, n->rows, n->y_stride))
+    if (!fits(k.vector, &n->x) || !fits(k.vector, &n->y))
         return;
-    REACH(n->x), REACH(n->y), REACH(n->gamma), REACH(n->beta), REACH(n->mean), REACH(n->rstd);
-    n->scratch = malloc(lap_host_norm_scratch(n->rows, n->cols));
-    lap_host_norm_forward(NULL, n);
+    REACH(n->x.data), REACH(n->y.data), REACH(n->gamma), REACH(n->beta), REACH(n->mean),
+        REACH(n->rstd);
+    n->scratch = malloc(lap_host_norm_scratch(n->x.rows, n->x.cols));
+    lap_run_norm_forward(n);
     free(n->scratch);
 }
 
 static void run_norm_forward(void *args)
 {
-    const lap_nn_cuda_norm_forward_t *k = args;
-    if (is_narrow(k->norm.cols, k->vector))
+    const lap_kernel_cuda_norm_forward_t *k = args;
+    if (is_narrow(k->norm.x.cols, k->vector))
         run_norm_forward_wide(args);
 }
 
 /* Blocks take parts of the rows, and each leaves its own sums. */
 static void run_norm_backward_wide(void *args)
 {
-    lap_nn_cuda_norm_backward_t k = *(const lap_nn_cuda_norm_backward_t *)args;
+    lap_kernel_cuda_norm_backward_t k = *(const lap_kernel_cuda_norm_backward_t *)args;
     lap_norm_backward_t *n = &k.norm;
-    if (!fits(k.vector, n->dtype, n->x, n->rows, n->x_stride) ||
-        !fits(k.vector, n->dtype, n->dy, n->rows, n->dy_stride) ||
-        !fits(k.vector, n->dtype, n->skip, n->rows, n->skip_stride) ||
-        !fits(k.vector, n->dtype, n->dx, n->rows, n->dx_stride))
+    if (!fits(k.vector, &n->x) || !fits(k.vector, &n->dy) || !fits(k.vector, &n->skip) ||
+        !fits(k.vector, &n->dx))
         return;
-    REACH(n->x), REACH(n->dy), REACH(n->skip), REACH(n->dx);
+    REACH(n->x.data), REACH(n->dy.data), REACH(n->skip.data), REACH(n->dx.data);
     REACH(n->gamma), REACH(n->mean), REACH(n->rstd);
     float *sums = fake_at(n->scratch);
     const lap_norm_backward_t all = *n;
-    n->scratch = malloc(lap_host_norm_scratch(n->rows, n->cols));
+    n->scratch = malloc(lap_host_norm_scratch(n->x.rows, n->x.cols));
     for (size_t part = 0; part < k.parts; part++) {
-        const size_t first = all.rows * part / k.parts;
-        n->rows = all.rows * (part + 1) / k.parts - first;
-        n->x = lap_row_of(n->dtype, all.x, n->x_stride, first);
-        n->dy = lap_row_of(n->dtype, all.dy, n->dy_stride, first);
-        n->skip = all.skip ? lap_row_of(n->dtype, all.skip, n->skip_stride, first) : NULL;
-        n->dx = lap_row_of(n->dtype, all.dx, n->dx_stride, first);
+        const size_t first = all.x.rows * part / k.parts;
+        n->x.rows = all.x.rows * (part + 1) / k.parts - first;
+        n->x.data = lap_element(&all.x, first, 0);
+        n->dy.data = lap_element(&all.dy, first, 0);
+        n->skip.data = all.skip.data ? lap_element(&all.skip, first, 0) : NULL;
+        n->dx.data = lap_element(&all.dx, first, 0);
         n->mean = all.mean + first;
         n->rstd = all.rstd + first;
-        n->dgamma = sums + 2 * part * n->cols;
-        n->dbeta = n->dgamma + n->cols;
-        lap_host_norm_backward(NULL, n);
+        n->dgamma = sums + 2 * part * n->x.cols;
+        n->dbeta = n->dgamma + n->x.cols;
+        lap_run_norm_backward(n);
     }
     free(n->scratch);
 }
 
 static void run_norm_backward(void *args)
 {
-    const lap_nn_cuda_norm_backward_t *k = args;
-    if (is_narrow(k->norm.cols, k->vector))
+    const lap_kernel_cuda_norm_backward_t *k = args;
+    if (is_narrow(k->norm.x.cols, k->vector))
         run_norm_backward_wide(args);
 }
 
@@ -107,166 +110,160 @@ static void run_norm_backward(void *args)
 
 static void run_swiglu_forward(void *args)
 {
-    lap_nn_cuda_swiglu_t k = *(const lap_nn_cuda_swiglu_t *)args;
+    lap_kernel_cuda_swiglu_t k = *(const lap_kernel_cuda_swiglu_t *)args;
     lap_swiglu_t *s = &k.swiglu;
-    if (!fits(k.span.vector, s->dtype, s->pre, s->rows, s->pre_stride) ||
-        !fits(k.span.vector, s->dtype, s->out, s->rows, s->out_stride))
+    if (!fits(k.span.vector, &s->pre) || !fits(k.span.vector, &s->out))
         return;
-    REACH(s->pre), REACH(s->out);
-    lap_host_swiglu_forward(NULL, s);
+    REACH(s->pre.data), REACH(s->out.data);
+    lap_run_swiglu_forward(s);
 }
 
 static void run_swiglu_backward(void *args)
 {
-    lap_nn_cuda_swiglu_t k = *(const lap_nn_cuda_swiglu_t *)args;
-    lap_swiglu_t *s = &k.swiglu;
-    if (!fits(k.span.vector, s->dtype, s->pre, s->rows, s->pre_stride) ||
-        !fits(k.span.vector, s->dtype, s->dpre, s->rows, s->pre_stride) ||
-        !fits(k.span.vector, s->dtype, s->dout, s->rows, s->out_stride))
+    lap_kernel_cuda_swiglu_backward_t k = *(const lap_kernel_cuda_swiglu_backward_t *)args;
+    lap_swiglu_backward_t *s = &k.swiglu;
+    if (!fits(k.span.vector, &s->pre) || !fits(k.span.vector, &s->dpre) ||
+        !fits(k.span.vector, &s->dout))
         return;
-    REACH(s->pre), REACH(s->dpre), REACH(s->dout);
-    lap_host_swiglu_backward(NULL, s);
+    REACH(s->pre.data), REACH(s->dpre.data), REACH(s->dout.data);
+    lap_run_swiglu_backward(s);
 }
 
 static void run_square_loss(void *args)
 {
-    lap_nn_cuda_square_loss_t k = *(const lap_nn_cuda_square_loss_t *)args;
+    lap_kernel_cuda_square_loss_t k = *(const lap_kernel_cuda_square_loss_t *)args;
     lap_square_loss_t *l = &k.loss;
-    if (!fits(k.span.vector, l->dtype, l->y, l->rows, l->y_stride) ||
-        !fits(k.span.vector, l->dtype, l->target, l->rows, l->target_stride) ||
-        !fits(k.span.vector, l->dtype, l->dy, l->rows, l->dy_stride))
+    if (!fits(k.span.vector, &l->y) || !fits(k.span.vector, &l->target) ||
+        !fits(k.span.vector, &l->dy))
         return;
-    REACH(l->y), REACH(l->target), REACH(l->dy);
-    lap_host_square_loss(NULL, l);
+    REACH(l->y.data), REACH(l->target.data), REACH(l->dy.data);
+    lap_run_square_loss(l);
 }
 
 static void run_fill_normal(void *args)
 {
-    lap_fill_normal_t fill = ((const lap_nn_cuda_fill_normal_t *)args)->fill;
-    REACH(fill.out);
-    lap_host_fill_normal(NULL, &fill);
+    lap_fill_normal_t fill = ((const lap_kernel_cuda_fill_normal_t *)args)->fill;
+    REACH(fill.out.data);
+    lap_run_fill_normal(&fill);
 }
 
 static void run_amax(void *args)
 {
-    lap_nn_cuda_amax_t k = *(const lap_nn_cuda_amax_t *)args;
+    lap_kernel_cuda_amax_t k = *(const lap_kernel_cuda_amax_t *)args;
     lap_amax_t *a = &k.amax;
-    if (!fits(k.span.vector, a->dtype, a->src, a->rows, a->stride))
+    if (!fits(k.span.vector, &a->src))
         return;
-    REACH(a->src), REACH(a->amax);
-    lap_host_amax(NULL, a);
+    REACH(a->src.data), REACH(a->amax);
+    lap_run_amax(a);
 }
 
 static void run_fp8_scales(void *args)
 {
     lap_fp8_scales_t s = *(const lap_fp8_scales_t *)args;
     REACH(s.found), REACH(s.history), REACH(s.amax), REACH(s.scales);
-    lap_host_fp8_scales(NULL, &s);
+    lap_run_fp8_scales(&s);
 }
 
 /* ---- tokens ---- */
 
 static void run_embedding(void *args)
 {
-    lap_nn_cuda_embedding_t k = *(const lap_nn_cuda_embedding_t *)args;
+    lap_kernel_cuda_embedding_t k = *(const lap_kernel_cuda_embedding_t *)args;
     lap_embedding_t *e = &k.embedding;
-    if (!fits(k.span.vector, e->dtype, e->out, e->rows, e->out_stride) ||
-        !fits(k.span.vector, LAP_FLOAT32, e->table, e->count, e->cols) ||
-        !fits(k.span.vector, LAP_FLOAT32, e->positions, e->rows, e->cols))
+    if (!fits(k.span.vector, &e->out) || !floats_fit(k.span.vector, e->table, e->out.cols) ||
+        !floats_fit(k.span.vector, e->positions, e->out.cols))
         return;
-    REACH(e->ids), REACH(e->table), REACH(e->positions), REACH(e->out);
-    lap_host_embedding(NULL, e);
+    REACH(e->ids), REACH(e->table), REACH(e->positions), REACH(e->out.data);
+    lap_run_embedding(e);
 }
 
 /* The device sets all to 0 before the kernel, where beta is 0. */
 static void run_embedding_backward(void *args)
 {
     lap_embedding_backward_t e = *(const lap_embedding_backward_t *)args;
-    REACH(e.ids), REACH(e.dy), REACH(e.grad);
+    REACH(e.ids), REACH(e.dy.data), REACH(e.grad);
     e.beta = e.beta == 0 ? 1 : e.beta;
-    lap_host_embedding_backward(NULL, &e);
+    lap_run_embedding_backward(&e);
 }
 
 static void run_rope(void *args)
 {
-    lap_nn_cuda_rope_t k = *(const lap_nn_cuda_rope_t *)args;
+    lap_kernel_cuda_rope_t k = *(const lap_kernel_cuda_rope_t *)args;
     lap_rope_t *r = &k.rope;
-    if (!fits(k.span.vector, r->dtype, r->x, r->rows, r->stride) ||
-        (k.span.vector > 1 && r->dim / 2 % k.span.vector != 0))
+    if (!fits(k.span.vector, &r->x) || (k.span.vector > 1 && r->dim / 2 % k.span.vector != 0))
         return;
-    REACH(r->x), REACH(r->table);
-    lap_host_rope(NULL, r);
+    REACH(r->x.data), REACH(r->table);
+    lap_run_rope(r);
 }
 
 static void run_dropout(void *args)
 {
-    lap_nn_cuda_dropout_t k = *(const lap_nn_cuda_dropout_t *)args;
+    lap_kernel_cuda_dropout_t k = *(const lap_kernel_cuda_dropout_t *)args;
     lap_dropout_t *d = &k.dropout;
-    if (!fits(k.span.vector, d->dtype, d->x, d->rows, d->x_stride) ||
-        !fits(k.span.vector, d->dtype, d->out, d->rows, d->out_stride))
+    if (!fits(k.span.vector, &d->x) || !fits(k.span.vector, &d->out))
         return;
-    REACH(d->x), REACH(d->skip), REACH(d->out), REACH(d->mask.ids);
-    lap_host_dropout(NULL, d);
+    REACH(d->x.data), REACH(d->skip.data), REACH(d->out.data), REACH(d->mask.ids);
+    lap_run_dropout(d);
 }
 
 /* Of both kernels: false where vectors do not fit. */
-static bool reach_logits(lap_nn_cuda_cross_entropy_t *k)
+static bool reach_logits(lap_kernel_cuda_cross_entropy_t *k)
 {
     lap_cross_entropy_t *e = &k->entropy;
-    const bool does = fits(k->vector, e->dtype, e->logits, e->rows, e->stride);
-    REACH(e->logits), REACH(e->ids), REACH(e->stats), REACH(e->scale);
+    const bool does = fits(k->vector, &e->logits);
+    REACH(e->logits.data), REACH(e->ids), REACH(e->stats), REACH(e->scale);
     return does;
 }
 
 static void run_logit_stats(void *args)
 {
-    lap_nn_cuda_cross_entropy_t k = *(const lap_nn_cuda_cross_entropy_t *)args;
+    lap_kernel_cuda_cross_entropy_t k = *(const lap_kernel_cuda_cross_entropy_t *)args;
     if (reach_logits(&k))
-        lap_host_logit_stats(NULL, &k.entropy);
+        lap_run_logit_stats(&k.entropy);
 }
 
 static void run_cross_entropy(void *args)
 {
-    lap_nn_cuda_cross_entropy_t k = *(const lap_nn_cuda_cross_entropy_t *)args;
+    lap_kernel_cuda_cross_entropy_t k = *(const lap_kernel_cuda_cross_entropy_t *)args;
     if (reach_logits(&k))
-        lap_host_cross_entropy(NULL, &k.entropy);
+        lap_run_cross_entropy(&k.entropy);
 }
 
 /* ---- optimizers ---- */
 
 static void run_sum_squares(void *args)
 {
-    lap_nn_cuda_sum_squares_t k = *(const lap_nn_cuda_sum_squares_t *)args;
+    lap_kernel_cuda_sum_squares_t k = *(const lap_kernel_cuda_sum_squares_t *)args;
     if (k.aligned && (uintptr_t)k.sum.src % 16 != 0)
         return;
     REACH(k.sum.src), REACH(k.sum.sum);
-    lap_host_sum_squares(NULL, &k.sum);
+    lap_run_sum_squares(&k.sum);
 }
 
 static void run_total(void *args)
 {
     lap_total_t total = *(const lap_total_t *)args;
     REACH(total.src), REACH(total.total);
-    lap_host_total(NULL, &total);
+    lap_run_total(&total);
 }
 
 static void run_clip(void *args)
 {
     lap_clip_t clip = *(const lap_clip_t *)args;
     REACH(clip.squares), REACH(clip.rates);
-    lap_host_clip(NULL, &clip);
+    lap_run_clip(&clip);
 }
 
 static void run_update(void *args)
 {
-    lap_nn_cuda_update_t k = *(const lap_nn_cuda_update_t *)args;
+    lap_kernel_cuda_update_t k = *(const lap_kernel_cuda_update_t *)args;
     lap_update_t *u = &k.update;
     const uintptr_t all =
         (uintptr_t)u->master | (uintptr_t)u->first | (uintptr_t)u->second | (uintptr_t)u->grad;
     if (k.aligned && all % 16 != 0)
         return;
     REACH(u->master), REACH(u->grad), REACH(u->first), REACH(u->second), REACH(u->rates);
-    lap_host_update(NULL, u);
+    lap_run_update(u);
 }
 
 /* ---- attention ---- */
@@ -304,14 +301,14 @@ static lap_attention_t attention_of(const lap_cuda_attention_t *a)
         .merges = a->merges,
     };
     REACH(host.mask.ids);
-    host.scratch = malloc(lap_nn_ref_kernels.attention_scratch(&host));
+    host.scratch = malloc(lap_ref_kernels.attention_scratch(&host));
     return host;
 }
 
 static void run_forward(void *args)
 {
     lap_attention_t a = attention_of(args);
-    lap_nn_ref_kernels.attention_forward(NULL, &a);
+    lap_ref_kernels.attention_forward(NULL, &a);
     free(a.scratch);
 }
 
@@ -358,7 +355,7 @@ static void run_backward(const lap_cuda_attention_t *args, bool queries)
         a.dkv = nowhere;
     else
         a.dqkv = nowhere;
-    lap_nn_ref_kernels.attention_backward(NULL, &a);
+    lap_ref_kernels.attention_backward(NULL, &a);
     free(nowhere);
     free(a.scratch);
 }
@@ -383,26 +380,26 @@ static void run_keys(void *args)
         ATTENTION(name "_bf16_64", work), ATTENTION(name "_bf16_128", work)
 
 const fake_kernel_t fake_nn_kernels[] = {
-    KERNEL("norm_forward", run_norm_forward, lap_nn_cuda_norm_forward_t),
-    KERNEL("norm_backward", run_norm_backward, lap_nn_cuda_norm_backward_t),
-    KERNEL("norm_forward_wide", run_norm_forward_wide, lap_nn_cuda_norm_forward_t),
-    KERNEL("norm_backward_wide", run_norm_backward_wide, lap_nn_cuda_norm_backward_t),
-    KERNEL("swiglu_forward", run_swiglu_forward, lap_nn_cuda_swiglu_t),
-    KERNEL("swiglu_backward", run_swiglu_backward, lap_nn_cuda_swiglu_t),
-    KERNEL("square_loss", run_square_loss, lap_nn_cuda_square_loss_t),
-    KERNEL("embedding", run_embedding, lap_nn_cuda_embedding_t),
+    KERNEL("norm_forward", run_norm_forward, lap_kernel_cuda_norm_forward_t),
+    KERNEL("norm_backward", run_norm_backward, lap_kernel_cuda_norm_backward_t),
+    KERNEL("norm_forward_wide", run_norm_forward_wide, lap_kernel_cuda_norm_forward_t),
+    KERNEL("norm_backward_wide", run_norm_backward_wide, lap_kernel_cuda_norm_backward_t),
+    KERNEL("swiglu_forward", run_swiglu_forward, lap_kernel_cuda_swiglu_t),
+    KERNEL("swiglu_backward", run_swiglu_backward, lap_kernel_cuda_swiglu_backward_t),
+    KERNEL("square_loss", run_square_loss, lap_kernel_cuda_square_loss_t),
+    KERNEL("embedding", run_embedding, lap_kernel_cuda_embedding_t),
     KERNEL("embedding_backward", run_embedding_backward, lap_embedding_backward_t),
-    KERNEL("rope", run_rope, lap_nn_cuda_rope_t),
-    KERNEL("dropout", run_dropout, lap_nn_cuda_dropout_t),
-    KERNEL("logit_stats", run_logit_stats, lap_nn_cuda_cross_entropy_t),
-    KERNEL("cross_entropy", run_cross_entropy, lap_nn_cuda_cross_entropy_t),
-    KERNEL("fill_normal", run_fill_normal, lap_nn_cuda_fill_normal_t),
-    KERNEL("amax", run_amax, lap_nn_cuda_amax_t),
+    KERNEL("rope", run_rope, lap_kernel_cuda_rope_t),
+    KERNEL("dropout", run_dropout, lap_kernel_cuda_dropout_t),
+    KERNEL("logit_stats", run_logit_stats, lap_kernel_cuda_cross_entropy_t),
+    KERNEL("cross_entropy", run_cross_entropy, lap_kernel_cuda_cross_entropy_t),
+    KERNEL("fill_normal", run_fill_normal, lap_kernel_cuda_fill_normal_t),
+    KERNEL("amax", run_amax, lap_kernel_cuda_amax_t),
     KERNEL("fp8_scales", run_fp8_scales, lap_fp8_scales_t),
-    KERNEL("sum_squares", run_sum_squares, lap_nn_cuda_sum_squares_t),
+    KERNEL("sum_squares", run_sum_squares, lap_kernel_cuda_sum_squares_t),
     KERNEL("total", run_total, lap_total_t),
     KERNEL("clip", run_clip, lap_clip_t),
-    KERNEL("update", run_update, lap_nn_cuda_update_t),
+    KERNEL("update", run_update, lap_kernel_cuda_update_t),
     VARIANTS("forward", run_forward),
     VARIANTS("keys", run_keys),
     VARIANTS("queries", run_queries),

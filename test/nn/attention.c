@@ -14,14 +14,14 @@
 
 #include "core/convert.h"
 #include "device/each.h"
-#include "nn/kernels.h"
+#include "kernel/kernel.h"
 #include "tap.h"
 
 #define UNIT 0x1p-23 /* of a sum in fp32; tensor cores cut off */
 #define GUARD 0x5a
 #define ALIGNMENT 256u
 
-static const lap_nn_kernels_t *kernels;
+static const lap_kernels_t *kernels;
 
 typedef struct problem {
     lap_dtype_t dtype;
@@ -495,7 +495,7 @@ static bool speed, all, few; /* arguments of main */
 
 static void test_device(void)
 {
-    if (!tap_success(lap_nn_kernels_of(device, &kernels), "%s: kernels", ops->name))
+    if (!tap_success(lap_kernels_of(device, &kernels), "%s: kernels", ops->name))
         return;
     if (speed) {
         show_speeds();

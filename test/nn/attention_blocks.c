@@ -11,10 +11,10 @@
 
 #include "core/convert.h"
 #include "device/each.h"
-#include "nn/kernels.h"
+#include "kernel/kernel.h"
 #include "tap.h"
 
-static const lap_nn_kernels_t *kernels;
+static const lap_kernels_t *kernels;
 static bool exact; /* --exact: a fake GPU, which has no tensor cores */
 
 typedef struct problem {
@@ -359,7 +359,7 @@ static void test_device(void)
         {LAP_FLOAT16, 257, 1, 4, 2, 64, 3},  {LAP_BFLOAT16, 300, 2, 2, 2, 128, 2},
         {LAP_BFLOAT16, 192, 1, 2, 1, 64, 1},
     };
-    if (!tap_success(lap_nn_kernels_of(device, &kernels), "%s: kernels", ops->name))
+    if (!tap_success(lap_kernels_of(device, &kernels), "%s: kernels", ops->name))
         return;
     for (size_t i = 0; i < sizeof(problems) / sizeof(problems[0]); i++)
         check(&problems[i], 100 + 10 * i);

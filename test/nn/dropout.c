@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernel/mask.h"
 #include "memory.h"
-#include "nn/mask.h"
 #include "tap.h"
 
 /* ---- masks ---- */

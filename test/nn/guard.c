@@ -10,14 +10,14 @@
 #include "memory.h"
 #include "tap.h"
 
-static lap_nn_kernels_t broken; /* those of ref, with a norm that reads too far */
+static lap_kernels_t broken; /* those of ref, with a norm that reads too far */
 static lap_status_t (*norm_forward)(lap_stream_t *stream, const lap_norm_forward_t *norm);
 
 /* The norm of a matrix of one column more: the last of its last row is behind the end of x. */
 static lap_status_t too_far(lap_stream_t *stream, const lap_norm_forward_t *norm)
 {
     lap_norm_forward_t more = *norm;
-    more.cols = norm->cols + 1;
+    more.x.cols = norm->x.cols + 1;
     return norm_forward(stream, &more);
 }
 

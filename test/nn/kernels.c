@@ -9,13 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "nn/kernels.h"
+#include "kernel/kernel.h"
 #include "nn/matrix.h"
 #include "util/random.h"
 
 #define STEPS 64 /* roundings of fp32 in a sum over a row and what follows it, at most */
 
-static const lap_nn_kernels_t *kernels;
+static const lap_kernels_t *kernels;
 
 static const shape_t shapes[] = {{1, 1, 0, 0},   {3, 8, 0, 0},    {5, 40, 8, 0},   {4, 33, 2, 1},
                                  {70, 7, 1, 3},  {2, 260, 0, 0},  {3, 600, 4, 0},  {300, 64, 16, 8},
@@ -35,15 +35,10 @@ static size_t try_norm_forward(uint64_t seed, lap_norm_t kind, lap_dtype_t dtype
     double *lost = calloc(rows * cols + 1, sizeof(double));
     void *scratch = new_shared(device, kernels->norm_scratch(rows, cols));
     const lap_norm_forward_t norm = {.kind = kind,
-                                     .dtype = dtype,
-                                     .rows = rows,
-                                     .cols = cols,
-                                     .x_stride = x.stride,
-                                     .y_stride = y.stride,
-                                     .x = x.data,
-                                     .y = y.data,
+                                     .x = tensor_of(&x),
                                      .gamma = gamma,
                                      .beta = beta,
+                                     .y = tensor_of(&y),
                                      .mean = moments,
                                      .rstd = moments + rows,
                                      .scratch = scratch,
@@ -108,17 +103,10 @@ static backward_t new_backward(uint64_t seed, lap_norm_t kind, lap_dtype_t dtype
     for (size_t i = 0; i < shape.rows && kind == LAP_RMSNORM; i++)
         b.moments[i] = 0;
     b.norm = (lap_norm_backward_t){.kind = kind,
-                                   .dtype = dtype,
-                                   .rows = shape.rows,
-                                   .cols = shape.cols,
-                                   .x_stride = b.x.stride,
-                                   .dy_stride = b.dy.stride,
-                                   .skip_stride = b.skip.stride,
-                                   .dx_stride = b.dx.stride,
-                                   .x = b.x.data,
-                                   .dy = b.dy.data,
-                                   .skip = skips ? b.skip.data : NULL,
-                                   .dx = b.dx.data,
+                                   .x = tensor_of(&b.x),
+                                   .dy = tensor_of(&b.dy),
+                                   .skip = skips ? tensor_of(&b.skip) : (lap_tensor_t){NULL},
+                                   .dx = tensor_of(&b.dx),
                                    .gamma = b.gamma,
                                    .mean = b.moments,
                                    .rstd = b.moments + shape.rows,
@@ -144,21 +132,21 @@ static void free_backward(backward_t *b)
 static void expect_row(const backward_t *b, size_t i, double *lost)
 {
     const lap_norm_backward_t *n = &b->norm;
-    const double *x = b->x.values + i * n->cols, *dy = b->dy.values + i * n->cols;
+    const double *x = b->x.values + i * n->x.cols, *dy = b->dy.values + i * n->x.cols;
     const double mean = (double)n->mean[i], rstd = (double)n->rstd[i];
     double means[2] = {0, 0}, sizes[2] = {0, 0};
-    for (size_t c = 0; c < n->cols; c++) {
-        const double g = dy[c] * (double)n->gamma[c] / (double)n->cols,
+    for (size_t c = 0; c < n->x.cols; c++) {
+        const double g = dy[c] * (double)n->gamma[c] / (double)n->x.cols,
                      normal = (x[c] - mean) * rstd;
         means[0] += n->kind == LAP_LAYERNORM ? g : 0;
         means[1] += g * normal;
         sizes[0] += fabs(g);
         sizes[1] += fabs(g) * (fabs(x[c]) + fabs(mean)) * fabs(rstd);
     }
-    for (size_t c = 0; c < n->cols; c++) {
-        const size_t at = i * n->cols + c;
+    for (size_t c = 0; c < n->x.cols; c++) {
+        const size_t at = i * n->x.cols + c;
         const double g = dy[c] * (double)n->gamma[c], normal = (x[c] - mean) * rstd;
-        const double skip = n->skip ? b->skip.values[at] : 0;
+        const double skip = n->skip.data ? b->skip.values[at] : 0;
         const double size = (fabs(x[c]) + fabs(mean)) * fabs(rstd);
         b->dx.values[at] = rstd * (g - means[0] - normal * means[1]) + skip;
         lost[at] = STEPS * fabs(rstd) * (fabs(g) + sizes[0] + size * sizes[1]) + STEPS * fabs(skip);
@@ -169,17 +157,17 @@ static size_t check_sums(const backward_t *b)
 {
     const lap_norm_backward_t *n = &b->norm;
     size_t wrong = 0;
-    for (size_t c = 0; c < n->cols; c++) {
+    for (size_t c = 0; c < n->x.cols; c++) {
         double dgamma = 0, dbeta = 0, sizes[2] = {0, 0};
-        for (size_t i = 0; i < n->rows; i++) {
+        for (size_t i = 0; i < n->x.rows; i++) {
             const double mean = (double)n->mean[i], rstd = (double)n->rstd[i];
-            const double dy = b->dy.values[i * n->cols + c], x = b->x.values[i * n->cols + c];
+            const double dy = b->dy.values[i * n->x.cols + c], x = b->x.values[i * n->x.cols + c];
             dgamma += dy * (x - mean) * rstd;
             dbeta += dy;
             sizes[0] += fabs(dy) * (fabs(x) + fabs(mean)) * fabs(rstd);
             sizes[1] += fabs(dy);
         }
-        const double roundings = UNIT * (double)(n->rows + 8);
+        const double roundings = UNIT * (double)(n->x.rows + 8);
         wrong += tap_wrong(fabs((double)n->dgamma[c] - dgamma) > roundings * sizes[0],
                            "dgamma[%zu] is %.9g, expected %.9g", c, (double)n->dgamma[c], dgamma);
         wrong += n->dbeta &&
@@ -238,17 +226,10 @@ static size_t try_swiglu(uint64_t seed, lap_dtype_t dtype, shape_t shape)
     matrix_t dout = new_matrix(seed + 1, dtype, shape), out = new_matrix(0, dtype, shape);
     double *lost = calloc(rows * cols + 1, sizeof(double));
     double *lost_back = calloc(2 * rows * cols + 1, sizeof(double));
-    const lap_swiglu_t swiglu = {.dtype = dtype,
-                                 .rows = rows,
-                                 .cols = cols,
-                                 .pre_stride = pre.stride,
-                                 .out_stride = out.stride,
-                                 .pre = pre.data,
-                                 .out = out.data,
-                                 .dout = dout.data,
-                                 .dpre = dpre.data};
+    const lap_swiglu_t swiglu = {tensor_of(&pre), tensor_of(&out)};
+    const lap_swiglu_backward_t back = {tensor_of(&pre), tensor_of(&dout), tensor_of(&dpre)};
     size_t wrong = finish(kernels->swiglu_forward(stream, &swiglu));
-    wrong += finish(kernels->swiglu_backward(stream, &swiglu));
+    wrong += finish(kernels->swiglu_backward(stream, &back));
     for (size_t i = 0; i < rows * cols; i++) {
         const size_t at = i / cols * 2 * cols + i % cols;
         const double g = pre.values[at], u = pre.values[at + cols], d = dout.values[i];
@@ -277,15 +258,9 @@ static size_t try_loss(uint64_t seed, lap_dtype_t dtype, shape_t shape, bool in_
     const size_t count = shape.rows * shape.cols;
     double *lost = calloc(count + 1, sizeof(double));
     double *sum = new_shared(device, sizeof(double)), expected = 0;
-    const lap_square_loss_t loss = {.dtype = dtype,
-                                    .rows = shape.rows,
-                                    .cols = shape.cols,
-                                    .y_stride = y.stride,
-                                    .target_stride = target.stride,
-                                    .dy_stride = dy->stride,
-                                    .y = y.data,
-                                    .target = target.data,
-                                    .dy = dy->data,
+    const lap_square_loss_t loss = {.y = tensor_of(&y),
+                                    .target = tensor_of(&target),
+                                    .dy = tensor_of(dy),
                                     .scale = 0.37f,
                                     .sum = sum};
     *sum = -1;
@@ -331,13 +306,9 @@ static size_t try_fill(uint64_t seed, lap_dtype_t dtype, shape_t shape, size_t *
     const size_t count = shape.rows * shape.cols;
     const bool exact = !ops->transport;
     double *lost = calloc(count + 1, sizeof(double));
-    const lap_fill_normal_t fill = {.dtype = dtype,
+    const lap_fill_normal_t fill = {.out = tensor_of(&out),
                                     .mean = seed % 2 ? 0.25f : 0,
                                     .std = seed % 5 ? 0.02f : 0,
-                                    .rows = shape.rows,
-                                    .cols = shape.cols,
-                                    .stride = out.stride,
-                                    .out = out.data,
                                     .seed = seed,
                                     .tensor = seed + 3,
                                     .first = seed << 33 | 5,
@@ -363,12 +334,7 @@ static size_t try_amax(uint64_t seed, lap_dtype_t dtype, shape_t shape, float sp
 {
     matrix_t src = new_matrix(seed, dtype, shape);
     float *most = new_shared(device, sizeof(float));
-    const lap_amax_t amax = {.dtype = dtype,
-                             .rows = shape.rows,
-                             .cols = shape.cols,
-                             .stride = src.stride,
-                             .src = src.data,
-                             .amax = most};
+    const lap_amax_t amax = {.src = tensor_of(&src), .amax = most};
     const size_t count = shape.rows * shape.cols, at = count ? seed % count : 0;
     double expected = 0;
     *most = 1e30f; /* of before: it does not count */
@@ -471,7 +437,7 @@ static size_t try_history(uint64_t seed, size_t ranks, size_t count, size_t leng
     float *history = new_shared(device, length * count * sizeof(float));
     float *scales = new_shared(device, count * LAP_FP8_SLOT * sizeof(float));
     float *seen = calloc(CALLS * count, sizeof(float));
-    const lap_fp8_scales_t make = {ranks, count, narrow, found, history, length, amax, scales};
+    const lap_fp8_scales_t make = {found, scales, history, amax, ranks, count, length, narrow};
     size_t wrong = seen == NULL;
     memset(history, 0, length * count * sizeof(float));
     for (size_t i = 0; i < count * LAP_FP8_SLOT; i++)
@@ -530,15 +496,9 @@ static void test_repeats(void)
     matrix_t dy = new_matrix(0, LAP_BFLOAT16, shape);
     float *floats = new_floats(51, count), first[2 * 264];
     double *sums = new_shared(device, 2 * sizeof(double)), first_sums[2];
-    const lap_square_loss_t loss = {.dtype = LAP_BFLOAT16,
-                                    .rows = shape.rows,
-                                    .cols = shape.cols,
-                                    .y_stride = shape.cols,
-                                    .target_stride = shape.cols,
-                                    .dy_stride = shape.cols,
-                                    .y = b.x.data,
-                                    .target = b.dy.data,
-                                    .dy = dy.data,
+    const lap_square_loss_t loss = {.y = tensor_of(&b.x),
+                                    .target = tensor_of(&b.dy),
+                                    .dy = tensor_of(&dy),
                                     .scale = 1,
                                     .sum = &sums[0]};
     const lap_sum_squares_t squares = {.src = floats, .count = count, .sum = &sums[1]};
@@ -564,7 +524,7 @@ static void test_repeats(void)
 
 static void test_device(void)
 {
-    if (!tap_success(lap_nn_kernels_of(device, &kernels), "%s: kernels", ops->name))
+    if (!tap_success(lap_kernels_of(device, &kernels), "%s: kernels", ops->name))
         return;
     test_norms();
     test_elements();

@@ -53,6 +53,12 @@ static inline matrix_t new_matrix(uint64_t seed, lap_dtype_t dtype, shape_t shap
     return m;
 }
 
+/* As a kernel is given it. */
+static inline lap_tensor_t tensor_of(const matrix_t *m)
+{
+    return (lap_tensor_t){m->data, m->dtype, m->shape.rows, m->shape.cols, m->stride};
+}
+
 static inline void free_matrix(matrix_t *m)
 {
     free_shared(device, m->memory);

@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "nn/kernels.h"
+#include "kernel/kernel.h"
 #include "nn/matrix.h"
 
-static const lap_nn_kernels_t *kernels;
+static const lap_kernels_t *kernels;
 
 /* The same sum wherever the numbers lie. */
 static size_t try_squares(uint64_t seed, size_t count)
@@ -150,7 +150,7 @@ static size_t try_clip(double squares, float most, bool clips)
 
 static void test_device(void)
 {
-    if (!tap_success(lap_nn_kernels_of(device, &kernels), "%s: kernels", ops->name))
+    if (!tap_success(lap_kernels_of(device, &kernels), "%s: kernels", ops->name))
         return;
     static const size_t counts[] = {0, 1, 3, 4, 29, 1000, 2048, 30011};
     size_t wrong = 0, wrong_update = 0;

@@ -88,8 +88,8 @@ static void expect_rates(const lap_probe_t *probe, lap_nn_t *nn)
 
 static void measure(lap_nn_t *nn, lap_optimizer_kind_t kind)
 {
-    const lap_nn_kernels_t *real = nn->kernels;
-    lap_nn_kernels_t slow = *real;
+    const lap_kernels_t *real = nn->kernels;
+    lap_kernels_t slow = *real;
     lap_optimizer_desc_t desc = LAP_OPTIMIZER_DESC_INIT;
     lap_optimizer_t *optimizer;
     lap_probe_t probe;

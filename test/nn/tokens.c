@@ -4,10 +4,10 @@
  * gradients, rotary positions, and cross-entropy whose columns several ranks share. Bounds are as
  * in kernels.c.
  */
-#include "nn/kernels.h"
+#include "kernel/kernel.h"
 #include "nn/matrix.h"
 
-static const lap_nn_kernels_t *kernels;
+static const lap_kernels_t *kernels;
 
 static const lap_dtype_t dtypes[] = {LAP_FLOAT32, LAP_FLOAT16, LAP_BFLOAT16};
 #define DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
@@ -59,17 +59,13 @@ static size_t try_embedding(uint64_t seed, lap_dtype_t dtype, shape_t shape, par
     float *table = new_floats(seed + 1, part.count * cols);
     float *places_table = new_floats(seed + 2, places * cols);
     double *lost = calloc(shape.rows * cols + 1, sizeof(double));
-    const lap_embedding_t embedding = {.dtype = dtype,
-                                       .rows = shape.rows,
-                                       .cols = cols,
-                                       .batch = batch,
-                                       .out_stride = out.stride,
+    const lap_embedding_t embedding = {.batch = batch,
                                        .ids = ids,
                                        .first = part.first,
                                        .count = part.count,
                                        .table = table,
                                        .positions = positions ? places_table : NULL,
-                                       .out = out.data};
+                                       .out = tensor_of(&out)};
     size_t wrong = finish(kernels->embedding(stream, &embedding));
     for (size_t i = 0; i < shape.rows * cols; i++) {
         const size_t row = i / cols, col = i % cols, token = id_of(ids, row, LAP_ID_TOKEN);
@@ -100,15 +96,11 @@ static size_t try_embedding_backward(uint64_t seed, lap_dtype_t dtype, shape_t s
     double *sizes = sums + part.count * cols;
     for (size_t i = 0; i < part.count * cols; i++)
         sums[i] = beta == 0 ? 0 : (double)beta * (double)grad[i];
-    const lap_embedding_backward_t back = {.dtype = dtype,
-                                           .rows = shape.rows,
-                                           .cols = cols,
-                                           .batch = batch,
-                                           .dy_stride = dy.stride,
+    const lap_embedding_backward_t back = {.batch = batch,
                                            .ids = positions ? NULL : ids,
                                            .first = part.first,
                                            .count = part.count,
-                                           .dy = dy.data,
+                                           .dy = tensor_of(&dy),
                                            .grad = grad,
                                            .alpha = 0.5f,
                                            .beta = beta};
@@ -170,13 +162,10 @@ static size_t try_rope(uint64_t seed, lap_dtype_t dtype, shape_t shape, size_t d
     double *before = calloc(shape.rows * cols + 1, sizeof(double));
     double *lost = calloc(shape.rows * cols + 1, sizeof(double));
     memcpy(before, x.values, shape.rows * cols * sizeof(double));
-    const lap_rope_t rope = {.dtype = dtype,
-                             .rows = shape.rows,
-                             .batch = batch,
+    const lap_rope_t rope = {.batch = batch,
                              .heads = heads,
                              .dim = dim,
-                             .stride = x.stride,
-                             .x = x.data,
+                             .x = tensor_of(&x),
                              .table = table,
                              .backward = backward};
     size_t wrong = finish(kernels->rope(stream, &rope));
@@ -241,12 +230,9 @@ static size_t try_entropy(uint64_t seed, lap_dtype_t dtype, shape_t shape, size_
                     dtype, &x,
                     (char *)own[r].data + (row * own[r].stride + col) * lap_dtype_size(dtype), 1);
             }
-        entropy[r] = (lap_cross_entropy_t){.dtype = dtype,
-                                           .rows = rows,
+        entropy[r] = (lap_cross_entropy_t){.logits = tensor_of(&own[r]),
                                            .cols = count,
-                                           .stride = own[r].stride,
                                            .first = begin,
-                                           .logits = own[r].data,
                                            .ids = ids,
                                            .stats = stats + r * rows * LAP_LOGIT_STATS,
                                            .ranks = ranks,
@@ -317,26 +303,15 @@ static void test_repeats(void)
     float *logits = malloc(bytes), *first = malloc(bytes), *first_grad = malloc(grad_bytes);
     double *sum = new_shared(device, sizeof(double)), first_sum = 0;
     memcpy(logits, x.data, bytes);
-    const lap_cross_entropy_t entropy = {.dtype = LAP_FLOAT32,
-                                         .rows = shape.rows,
+    const lap_cross_entropy_t entropy = {.logits = tensor_of(&x),
                                          .cols = shape.cols,
-                                         .stride = shape.cols,
-                                         .logits = x.data,
                                          .ids = ids,
                                          .stats = stats,
                                          .ranks = 1,
                                          .scale = scale,
                                          .sum = sum};
-    const lap_embedding_backward_t back = {.dtype = LAP_FLOAT32,
-                                           .rows = shape.rows,
-                                           .cols = shape.cols,
-                                           .batch = 1,
-                                           .dy_stride = shape.cols,
-                                           .ids = ids,
-                                           .count = VOCAB,
-                                           .dy = x.data,
-                                           .grad = grad,
-                                           .alpha = 1};
+    const lap_embedding_backward_t back = {
+        .batch = 1, .ids = ids, .count = VOCAB, .dy = tensor_of(&x), .grad = grad, .alpha = 1};
     size_t wrong = 0, others = 0;
     for (int i = 0; i < 10; i++) {
         memcpy(x.data, logits, bytes);
@@ -366,7 +341,7 @@ static void test_repeats(void)
 
 static void test_device(void)
 {
-    if (!tap_success(lap_nn_kernels_of(device, &kernels), "%s: kernels", ops->name))
+    if (!tap_success(lap_kernels_of(device, &kernels), "%s: kernels", ops->name))
         return;
     test_embeddings();
     test_rope();

@@ -14,11 +14,11 @@
 #include "bench.h"
 #include "bench_options.h"
 #include "core/output.h"
+#include "kernel/plugin/plugin.h"
 #include "launch.h"
 #include "overlap/knobs.h"
 #include "ranks.h"
 #include "shared_options.h"
-#include "transport/nccl/nccl_info.h"
 
 #define CALLS_IN_ORDER 10 /* of a round, where a stream keeps their order */
 

@@ -26,6 +26,7 @@
 #include "device/cpu/cpu_blas.h"
 #include "device/cuda/cuda_info.h"
 #include "device/device.h"
+#include "kernel/plugin/plugin.h"
 #include "lap_commit.h"
 #include "lap_config.h"
 #include "mps.h"

@@ -206,7 +206,7 @@ static lap_status_t create_foreign(lap_op_t *op)
                                        .epilogue = p->epilogue,
                                        .algorithm = p->desc.algorithm,
                                        .num_sm = p->desc.num_sm};
-    return op->buffer->ops->foreign_create(op->group, &shape, &op->foreign);
+    return lap_cublasmp_create(op->group, &shape, &op->foreign);
 }
 
 static lap_status_t create(lap_group_t *group, const lap_op_desc_t *given, lap_scratch_t *scratch,

@@ -6,6 +6,7 @@
 #define LAP_SCHEDULE_RUN_H
 
 #include "core/status.h"
+#include "kernel/plugin/plugin.h"
 #include "schedule/marks.h"
 #include "schedule/schedule.h"
 #include "schedule/trace.h"

@@ -113,43 +113,12 @@ typedef struct lap_wait {
     uint32_t count;                  /* target less consumed[]: raises of this call */
 } lap_wait_t;
 
-/* An operator that another library does, in one call; see overlap/foreign.c. */
-typedef struct lap_foreign_shape {
-    lap_op_kind_t kind;
-    size_t m, n, k;              /* global */
-    lap_dtype_t a, b, out, wire; /* as in lap_types_t */
-    lap_epilogue_t epilogue;
-    lap_algorithm_t algorithm;
-    int num_sm; /* for communication; 0: the library's choice */
-} lap_foreign_shape_t;
-
-/* Matrices are packed and of the whole shape. */
-typedef struct lap_foreign_args {
-    const void *a, *b;
-    void *d;
-    float alpha;
-    const float *a_scale, *b_scale; /* in memory of the device; NULL: 1 */
-    void *bias, *aux;               /* in the type of d; NULL: none */
-} lap_foreign_args_t;
-
-typedef struct lap_foreign {
-    /* In the order of a stream: d = epilogue(alpha * op(a) op(b)). */
-    lap_status_t (*run)(struct lap_foreign *foreign, lap_stream_t *stream,
-                        const lap_foreign_args_t *args);
-    /* Which call is running now, as a number that no other call has had; 0: none. By any thread. */
-    uint64_t (*running)(const struct lap_foreign *foreign);
-    void (*destroy)(struct lap_foreign *foreign);
-} lap_foreign_t;
-
 typedef struct lap_transport_ops {
     const char *name;
     const char *summary; /* a line for `lap info` */
     unsigned can;        /* LAP_CAN_... */
     const char *device;  /* whose memory it reaches, and no other; NULL: that of hosts */
     unsigned (*group_can)(const lap_group_t *group); /* (optional) more LAP_CAN_..., of a group */
-    /* (where there is LAP_CAN_FOREIGN) Collective; a failure leaves nothing allocated. */
-    lap_status_t (*foreign_create)(lap_group_t *group, const lap_foreign_shape_t *shape,
-                                   lap_foreign_t **foreign_p);
 
     /*
      * Fills regions, data, banks and notes. Collective over buffer->group; a failure

@@ -163,7 +163,8 @@ typedef struct lap_cuda_device {
     unsigned entered; /* enters without a leave yet, of the thread that owns the device */
     CUstreamCaptureMode capture_mode; /* what the thread's mode was before */
     bool capturing;                   /* a graph: timestamps that are asked for are part of it */
-    bool dead; /* its work did not end in time: nothing waits for it any more, see cuda_dead.c */
+    bool dead;               /* its work did not end in time: nothing waits for it any more */
+    void (*abandoned)(void); /* what lap_cuda_abandon does besides; NULL: nothing */
     CUlibrary library;
     CUfunction kernels[LAP_CUDA_KERNELS];
     lap_cuda_loaded_t *loaded;   /* of layers above */
@@ -273,7 +274,7 @@ lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t 
 lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
                                      const uint32_t *raised, size_t n);
 
-/* The work of the device did not end in time: no call waits for it any more, nor does exit(). */
+/* The work of the device did not end in time: no call waits for it any more. */
 void lap_cuda_abandon(lap_cuda_device_t *device);
 
 void lap_cuda_client_attach(lap_cuda_device_t *device, lap_cuda_client_t *client);

@@ -360,6 +360,13 @@ static bool drain(const lap_cuda_device_t *device, const lap_event_t *until)
     }
 }
 
+void lap_cuda_abandon(lap_cuda_device_t *device)
+{
+    if (!device->dead && device->abandoned)
+        device->abandoned();
+    device->dead = true;
+}
+
 /*
  * A rank that was killed may have left the GPU in a state in which nothing ends. Then this process
  * abandons the GPU, and what it has there is freed at the end of the process.

@@ -183,7 +183,6 @@ const lap_transport_ops_t lap_nccl_ops = {
     .can = LAP_NCCL_CAN,
     .device = "cuda",
     .group_can = lap_nccl_group_can,
-    .foreign_create = lap_nccl_foreign_create,
     .buffer_create = lap_nccl_buffer_create,
     .buffer_destroy = lap_nccl_buffer_destroy,
     .tell_note = lap_wire_tell_note,

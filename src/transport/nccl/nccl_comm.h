@@ -102,9 +102,6 @@ static inline lap_nccl_part_t *lap_nccl_part_of(const lap_buffer_t *buffer)
 lap_status_t lap_nccl_far_put(lap_buffer_t *buffer, lap_stream_t *stream, const lap_put_t *put);
 lap_status_t lap_nccl_far_raise(lap_buffer_t *buffer, lap_stream_t *stream,
                                 const lap_raise_t *raise);
-/* As the slot: see cublasmp.c. */
-lap_status_t lap_nccl_foreign_create(lap_group_t *group, const lap_foreign_shape_t *shape,
-                                     lap_foreign_t **foreign_p);
 /* The rows of a put, not its signal, by the calling thread. */
 lap_status_t lap_nccl_far_put_now(lap_buffer_t *buffer, const lap_put_t *put);
 

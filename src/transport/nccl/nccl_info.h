@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which NCCL and cuBLASMp there are, for `lap info`. */
+/* Which NCCL there is, for `lap info`. */
 #ifndef LAP_TRANSPORT_NCCL_NCCL_INFO_H
 #define LAP_TRANSPORT_NCCL_NCCL_INFO_H
 
@@ -10,7 +10,5 @@
  * sentence, when there is none, or an older one, or this build has no CUDA. It stays in the process.
  */
 lap_status_t lap_nccl_version(int *version_p);
-/* The same of cuBLASMp: 1000 is 0.10.0. */
-lap_status_t lap_cublasmp_version(int *version_p);
 
 #endif

@@ -12,11 +12,6 @@ lap_status_t lap_nccl_version(int *version_p)
                      "this build has no CUDA: install the CUDA toolkit and build again");
 }
 
-lap_status_t lap_cublasmp_version(int *version_p)
-{
-    return lap_nccl_version(version_p);
-}
-
 lap_status_t lap_group_set_nccl(lap_group_t *group, struct ncclComm *comm)
 {
     (void)group;

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of cuBLASMp, loaded when a method of that name is asked for. */
-#ifndef LAP_TRANSPORT_NCCL_CUBLASMP_LOAD_H
-#define LAP_TRANSPORT_NCCL_CUBLASMP_LOAD_H
+/*
+ * A product of ours as cuBLASMp is told of it: grids, descriptors, a workspace, and the call. Each
+ * function may wait for peers; cublasmp.c gives it a thread that can be left, or looks at its calls.
+ * The primary context is current.
+ */
+#ifndef LAP_KERNEL_PLUGIN_CUBLASMP_PRODUCT_H
+#define LAP_KERNEL_PLUGIN_CUBLASMP_PRODUCT_H
 
+#include "kernel/plugin/plugin.h"
 #include "transport/nccl/nccl_load.h"
 
 typedef void *lap_cublasmp_t; /* a handle of any kind */
@@ -51,9 +56,28 @@ typedef struct lap_cublasmp_api {
 
 #undef LAP_CUBLASMP_FIELD
 
-/* With its version: 1000 is 0.10.0. NCCL is loaded before, and it stays in the process. */
+/* Its functions, loaded when a method of that name is asked for. NCCL is loaded before, and it stays in the process. */
 lap_status_t lap_cublasmp_load(lap_cublasmp_api_t *api, int *version_p);
 
-lap_status_t lap_cublasmp_check(const lap_cublasmp_api_t *api, int status, const char *what);
+typedef struct lap_cublasmp_product {
+    lap_cublasmp_api_t api; /* the first three are the caller's to set */
+    lap_foreign_shape_t shape;
+    size_t ranks;
+    lap_cublasmp_t handle, column_grid, row_grid, matmul, a, b, d;
+    void *device_memory, *host_memory; /* of each call; that of the host is the caller's */
+    size_t device_bytes, host_bytes;   /* how much a call needs of them */
+} lap_cublasmp_product_t;
+
+/* All but the workspace. After a failure destroy ends what is there. */
+lap_status_t lap_cublasmp_product_create(lap_cublasmp_product_t *it, CUstream stream,
+                                         ncclComm_t comm);
+void lap_cublasmp_product_destroy(lap_cublasmp_product_t *it);
+
+/* The workspace on the GPU. Without the second step cuBLASMp would not overlap, and not say so. */
+lap_status_t lap_cublasmp_product_alloc(lap_cublasmp_product_t *it);
+lap_status_t lap_cublasmp_product_register(const lap_cublasmp_product_t *it);
+
+lap_status_t lap_cublasmp_product_multiply(const lap_cublasmp_product_t *it,
+                                           const lap_foreign_args_t *args);
 
 #endif

@@ -5,17 +5,64 @@
  * In its terms, which are column-major, the weight is A, the activations are B, and tokens are
  * columns: D = A^T B is [n of ours, m of ours]. Its grids are P x 1 and 1 x P.
  */
-#include "transport/nccl/cublasmp_product.h"
+#include "kernel/plugin/cublasmp_product.h"
 
+#include "core/library.h"
 #include "core/status.h"
+#include "lap_config.h"
 
-/* What is used of its header, as of 0.10; its functions are in cublasmp_load.h. */
+/* What is used of its header, as of 0.10. */
 enum { COLUMN_MAJOR = 0, ROW_MAJOR = 1 };
 enum { TRANS_A = 0, TRANS_B = 1, ALGORITHM = 3, SM_COUNT = 4, EPILOGUE = 5, WIRE_TYPE = 27 };
 enum { BIAS_AT = 6, BIAS_TYPE = 8, AUX_AT = 9, AUX_STRIDE = 10, AUX_TYPE = 12 };
 enum { A_SCALE_AT = 16, B_SCALE_AT = 18 };
 enum { COMPUTE_32F = 68 };
 enum { ALL_REDUCE = 1, BIAS = 4, GELU = 32, AUX = 128 };
+
+/* ---- the library ---- */
+
+#define LEAST 800 /* 0.8, which has no need of NVSHMEM */
+
+enum { ALLOCATION_FAILED = 2 }; /* of cublasMpStatus_t */
+
+static const lap_library_t library = {
+    .title = "cuBLASMp",
+    .variable = "LAP_CUBLASMP",
+    .names = {"libcublasmp.so.0"},
+    .dir = LAP_CUDA_LIBRARY_DIR,
+    .least = "0.8 or later",
+};
+
+static lap_status_t check(const lap_cublasmp_api_t *api, int status, const char *what)
+{
+    if (status == 0)
+        return LAP_OK;
+    return lap_error(status == ALLOCATION_FAILED ? LAP_ERR_NO_MEMORY : LAP_ERR_UNSUPPORTED,
+                     "%s of cuBLASMp failed: %s", what, api->cublasMpGetStatusString(status));
+}
+
+lap_status_t lap_cublasmp_load(lap_cublasmp_api_t *api, int *version_p)
+{
+    LAP_TRY(lap_library_open(&library, &api->library));
+#define FIND(name, args) LAP_TRY(lap_library_find(&library, api->library, #name, &api->name));
+    FIND(cublasMpGetStatusString, )
+    LAP_CUBLASMP_CALLS(FIND)
+#undef FIND
+    LAP_TRY(check(api, api->cublasMpGetVersion(version_p), "cublasMpGetVersion"));
+    if (*version_p >= LEAST)
+        return LAP_OK;
+    return lap_error(LAP_ERR_UNSUPPORTED, "cuBLASMp here is %d.%d.%d, expected 0.8 or later",
+                     *version_p / 10000, *version_p / 100 % 100, *version_p % 100);
+}
+
+/* It is linked against NCCL, and shall find the one that is used here. */
+lap_status_t lap_cublasmp_version(int *version_p)
+{
+    lap_cublasmp_api_t api;
+    lap_nccl_api_t nccl;
+    LAP_TRY(lap_nccl_load(&nccl));
+    return lap_cublasmp_load(&api, version_p);
+}
 
 /* ---- attributes ---- */
 
@@ -39,9 +86,9 @@ static int cuda_type(lap_dtype_t dtype)
 static lap_status_t set_bytes(const lap_cublasmp_product_t *it, int attribute, const void *value,
                               size_t bytes)
 {
-    return lap_cublasmp_check(
-        &it->api, it->api.cublasMpMatmulDescriptorSetAttribute(it->matmul, attribute, value, bytes),
-        "cublasMpMatmulDescriptorSetAttribute");
+    return check(&it->api,
+                 it->api.cublasMpMatmulDescriptorSetAttribute(it->matmul, attribute, value, bytes),
+                 "cublasMpMatmulDescriptorSetAttribute");
 }
 
 static lap_status_t set(const lap_cublasmp_product_t *it, int attribute, int value)
@@ -76,11 +123,11 @@ static lap_status_t describe(const lap_cublasmp_product_t *it, size_t m, size_t 
                              size_t nb, size_t lld, lap_dtype_t dtype, lap_cublasmp_t grid,
                              lap_cublasmp_t *matrix_p)
 {
-    return lap_cublasmp_check(
-        &it->api,
-        it->api.cublasMpMatrixDescriptorCreate((int64_t)m, (int64_t)n, (int64_t)mb, (int64_t)nb, 0,
-                                               0, (int64_t)lld, cuda_type(dtype), grid, matrix_p),
-        "cublasMpMatrixDescriptorCreate");
+    return check(&it->api,
+                 it->api.cublasMpMatrixDescriptorCreate((int64_t)m, (int64_t)n, (int64_t)mb,
+                                                        (int64_t)nb, 0, 0, (int64_t)lld,
+                                                        cuda_type(dtype), grid, matrix_p),
+                 "cublasMpMatrixDescriptorCreate");
 }
 
 /* Where which rows and columns are: by that cuBLASMp knows what is to be gathered, or summed. */
@@ -107,9 +154,8 @@ static lap_status_t describe_product(lap_cublasmp_product_t *it)
 {
     static const int algorithms[] = {0, 1, 2, 5, 6}; /* in the order of lap_op_fields */
     const lap_foreign_shape_t *s = &it->shape;
-    LAP_TRY(lap_cublasmp_check(&it->api,
-                               it->api.cublasMpMatmulDescriptorCreate(&it->matmul, COMPUTE_32F),
-                               "cublasMpMatmulDescriptorCreate"));
+    LAP_TRY(check(&it->api, it->api.cublasMpMatmulDescriptorCreate(&it->matmul, COMPUTE_32F),
+                  "cublasMpMatmulDescriptorCreate"));
     LAP_TRY(set(it, TRANS_A, 1));
     LAP_TRY(set(it, TRANS_B, 0));
     LAP_TRY(set(it, ALGORITHM, algorithms[s->algorithm]));
@@ -124,13 +170,12 @@ static lap_status_t size_memory(lap_cublasmp_product_t *it)
 {
     const lap_foreign_shape_t *s = &it->shape;
     const float alpha = 1, beta = 0;
-    return lap_cublasmp_check(
-        &it->api,
-        it->api.cublasMpMatmul_bufferSize(it->handle, it->matmul, (int64_t)s->n, (int64_t)s->m,
-                                          (int64_t)s->k, &alpha, NULL, 1, 1, it->a, NULL, 1, 1,
-                                          it->b, &beta, NULL, 1, 1, NULL, NULL, 1, 1, it->d,
-                                          &it->device_bytes, &it->host_bytes),
-        "cublasMpMatmul_bufferSize");
+    return check(&it->api,
+                 it->api.cublasMpMatmul_bufferSize(
+                     it->handle, it->matmul, (int64_t)s->n, (int64_t)s->m, (int64_t)s->k, &alpha,
+                     NULL, 1, 1, it->a, NULL, 1, 1, it->b, &beta, NULL, 1, 1, NULL, NULL, 1, 1,
+                     it->d, &it->device_bytes, &it->host_bytes),
+                 "cublasMpMatmul_bufferSize");
 }
 
 lap_status_t lap_cublasmp_product_create(lap_cublasmp_product_t *it, CUstream stream,
@@ -138,13 +183,11 @@ lap_status_t lap_cublasmp_product_create(lap_cublasmp_product_t *it, CUstream st
 {
     const lap_cublasmp_api_t *api = &it->api;
     const int64_t ranks = (int64_t)it->ranks;
-    LAP_TRY(lap_cublasmp_check(api, api->cublasMpCreate(&it->handle, stream), "cublasMpCreate"));
-    LAP_TRY(lap_cublasmp_check(
-        api, api->cublasMpGridCreate(ranks, 1, COLUMN_MAJOR, comm, &it->column_grid),
-        "cublasMpGridCreate"));
-    LAP_TRY(lap_cublasmp_check(api,
-                               api->cublasMpGridCreate(1, ranks, ROW_MAJOR, comm, &it->row_grid),
-                               "cublasMpGridCreate"));
+    LAP_TRY(check(api, api->cublasMpCreate(&it->handle, stream), "cublasMpCreate"));
+    LAP_TRY(check(api, api->cublasMpGridCreate(ranks, 1, COLUMN_MAJOR, comm, &it->column_grid),
+                  "cublasMpGridCreate"));
+    LAP_TRY(check(api, api->cublasMpGridCreate(1, ranks, ROW_MAJOR, comm, &it->row_grid),
+                  "cublasMpGridCreate"));
     LAP_TRY(describe_matrices(it));
     LAP_TRY(describe_product(it));
     return size_memory(it);
@@ -152,16 +195,16 @@ lap_status_t lap_cublasmp_product_create(lap_cublasmp_product_t *it, CUstream st
 
 lap_status_t lap_cublasmp_product_alloc(lap_cublasmp_product_t *it)
 {
-    return lap_cublasmp_check(
-        &it->api, it->api.cublasMpMalloc(it->column_grid, &it->device_memory, it->device_bytes),
-        "cublasMpMalloc");
+    return check(&it->api,
+                 it->api.cublasMpMalloc(it->column_grid, &it->device_memory, it->device_bytes),
+                 "cublasMpMalloc");
 }
 
 lap_status_t lap_cublasmp_product_register(const lap_cublasmp_product_t *it)
 {
-    return lap_cublasmp_check(
-        &it->api, it->api.cublasMpBufferRegister(it->row_grid, it->device_memory, it->device_bytes),
-        "cublasMpBufferRegister");
+    return check(&it->api,
+                 it->api.cublasMpBufferRegister(it->row_grid, it->device_memory, it->device_bytes),
+                 "cublasMpBufferRegister");
 }
 
 void lap_cublasmp_product_destroy(lap_cublasmp_product_t *it)
@@ -208,11 +251,11 @@ lap_status_t lap_cublasmp_product_multiply(const lap_cublasmp_product_t *it,
     const lap_foreign_shape_t *s = &it->shape;
     const float beta = 0;
     LAP_TRY(set_args(it, args));
-    return lap_cublasmp_check(
-        &it->api,
-        it->api.cublasMpMatmul(it->handle, it->matmul, (int64_t)s->n, (int64_t)s->m, (int64_t)s->k,
-                               &args->alpha, args->b, 1, 1, it->a, args->a, 1, 1, it->b, &beta,
-                               NULL, 1, 1, NULL, args->d, 1, 1, it->d, it->device_memory,
-                               it->device_bytes, it->host_memory, it->host_bytes),
-        "cublasMpMatmul");
+    return check(&it->api,
+                 it->api.cublasMpMatmul(it->handle, it->matmul, (int64_t)s->n, (int64_t)s->m,
+                                        (int64_t)s->k, &args->alpha, args->b, 1, 1, it->a, args->a,
+                                        1, 1, it->b, &beta, NULL, 1, 1, NULL, args->d, 1, 1, it->d,
+                                        it->device_memory, it->device_bytes, it->host_memory,
+                                        it->host_bytes),
+                 "cublasMpMatmul");
 }

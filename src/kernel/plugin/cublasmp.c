@@ -7,17 +7,22 @@
  * Here are the life of an operator, the steps in which all ranks make it, and what becomes of it when
  * a peer fails there. What cuBLASMp is told of its product is in cublasmp_product.c.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "transport/nccl/cublasmp_product.h"
+#include "kernel/plugin/cublasmp_product.h"
 #include "transport/nccl/nccl_comm.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 #include "util/thread.h"
 
+#define EXIT_NS 3000000000u
 #define TIMES 2 /* of the last call */
 #define FIRST 5 /* matrices and vectors of a call */
 #define NAP_NS 50000u
@@ -36,6 +41,44 @@ typedef struct multiplier {
     struct task *left;        /* a step that this rank waits for no more: see run_step */
     _Atomic bool given_up;    /* for that step to see */
 } multiplier_t;
+
+/* ---- the end of the process ---- */
+
+/*
+ * Kernels that wait for a rank that has died cannot be ended: neither ncclCommRevoke nor ncclCommAbort does so. The CUDA runtime
+ * inside cuBLASMp waits for them at exit, for ever. So exit has a time limit once a GPU is abandoned: exit handlers have 3 s,
+ * and then the process ends with its exit status.
+ */
+static void *end_process(void *status)
+{
+    lap_sleep_until_ns(lap_now_ns() + EXIT_NS);
+    _exit((int)(intptr_t)status);
+}
+
+/* Buffered output is written here: the C library would do so only after all handlers. */
+static void limit_exit(int status, void *unused)
+{
+    pthread_t thread;
+    (void)unused;
+    if (lap_thread_start(&thread, "lap-exit", end_process, (void *)(intptr_t)status) == 0)
+        pthread_detach(thread);
+    (void)fflush(NULL);
+}
+
+/* The library stays loaded: dlclose does not remove a handler of on_exit. */
+static void stay_loaded(void)
+{
+    static const char here = 0;
+    Dl_info info;
+    if (dladdr(&here, &info) != 0)
+        (void)dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+static void abandoned(void)
+{
+    stay_loaded();
+    (void)on_exit(limit_exit, NULL);
+}
 
 /* ---- ending ---- */
 
@@ -417,6 +460,7 @@ static lap_status_t make(multiplier_t *it)
         status = lap_cuda_event_create(&it->nccl->device->base, &it->begun);
     if (status == LAP_OK)
         status = get_id(it->nccl, &it->id);
+    it->nccl->device->abandoned = abandoned;
     LAP_TRY(lap_group_agree(group, status));
     LAP_TRY(lap_group_collect(group, &it->id, sizeof(it->id), &ids));
     memcpy(&it->id, ids, sizeof(it->id)); /* that of rank 0 */
@@ -434,8 +478,8 @@ static lap_status_t make(multiplier_t *it)
     return warm_up(it);
 }
 
-lap_status_t lap_nccl_foreign_create(lap_group_t *group, const lap_foreign_shape_t *shape,
-                                     lap_foreign_t **foreign_p)
+lap_status_t lap_cublasmp_create(lap_group_t *group, const lap_foreign_shape_t *shape,
+                                 lap_foreign_t **foreign_p)
 {
     lap_nccl_comm_t *nccl;
     LAP_TRY(lap_nccl_comm_get(group, &nccl));

@@ -18,7 +18,7 @@ static _Noreturn void guard(const char *dir, int fd, int hold)
     char byte;
     while (read(hold, &byte, 1) < 0 && errno == EINTR)
         continue;
-    lap_rendezvous_dir_remove(NULL, dir, fd);
+    lap_rendezvous_dir_remove(dir, fd);
     _exit(0);
 }
 
@@ -47,7 +47,7 @@ bool lap_place_make(lap_place_t *place_p)
 {
     lap_place_t place = {.hold = -1};
     int ends[2];
-    if (lap_rendezvous_dir_make(NULL, place.dir, &place.fd) != LAP_OK)
+    if (lap_rendezvous_dir_make(place.dir, &place.fd) != LAP_OK)
         return false;
     if (pipe2(ends, O_CLOEXEC) != 0) {
         lap_error_errno("making a pipe for the guardian of '%s'", place.dir);
@@ -70,7 +70,7 @@ bool lap_place_make(lap_place_t *place_p)
     return true;
 
 err_remove:
-    lap_rendezvous_dir_remove(NULL, place.dir, place.fd);
+    lap_rendezvous_dir_remove(place.dir, place.fd);
     return false;
 }
 
@@ -78,7 +78,7 @@ void lap_place_remove(lap_place_t *place)
 {
     if (!place->dir[0])
         return;
-    lap_rendezvous_dir_remove(NULL, place->dir, place->fd);
+    lap_rendezvous_dir_remove(place->dir, place->fd);
     /* There is nothing left for it to do; it may be stopped, and is not waited for. */
     kill(place->guardian, SIGKILL);
     while (waitpid(place->guardian, NULL, 0) < 0 && errno == EINTR)

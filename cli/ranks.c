@@ -183,7 +183,7 @@ static int join_world(const lap_ranks_t *job)
     if (status == LAP_OK) {
         has_come = true;
         lap_rendezvous_begin(environment.rank == 0 ? environment.dir : "");
-        status = lap_world_create_noted(&options, lap_rendezvous_note_place, &world);
+        status = lap_world_create(&options, &world);
         lap_rendezvous_end();
     }
     if (status != LAP_OK)

@@ -4,16 +4,13 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/environment.h"
-#include "core/message.h"
 #include "core/private_dir.h"
 
 static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
@@ -25,7 +22,6 @@ static struct {
     bool keep; /* the directory was there before, and nobody's remains: it stays */
     int fd;    /* a socket, to find out who listens there; -1: there is no rendezvous */
     bool handled[NUMBERS];
-    _Atomic(const char *) place; /* another one, which this process has made itself; NULL: none */
 } rendezvous = {.fd = -1};
 
 /* Whether nobody else listens there: another job may have the same directory. */
@@ -40,22 +36,9 @@ static bool is_ours(int dir)
            who.pid == getpid();
 }
 
-/*
- * mpirun of Open MPI sends SIGKILL to all ranks when the first of them has ended: those that have
- * nothing to remove give the one that has a moment.
- */
 static void end_by(int number)
 {
-    const struct timespec moment = {.tv_nsec = 200000000};
-    const char *place = rendezvous.place;
-    if (!place && !rendezvous.dir[0])
-        nanosleep(&moment, NULL);
-    const int made = place ? lap_private_dir_look(place) : -1;
     const int dir = rendezvous.dir[0] ? lap_private_dir_look(rendezvous.dir) : -1;
-    if (made >= 0) {
-        lap_private_dir_remove_socket(made);
-        lap_private_dir_remove(place, made);
-    }
     if (dir >= 0 && is_ours(dir)) {
         lap_private_dir_remove_socket(dir);
         if (!rendezvous.keep)
@@ -64,16 +47,12 @@ static void end_by(int number)
     raise(number); /* it does what it always does, once this has returned */
 }
 
-void lap_rendezvous_note_place(const char *dir)
-{
-    rendezvous.place = dir;
-}
-
 void lap_rendezvous_begin(const char *dir)
 {
     const struct sigaction ours = {.sa_handler = end_by, .sa_flags = SA_RESETHAND};
     struct sigaction action;
-    if (lap_socket_open(&rendezvous.fd) != LAP_OK)
+    rendezvous.fd = lap_private_dir_open_socket();
+    if (rendezvous.fd < 0)
         return;
     snprintf(rendezvous.dir, sizeof(rendezvous.dir), "%s", dir);
     const int there = *dir ? lap_private_dir_look(dir) : -1;
@@ -93,7 +72,6 @@ void lap_rendezvous_end(void)
     for (size_t i = 0; i < NUMBERS; i++)
         if (rendezvous.handled[i])
             sigaction(numbers[i], &standard, NULL);
-    rendezvous.place = NULL;
     if (rendezvous.fd >= 0)
         close(rendezvous.fd);
     rendezvous.fd = -1;

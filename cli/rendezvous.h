@@ -3,9 +3,8 @@
  * A rank that a signal ends while it waits for the others at its directory would leave that there;
  * `lap run` removes it for its ranks, other launchers do not know of it. Between begin and end
  * signals whose effect is to end the process still do, but take the directory away first, unless it
- * was there before; and one that the library makes meanwhile for the ranks of a host, over MPI or
- * TCP. The library itself cannot do that: signals belong to the program. SIGKILL still leaves the
- * directory, which the next job of the same place then takes over.
+ * was there before. The library itself cannot do that: signals belong to the program. SIGKILL still
+ * leaves the directory, which the next job of the same place then takes over.
  */
 #ifndef LAP_CLI_RENDEZVOUS_H
 #define LAP_CLI_RENDEZVOUS_H
@@ -13,8 +12,5 @@
 /* A process has one rendezvous at a time. `dir`: where this rank is the host; "": nowhere. */
 void lap_rendezvous_begin(const char *dir);
 void lap_rendezvous_end(void);
-
-/* The place that this process has made for the rendezvous: a lap_note_place_t. */
-void lap_rendezvous_note_place(const char *dir);
 
 #endif

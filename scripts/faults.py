@@ -189,7 +189,7 @@ class Run:
         if not holds:
             self.wrong.append(text)
 
-    def left_over(self, said):
+    def left_over(self):
         end = time.monotonic() + 5
         while self.ranks() and time.monotonic() < end:
             time.sleep(0.02)
@@ -197,18 +197,17 @@ class Run:
         self.expect(not left, f"processes are left: {left}")
         for pid in left.values():
             os.kill(pid, signal.SIGKILL)
-        # mpirun leaves folders of its own. It ends a rank that waits to meet one without memory for its first steps, and
-        # what is ended so leaves the directory of the rendezvous, as README says.
-        excused = re.search(r"no memory to (gather|make a world over MPI)", said)
-        files = [name for name in os.listdir(self.tmp) if not name.startswith("ompi.") and not excused]
+        files = [name for name in os.listdir(self.tmp) if not name.startswith("ompi.")] # mpirun leaves folders of its own
         self.expect(not files, f"files are left: {files}")
 
     def judge(self, status, out, err):
         f, happened = self.fault, os.path.exists(self.mark)
         over_mpi = f.transport in ("mpi", "hosts")
         dead = {int(r) for r in re.findall(r"rank (\d+) (?:\(pid \d+\) )?(?:has died|was killed|is stopped)", err)}
-        dead |= {int(r) for r in re.findall(r"rank (\d+) \(pid \d+\) came to .* but has not answered", err)}
-        dead |= {int(r) for r in re.findall(r"rank (\d+) has not (?:gathered the ranks|come to)", err)}
+        dead |= {int(r) for r in re.findall(r"rank (\d+) (?:\(pid \d+\) )?came to the others but has not answered", err)}
+        dead |= {int(r) for r in re.findall(r"rank (\d+) has not come to", err)}
+        for ranks in re.findall(r"these have not passed their memory [^:]*: ((?:rank \d+(?:, )?)+)", err):
+            dead |= {int(r) for r in re.findall(r"\d+", ranks)}
         dead |= {int(r) for r in re.findall(r"\(rank (\d+) of the world, pid \d+\) (?:has died|was killed|is stopped)", err)}
         crashed = re.findall(r"signal (4|6|7|8|11) ", err)
         self.expect(status is not None, "it did not end before the deadline")
@@ -271,7 +270,7 @@ class Run:
             with open(out_path, errors="replace") as out:
                 out_text = out.read()
         self.judge(status, out_text, said)
-        self.left_over(said)
+        self.left_over()
         if not self.options.keep:
             shutil.rmtree(self.base, ignore_errors=True)
         return f, self.wrong, said, took, time.monotonic() - begun

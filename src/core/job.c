@@ -102,12 +102,7 @@ static bool is_announced(const char *dir, int rank, lap_job_word_t word)
     return find_owner(&address, bytes, &who) && who.uid == geteuid();
 }
 
-bool lap_job_has_no_files(const char *dir, int rank)
-{
-    return is_announced(dir, rank, LAP_JOB_NO_FILES);
-}
-
-static int announce_no_files(const char *dir, int rank)
+static int open_no_files(const char *dir, int rank)
 {
     struct rlimit limit;
     int fd = lap_job_announce(dir, rank, LAP_JOB_NO_FILES);
@@ -123,10 +118,10 @@ static int announce_no_files(const char *dir, int rank)
 }
 
 /* Each asks once. To count one takes a descriptor: without any, only that somebody asks is known. */
-void lap_job_say_no_files(const char *dir, int rank, int askers, uint64_t ns)
+void lap_job_announce_no_files(const char *dir, int rank, int askers, uint64_t ns)
 {
     const uint64_t end = lap_now_ns() + ns;
-    const int fd = announce_no_files(dir, rank);
+    const int fd = open_no_files(dir, rank);
     while (fd >= 0 && askers > 0 && lap_now_ns() < end) {
         struct pollfd asked = {.fd = fd, .events = POLLIN};
         struct ucred who = {.uid = (uid_t)-1};
@@ -149,6 +144,11 @@ void lap_job_say_no_files(const char *dir, int rank, int askers, uint64_t ns)
 
 lap_status_t lap_job_look(const char *dir, int self, int rank)
 {
+    if (is_announced(dir, rank, LAP_JOB_NO_FILES))
+        return lap_error(LAP_ERR_SYSTEM,
+                         "rank %d cannot come to the other ranks: it has too many files open "
+                         "(ulimit -n)",
+                         rank);
     if (is_announced(dir, rank, LAP_JOB_ENDED))
         return lap_error(LAP_ERR_PEER_LOST,
                          "rank %d has ended, with status 0, and has not come to the other ranks",

@@ -35,12 +35,10 @@ int lap_job_announce(const char *dir, int rank, lap_job_word_t word);
  * Announces for so long, or until as many processes have seen it, that the rank has no files left. Needs one:
  * where there is none, and the hard limit is higher than the soft one, that is raised for a moment.
  */
-void lap_job_say_no_files(const char *dir, int rank, int askers, uint64_t ns);
-bool lap_job_has_no_files(const char *dir, int rank);
+void lap_job_announce_no_files(const char *dir, int rank, int askers, uint64_t ns);
 
 /*
- * LAP_ERR_PEER_LOST or LAP_ERR_MISMATCH when `rank`, for which `self` waits in `dir`, is known not
- * to come.
+ * A failure when `rank`, for which `self` waits in `dir`, is known not to come.
  */
 lap_status_t lap_job_look(const char *dir, int self, int rank);
 

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How worlds are made, for the files that make them: world.c, wired.c, mpi/ and tcp/. */
+/* How worlds are made, for the files that make them: world.c, maker.c, hub/ and mpi/. */
 #ifndef LAP_CORE_MAKE_H
 #define LAP_CORE_MAKE_H
 
 #include "core/environment.h"
-#include "core/private_dir.h"
 #include "core/world.h"
 
 /* What the options, the environment and the defaults come to. */
@@ -14,17 +13,12 @@ typedef struct lap_settings {
     char device_name[sizeof(((lap_world_t *)NULL)->device_name)];
     char transport_name[sizeof(((lap_world_t *)NULL)->transport_name)]; /* "": what fits */
     int cpu_threads;
-    lap_note_place_t note_place; /* NULL: nobody cares */
     /* Why this rank takes no part, which it comes to tell the others, and a failure; LAP_OK: it does. */
     lap_status_t declines;
     const char *why;
 } lap_settings_t;
 
 lap_status_t lap_settings_make(const lap_world_options_t *given, lap_settings_t *settings_p);
-
-/* lap_world_create that tells of the place that it makes for ranks to meet in, if it does. */
-lap_status_t lap_world_create_noted(const lap_world_options_t *options, lap_note_place_t note,
-                                    lap_world_t **world_p);
 
 /*
  * Instead of lap_world_create: this rank cannot take part, for the reason in lap_last_error. It goes where the others of
@@ -49,7 +43,12 @@ void lap_world_set_local(lap_world_t *world, int local_size);
 lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
                                   const lap_settings_t *settings, lap_world_t **world_p);
 
-/* The same over TCP, where the environment says where rank 0 is. */
+/*
+ * The same without MPI, where ranks meet at rank 0: those of one host, which share memory, in the directory
+ * of the environment; those of several, which then talk through rank 0 over TCP, where the environment says it is.
+ */
+lap_status_t lap_dir_world_create(const lap_environment_t *environment,
+                                  const lap_settings_t *settings, lap_world_t **world_p);
 lap_status_t lap_tcp_world_create(const lap_environment_t *environment,
                                   const lap_settings_t *settings, lap_world_t **world_p);
 

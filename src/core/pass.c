@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Passing descriptors: each rank opens a socket, to which the kernel gives a name, and tells it to
+ * Passing descriptors: each rank opens a socket, to which the kernel gives a name, and sends that to
  * the others; then everybody sends its descriptor to everybody. The sockets are closed at the end.
- * The kernel says who has sent a message: one of a stranger is thrown away.
+ * The kernel says who has sent a message: one of another process is thrown away.
  */
 #include "core/pass.h"
 
@@ -19,30 +19,14 @@
 
 #define NAP_MS 10 /* between two looks at whether all are still there */
 
-/* The name of a socket. Plain bytes: it travels. */
-typedef struct name {
-    uint32_t bytes;
-    char text[28];
-} name_t;
-
-/* What goes with a descriptor. */
-typedef struct note {
+/* The message that goes with a descriptor. */
+typedef struct header {
     int32_t rank; /* of the group */
     uint32_t round;
     uint32_t has_fd, reserved;
-} note_t;
+} header_t;
 
-typedef struct passing {
-    lap_group_t *group;
-    int socket;
-    int mine;
-    const name_t *names;
-    int *fds;
-    int sent, received; /* to and from how many ranks, this one included */
-    bool *came;
-} passing_t;
-
-static lap_status_t open_socket(int *socket_p, name_t *name_p)
+lap_status_t lap_pass_open(int *socket_p, lap_pass_name_t *name_p)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     socklen_t bytes = sizeof(address);
@@ -75,14 +59,13 @@ typedef union control {
 #define CONTROL_BYTES (CMSG_SPACE(sizeof(struct ucred)) + CMSG_LEN(sizeof(int)))
 
 /* False: not now. */
-static lap_status_t try_send(passing_t *passing, bool *done_p)
+static lap_status_t try_send(lap_pass_t *pass, bool *done_p)
 {
-    const lap_group_t *group = passing->group;
-    const int peer = (group->rank + passing->sent) % group->size;
-    const name_t *name = &passing->names[peer];
+    const int peer = (pass->rank + pass->sent) % pass->size;
+    const lap_pass_name_t *name = &pass->peers[peer].name;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     memcpy(address.sun_path, name->text, name->bytes);
-    note_t note = {group->rank, group->round, passing->mine >= 0, 0};
+    header_t note = {pass->rank, pass->round, pass->mine >= 0, 0};
     control_t control = {0};
     struct iovec part = {.iov_base = &note, .iov_len = sizeof(note)};
     struct msghdr header = {.msg_name = &address,
@@ -90,20 +73,21 @@ static lap_status_t try_send(passing_t *passing, bool *done_p)
                                 (socklen_t)(offsetof(struct sockaddr_un, sun_path) + name->bytes),
                             .msg_iov = &part,
                             .msg_iovlen = 1};
-    if (passing->mine >= 0) {
+    if (pass->mine >= 0) {
         header.msg_control = control.bytes;
         header.msg_controllen = CMSG_SPACE(sizeof(int));
         struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
         rights->cmsg_level = SOL_SOCKET;
         rights->cmsg_type = SCM_RIGHTS;
         rights->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(rights), &passing->mine, sizeof(int));
+        memcpy(CMSG_DATA(rights), &pass->mine, sizeof(int));
     }
-    *done_p = sendmsg(passing->socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
+    *done_p = sendmsg(pass->socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
     if (*done_p)
-        passing->sent++;
-    else if (errno != EAGAIN && errno != EINTR && errno != ETOOMANYREFS)
-        return lap_error_errno("sending a descriptor to rank %d", peer);
+        pass->sent++;
+    else if (errno != EAGAIN && errno != EINTR && errno != ETOOMANYREFS &&
+             errno != ECONNREFUSED) /* it has ended, as the look will find */
+        return lap_error_errno("sending a descriptor to rank %d", pass->peers[peer].rank);
     return LAP_OK;
 }
 
@@ -127,17 +111,16 @@ static void read_control(struct msghdr *header, struct ucred *who, int *fd)
 }
 
 /* Anybody may send to a socket without a directory. The kernel tells the sender's real user. */
-static bool is_of_a_rank(const passing_t *passing, const note_t *note, const struct ucred *who)
+static bool is_of_a_rank(const lap_pass_t *pass, const header_t *note, const struct ucred *who)
 {
-    const lap_group_t *group = passing->group;
-    return who->uid == getuid() && note->round == group->round && note->rank >= 0 &&
-           note->rank < group->size && !passing->came[note->rank] &&
-           who->pid == group->world->peers[group->members[note->rank]].pid;
+    return who->uid == getuid() && note->round == pass->round && note->rank >= 0 &&
+           note->rank < pass->size && !pass->peers[note->rank].came &&
+           who->pid == pass->peers[note->rank].pid;
 }
 
-static lap_status_t try_receive(passing_t *passing, bool *done_p)
+static lap_status_t try_receive(lap_pass_t *pass, bool *done_p)
 {
-    note_t note;
+    header_t note;
     control_t control = {0};
     struct iovec part = {.iov_base = &note, .iov_len = sizeof(note)};
     struct msghdr header = {.msg_iov = &part,
@@ -146,7 +129,7 @@ static lap_status_t try_receive(passing_t *passing, bool *done_p)
                             .msg_controllen = CONTROL_BYTES};
     struct ucred who = {.pid = -1, .uid = (uid_t)-1};
     int fd = -1;
-    const ssize_t got = recvmsg(passing->socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    const ssize_t got = recvmsg(pass->socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     *done_p = got >= 0;
     if (got < 0 && errno != EAGAIN && errno != EINTR)
         return lap_error_errno("receiving a descriptor");
@@ -155,11 +138,11 @@ static lap_status_t try_receive(passing_t *passing, bool *done_p)
     /* CMSG_NXTHDR wants the padding, too. */
     header.msg_controllen = CMSG_ALIGN(header.msg_controllen);
     read_control(&header, &who, &fd);
-    const bool ours = got == sizeof(note) && is_of_a_rank(passing, &note, &who);
+    const bool ours = got == sizeof(note) && is_of_a_rank(pass, &note, &who);
     if (ours && !(header.msg_flags & MSG_CTRUNC) && (fd >= 0) == (note.has_fd != 0)) {
-        passing->fds[note.rank] = fd;
-        passing->came[note.rank] = true;
-        passing->received++;
+        pass->peers[note.rank].fd = fd;
+        pass->peers[note.rank].came = true;
+        pass->received++;
         return LAP_OK;
     }
     if (fd >= 0)
@@ -168,71 +151,88 @@ static lap_status_t try_receive(passing_t *passing, bool *done_p)
         return lap_error(LAP_ERR_SYSTEM,
                          "too many open files to take the descriptor of rank %d: raise the limit "
                          "(ulimit -n)",
-                         note.rank);
+                         pass->peers[note.rank].rank);
     return LAP_OK;
 }
 
-static lap_status_t pass_all(passing_t *passing)
+lap_status_t lap_pass_run(lap_pass_t *pass, lap_deadline_t *deadline)
 {
-    const int size = passing->group->size;
-    lap_deadline_t deadline = lap_deadline_after(passing->group->world->timeout_ns);
-    while (passing->sent < size || passing->received < size) {
+    pass->sent = pass->received = 1; /* not to itself */
+    pass->peers[pass->rank].came = true;
+    while (pass->sent < pass->size || pass->received < pass->size) {
         bool sent = false, received = false;
-        if (passing->sent < size)
-            LAP_TRY(try_send(passing, &sent));
-        LAP_TRY(try_receive(passing, &received));
+        /* Also while messages come: those of other processes may have no end. */
+        pass->timed_out = lap_deadline_passed(deadline);
+        if (pass->timed_out)
+            return LAP_ERR_TIMEOUT;
+        if (pass->sent < pass->size)
+            LAP_TRY(try_send(pass, &sent));
+        LAP_TRY(try_receive(pass, &received));
         if (!sent && !received) {
-            struct pollfd one = {.fd = passing->socket, .events = POLLIN};
+            struct pollfd one = {.fd = pass->socket, .events = POLLIN};
             (void)poll(&one, 1, NAP_MS);
-            LAP_TRY(lap_group_look(passing->group));
+            LAP_TRY(pass->look(pass->context));
         }
-        /* Also while messages come: a stranger's have no end. */
-        if (lap_deadline_passed(&deadline))
-            return lap_error(LAP_ERR_TIMEOUT, "of %d ranks only %d have passed their descriptors",
-                             size, passing->received);
     }
     return LAP_OK;
 }
 
-static lap_status_t pass(lap_group_t *group, int mine, int *fds, int socket, const name_t *name)
+/* ---- in a group ---- */
+
+static lap_status_t look(void *context)
+{
+    return lap_group_look(context);
+}
+
+static lap_status_t run_in_group(lap_group_t *group, lap_pass_t *pass, const lap_pass_name_t *names)
+{
+    lap_deadline_t deadline = lap_deadline_after(group->world->timeout_ns);
+    for (int rank = 0; rank < group->size; rank++)
+        pass->peers[rank] =
+            lap_pass_peer(rank, &names[rank], group->world->peers[group->members[rank]].pid);
+    const lap_status_t status = lap_pass_run(pass, &deadline);
+    if (pass->timed_out)
+        return lap_error(status, "of %d ranks only %d have passed their descriptors", group->size,
+                         pass->received);
+    return status;
+}
+
+static lap_status_t pass_names(lap_group_t *group, lap_pass_t *pass, const lap_pass_name_t *name)
 {
     void *names;
     LAP_TRY(lap_group_collect(group, name, sizeof(*name), &names));
-    passing_t passing = {.group = group,
-                         .socket = socket,
-                         .mine = mine,
-                         .names = names,
-                         .fds = fds,
-                         .sent = 1, /* not to itself */
-                         .received = 1,
-                         .came = lap_alloc((size_t)group->size, sizeof(bool))};
+    pass->peers = lap_alloc((size_t)group->size, sizeof(*pass->peers));
     lap_status_t status = LAP_OK;
-    if (!passing.came)
+    if (!pass->peers)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory to pass descriptors");
     /* From here on the rounds of all ranks are the same, until all have all. */
     status = lap_group_agree(group, status);
-    if (status == LAP_OK) {
-        passing.came[group->rank] = true;
-        status = lap_group_agree(group, pass_all(&passing));
-    }
-    lap_free(passing.came);
+    pass->round = group->round;
+    if (status == LAP_OK)
+        status = lap_group_agree(group, run_in_group(group, pass, names));
     lap_free(names);
     return status;
 }
 
 lap_status_t lap_group_pass_fds(lap_group_t *group, int mine, int *fds)
 {
-    int socket = -1;
-    name_t name = {.bytes = 0};
-    for (int r = 0; r < group->size; r++)
-        fds[r] = -1;
-    lap_status_t status = lap_group_agree(group, open_socket(&socket, &name));
+    lap_pass_t pass = {.socket = -1,
+                       .rank = group->rank,
+                       .size = group->size,
+                       .mine = mine,
+                       .look = look,
+                       .context = group};
+    lap_pass_name_t name = {.bytes = 0};
+    lap_status_t status = lap_group_agree(group, lap_pass_open(&pass.socket, &name));
     if (status == LAP_OK)
-        status = pass(group, mine, fds, socket, &name);
-    if (socket >= 0)
-        close(socket);
-    for (int r = 0; r < group->size && status != LAP_OK; r++)
-        if (fds[r] >= 0)
-            close(fds[r]);
+        status = pass_names(group, &pass, &name);
+    if (pass.socket >= 0)
+        close(pass.socket);
+    for (int rank = 0; pass.peers && rank < group->size; rank++) {
+        fds[rank] = status == LAP_OK ? pass.peers[rank].fd : -1;
+        if (status != LAP_OK && pass.peers[rank].came && pass.peers[rank].fd >= 0)
+            close(pass.peers[rank].fd);
+    }
+    lap_free(pass.peers);
     return status;
 }

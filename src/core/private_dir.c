@@ -91,7 +91,7 @@ lap_status_t lap_private_dir_make(const char *dir, int *fd_p)
     return status;
 }
 
-lap_status_t lap_rendezvous_dir_make(lap_note_place_t note, char dir[LAP_DIR_BYTES], int *fd_p)
+lap_status_t lap_rendezvous_dir_make(char dir[LAP_DIR_BYTES], int *fd_p)
 {
     lap_status_t status = lap_private_dir_name("lap-", 1, dir);
     *fd_p = -1;
@@ -99,20 +99,16 @@ lap_status_t lap_rendezvous_dir_make(lap_note_place_t note, char dir[LAP_DIR_BYT
         status = lap_private_dir_make(dir, fd_p);
     if (status != LAP_OK)
         dir[0] = '\0';
-    else if (note)
-        note(dir);
     return status;
 }
 
-void lap_rendezvous_dir_remove(lap_note_place_t note, const char *dir, int fd)
+void lap_rendezvous_dir_remove(const char *dir, int fd)
 {
     if (fd < 0)
         return;
     lap_private_dir_remove_socket(fd);
     lap_private_dir_remove(dir, fd);
     close(fd);
-    if (note)
-        note(NULL);
 }
 
 struct sockaddr_un lap_private_dir_socket(int fd)
@@ -129,6 +125,11 @@ struct sockaddr_un lap_private_dir_socket(int fd)
     memcpy(address.sun_path + length, digits + first, sizeof(digits) - first);
     memcpy(address.sun_path + length + sizeof(digits) - first, after, sizeof(after));
     return address;
+}
+
+int lap_private_dir_open_socket(void)
+{
+    return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
 
 bool lap_private_dir_has_socket(int fd)

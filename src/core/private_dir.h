@@ -23,19 +23,11 @@ lap_status_t lap_private_dir_name(const char *prefix, size_t room, char dir[LAP_
 lap_status_t lap_private_dir_make(const char *dir, int *fd_p);
 
 /*
- * Is called with a place for ranks to meet in when it has been made, and with NULL when that has been
- * removed; the text lives in between. For a program that removes it when a signal ends it: signals are
- * the program's.
- */
-typedef void (*lap_note_place_t)(const char *dir);
-
-/*
  * A new directory for ranks to meet in, with a name of its own; and its end, with the socket if a
- * rank has left that. On failure `dir` is "" and *fd_p -1; removing that does nothing. `note` may be
- * NULL.
+ * rank has left that. On failure `dir` is "" and *fd_p -1; removing that does nothing.
  */
-lap_status_t lap_rendezvous_dir_make(lap_note_place_t note, char dir[LAP_DIR_BYTES], int *fd_p);
-void lap_rendezvous_dir_remove(lap_note_place_t note, const char *dir, int fd);
+lap_status_t lap_rendezvous_dir_make(char dir[LAP_DIR_BYTES], int *fd_p);
+void lap_rendezvous_dir_remove(const char *dir, int fd);
 
 /*
  * Opens a directory that is there: no link, ours, closed to others; what is not is refused with a
@@ -49,8 +41,9 @@ lap_status_t lap_private_dir_open(const char *dir, int *fd_p);
  */
 int lap_private_dir_look(const char *dir);
 
-/* The address of the socket where ranks meet, in an open directory. */
+/* The address of the socket where ranks meet, in an open directory; and a new socket for it, which never blocks: -1 with errno. */
 struct sockaddr_un lap_private_dir_socket(int fd);
+int lap_private_dir_open_socket(void);
 
 /* Whether there is that socket, of this user; and its removal: false when there was none. */
 bool lap_private_dir_has_socket(int fd);

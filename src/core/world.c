@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Worlds: made from the environment, from a caller's own allgather, or as threads of one process,
- * and ended. How processes meet is in bootstrap.c, what they do together in group.c; worlds with a
- * wire are made in wired.c, mpi/ and tcp/.
+ * and ended. How processes meet is in hub/ and mpi/, how they make a world in maker.c, and their
+ * collectives are in group.c.
  */
 #include "core/world.h"
 
@@ -13,10 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/bootstrap.h"
 #include "core/environment.h"
 #include "core/group.h"
 #include "core/job.h"
+#include "core/limit.h"
 #include "core/make.h"
 #include "core/options.h"
 #include "core/private_dir.h"
@@ -40,7 +40,7 @@ static lap_status_t choose_name(const char *what, const char *given, const char 
 lap_status_t lap_settings_make(const lap_world_options_t *given, lap_settings_t *settings_p)
 {
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
-    lap_settings_t settings = {.note_place = NULL};
+    lap_settings_t settings = {.declines = LAP_OK};
     if (given)
         LAP_TRY(lap_read_options(&options, sizeof(options), given, "LAP_WORLD_OPTIONS"));
     if (options.timeout_s != 0)
@@ -152,41 +152,6 @@ static lap_status_t take_board(lap_world_t *world, lap_region_t *board)
     return status;
 }
 
-/* A world of processes that meet in `dir`. `named`: by a name that another job may have as well. */
-static lap_status_t process_world_create(int rank, int size, const char *dir, bool named,
-                                         const lap_settings_t *settings, lap_world_t **world_p)
-{
-    lap_world_t *world = NULL;
-    lap_region_t board = {0};
-    LAP_TRY(lap_world_alloc(LAP_WORLD_PROCESSES, rank, size, settings, &world));
-    world->peers[rank].pid = (int)getpid();
-    lap_status_t status = named ? lap_job_take(dir, rank, &world->job_fd) : LAP_OK;
-    if (status == LAP_OK)
-        status = lap_heap_open(&world->peers[rank].heap_fd);
-    if (status != LAP_OK) {
-        lap_bootstrap_excuse(world, dir);
-        goto err_destroy;
-    }
-    if (size > 1)
-        status = lap_bootstrap_meet(
-            world,
-            &(lap_rendezvous_t){.dir = dir, .declines = settings->declines, .why = settings->why},
-            &board);
-    else
-        status = lap_region_create(world, lap_board_bytes(1), 1, &board);
-    lap_world_set_local(world, size);
-    if (status == LAP_OK)
-        status = take_board(world, &board);
-    if (status != LAP_OK)
-        goto err_destroy;
-    *world_p = world;
-    return LAP_OK;
-
-err_destroy:
-    lap_world_destroy(world);
-    return status;
-}
-
 /*
  * Ranks with a wire between them: over TCP, which carries no data, where they know where rank 0 is,
  * unless MPI is asked for by name; else over MPI.
@@ -220,23 +185,15 @@ static bool needs_wire(const lap_environment_t *environment, const char *transpo
 
 lap_status_t lap_world_create(const lap_world_options_t *options, lap_world_t **world_p)
 {
-    return lap_world_create_noted(options, NULL, world_p);
-}
-
-lap_status_t lap_world_create_noted(const lap_world_options_t *options, lap_note_place_t note,
-                                    lap_world_t **world_p)
-{
     lap_settings_t settings;
     lap_environment_t environment;
     if (!world_p)
         return lap_error(LAP_ERR_INVALID, "world_p is NULL");
     LAP_TRY(lap_settings_make(options, &settings));
-    settings.note_place = note;
     LAP_TRY(lap_environment_read(&environment));
     if (needs_wire(&environment, settings.transport_name))
         return wired_world_announce(&environment, &settings, world_p);
-    return process_world_create(environment.rank, environment.size, environment.dir,
-                                environment.named, &settings, world_p);
+    return lap_dir_world_create(&environment, &settings, world_p);
 }
 
 /* Over MPI the launcher ends the others. */
@@ -254,10 +211,9 @@ void lap_world_decline(lap_status_t status)
     snprintf(why, sizeof(why), "%s%s", environment.rank == 0 ? "rank 0: " : "", before);
     settings.declines = status;
     settings.why = why;
-    settings.timeout_ns = LAP_BOOTSTRAP_LINGER_NS;
+    settings.timeout_ns = LAP_LIMIT_LINGER_NS;
     if (!needs_wire(&environment, settings.transport_name))
-        (void)process_world_create(environment.rank, environment.size, environment.dir,
-                                   environment.named, &settings, &world);
+        (void)lap_dir_world_create(&environment, &settings, &world);
     else if (environment.master.hosts[0])
         (void)lap_tcp_world_create(&environment, &settings, &world);
     lap_world_destroy(world);
@@ -347,6 +303,14 @@ static lap_status_t meet_over_tcp(const lap_bootstrap_t *bootstrap, card_t *mine
     return status;
 }
 
+static lap_status_t meet_in_dir(const card_t *mine, const char *dir, const lap_settings_t *settings,
+                                lap_world_t **world_p)
+{
+    lap_environment_t environment = {.rank = mine->rank, .size = mine->nranks};
+    memcpy(environment.dir, dir, sizeof(environment.dir));
+    return lap_dir_world_create(&environment, settings, world_p);
+}
+
 /*
  * Whatever went wrong here before, as `status` says, and whatever goes wrong before the allgather
  * goes into the card, so that nobody is left waiting.
@@ -358,7 +322,7 @@ static lap_status_t meet_with_cards(const lap_bootstrap_t *bootstrap, lap_status
     card_t mine = {.rank = bootstrap->rank, .nranks = bootstrap->nranks};
     int made = -1;
     if (status == LAP_OK && mine.rank == 0)
-        status = lap_rendezvous_dir_make(NULL, mine.dir, &made);
+        status = lap_rendezvous_dir_make(mine.dir, &made);
     /* By name; that over MPI is for lap_world_create and <lap/lap_mpi.h>. */
     mine.wired = status == LAP_OK && strcmp(settings->transport_name, "hosts") == 0;
     lap_environment_host(mine.host, sizeof(mine.host));
@@ -366,9 +330,8 @@ static lap_status_t meet_with_cards(const lap_bootstrap_t *bootstrap, lap_status
     if (status == LAP_OK)
         status = are_wired(cards, mine.nranks)
                      ? meet_over_tcp(bootstrap, &mine, cards, settings, world_p)
-                     : process_world_create(mine.rank, mine.nranks, cards[0].dir, false, settings,
-                                            world_p);
-    lap_rendezvous_dir_remove(NULL, mine.dir, made);
+                     : meet_in_dir(&mine, cards[0].dir, settings, world_p);
+    lap_rendezvous_dir_remove(mine.dir, made);
     return status;
 }
 
@@ -423,7 +386,7 @@ lap_status_t lap_world_create_with(const lap_bootstrap_t *bootstrap,
     if (known.nranks > 1)
         return world_create_with_ranks(&known, status, &settings, world_p);
     LAP_TRY(status);
-    return process_world_create(0, 1, "", false, &settings, world_p);
+    return lap_dir_world_create(&(lap_environment_t){.size = 1}, &settings, world_p);
 }
 
 /* Worlds of threads. */

@@ -191,10 +191,10 @@ join 2>/dev/null
 # Both ranks, one after the other, for longer than the timeout.
 state() { sed 's/.*) //;s/ .*//' "/proc/$1/stat" 2>/dev/null; }
 is_stopped() { test "$(state "$1")" = T; }
-at_work() { grep -qs lap-tcp "/proc/${ranks[0]}/task/"*/comm && grep -qs lap-tcp "/proc/${ranks[1]}/task/"*/comm; }
+at_work() { grep -qs lap-hub "/proc/${ranks[0]}/task/"*/comm && grep -qs lap-hub "/proc/${ranks[1]}/task/"*/comm; }
 # They have far more rounds to do than the test lasts, and are killed. Until then, packets wake their threads for TCP.
 wakes() { sed -n 's/^voluntary_ctxt_switches:[^0-9]*//p' "/proc/$1/task/$(tcp_thread "$1")/status"; }
-tcp_thread() { grep -lx lap-tcp "/proc/$1/task/"*/comm | sed 's,/comm$,,;s,.*/,,'; }
+tcp_thread() { grep -lx lap-hub "/proc/$1/task/"*/comm | sed 's,/comm$,,;s,.*/,,'; }
 is_woken() { local now && now=$(wakes "$1" 2>/dev/null) && [ "${now:-0}" -gt $2 ]; }
 program=$WORLD
 LAP_NODE=0 limit=3 rank 0 2 forever

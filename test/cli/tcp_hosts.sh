@@ -58,7 +58,7 @@ pid_at() {
     local file pid
     for file in $(grep -lsz "^IN_HOSTS=$work\$" /proc/[0-9]*/environ); do
         pid=${file//[!0-9]/}
-        if grep -qsz "^LAP_RANK=$1\$" "$file" && grep -qsx lap-tcp "/proc/$pid/task/"*/comm; then
+        if grep -qsz "^LAP_RANK=$1\$" "$file" && grep -qsx lap-hub "/proc/$pid/task/"*/comm; then
             echo "$pid"
         fi
     done

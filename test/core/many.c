@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * More ranks than fit in one message of the rendezvous, or in one poll: 70 processes meet, know each
+ * More ranks than fit in one poll: 70 processes meet, know each
  * other's pids and memory, and run operators. When one of them is killed, every other one names it.
  */
 #include <errno.h>
@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/message.h"
 #include "core/world.h"
 #include "overlap/suite.h"
 #include "rank_environment.h"
@@ -20,7 +19,7 @@
 
 enum { RANKS = 70, SHIFT = 10 };
 
-_Static_assert(RANKS > LAP_MESSAGE_FDS + 3, "the last ranks come with a second message");
+_Static_assert(RANKS > 64 + 3, "the last ranks are looked for with a second poll");
 
 /* What a rank says when it is done; in memory that all share. */
 typedef struct answer {

@@ -4,6 +4,8 @@
  * disagree or are killed while they meet, connections that say nothing, and directories that belong
  * to somebody else.
  */
+#include <lap/version.h>
+
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -11,7 +13,7 @@
 #include <sys/un.h>
 
 #include "core/forked.h"
-#include "core/message.h"
+#include "core/hub/hub.h"
 #include "core/private_dir.h"
 
 static void not_met(lap_status_t expected, const char *word, const char *word2)
@@ -54,7 +56,7 @@ static void other_size(void)
         setenv("LAP_SIZE", "4", 1);
     while (my_rank == 2 && !atomic_load(&shared->arrived))
         usleep(1000); /* comes after the failure and hears of it */
-    not_met(LAP_ERR_MISMATCH, "rank 1 says there are 4 ranks", "rank 0 says 3");
+    not_met(LAP_ERR_MISMATCH, "says that it is rank 1 of 4", "expected ranks 1 to 2 of 3");
     if (my_rank == 1)
         atomic_store(&shared->arrived, 1);
 }
@@ -85,25 +87,29 @@ static void same_rank(void)
 /* A socket that is connected to rank 0. */
 static int reach_host(void)
 {
-    int fd = -1, dir = -1;
+    int dir = -1;
     while ((dir = lap_private_dir_look(getenv("LAP_DIR"))) < 0)
         usleep(1000);
     const struct sockaddr_un address = lap_private_dir_socket(dir);
-    expect(lap_socket_open(&fd) == LAP_OK, "a socket");
+    const int fd = lap_private_dir_open_socket();
+    expect(fd >= 0, "a socket");
     while (connect(fd, (const struct sockaddr *)&address, sizeof(address)) != 0)
         usleep(1000);
     close(dir);
     return fd;
 }
 
-/* Sends a message without a byte, but with many descriptors. */
-static void send_nothing(int fd)
+enum { MANY = 64 };
+
+/* Sends a byte that is none of a hello, with many descriptors. */
+static void send_descriptors(int fd)
 {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(LAP_MESSAGE_FDS * sizeof(int))];
+        char bytes[CMSG_SPACE(MANY * sizeof(int))];
     } control = {0};
-    struct iovec part = {.iov_base = &control, .iov_len = 0};
+    char byte = 'x';
+    struct iovec part = {.iov_base = &byte, .iov_len = 1};
     struct msghdr header = {.msg_iov = &part,
                             .msg_iovlen = 1,
                             .msg_control = control.bytes,
@@ -111,17 +117,17 @@ static void send_nothing(int fd)
     struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
     rights->cmsg_level = SOL_SOCKET;
     rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(LAP_MESSAGE_FDS * sizeof(int));
-    for (size_t i = 0; i < LAP_MESSAGE_FDS; i++)
+    rights->cmsg_len = CMSG_LEN(MANY * sizeof(int));
+    for (size_t i = 0; i < MANY; i++)
         memcpy(CMSG_DATA(rights) + i * sizeof(int), &(int){STDOUT_FILENO}, sizeof(int));
-    expect(sendmsg(fd, &header, MSG_NOSIGNAL) == 0, "a message of nothing");
+    expect(sendmsg(fd, &header, MSG_NOSIGNAL) == 1, "a byte");
 }
 
-static void empty_message(void)
+static void unasked_descriptors(void)
 {
     if (my_rank == 1) {
         const int fd = reach_host();
-        send_nothing(fd);
+        send_descriptors(fd);
         close(fd);
     }
     good();
@@ -152,17 +158,27 @@ static void silent_and_alone(void)
     }
 }
 
-/* Says hello as a rank does, and is killed. */
+/* Comes as a rank does, and is killed. */
 static void greet_and_die(void)
 {
-    const int heap = STDOUT_FILENO; /* any descriptor will do */
     const int fd = reach_host();
-    lap_message_t hello = lap_message_make(LAP_MESSAGE_HELLO);
-    hello.rank = my_rank;
-    hello.size = my_size;
-    hello.pid = (int)getpid();
-    hello.left_ns = UINT64_MAX;
-    expect(lap_message_send(fd, &hello, &heap, 1, NULL) == LAP_OK, "a hello");
+    const lap_key_t key = {{0, 0}};
+    lap_deadline_t deadline = lap_deadline_after(20000000000u);
+    lap_hub_challenge_t challenge;
+    bool verdict = true;
+    lap_hub_hello_t hello = {.magic = LAP_HUB_HELLO_MAGIC,
+                             .rank = my_rank,
+                             .size = my_size,
+                             .pid = getpid(),
+                             .left_ns = UINT64_MAX};
+    snprintf(hello.version, sizeof(hello.version), "%s", lap_version_string());
+    expect(lap_stream_write(fd, &hello, sizeof(hello), &deadline) == LAP_OK &&
+               lap_stream_read(fd, &challenge, sizeof(challenge), &deadline) == LAP_OK,
+           "a hello and its answer");
+    const uint64_t proof = lap_hub_proof(&key, LAP_HUB_RANK, &hello, &challenge.nonce, 0);
+    expect(lap_stream_write(fd, &proof, sizeof(proof), &deadline) == LAP_OK &&
+               lap_hub_receive_frame(fd, NULL, 0, &verdict, &deadline) == LAP_OK,
+           "a welcome");
     raise(SIGKILL);
 }
 
@@ -205,7 +221,7 @@ static void test_found_dirs(void)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     memcpy(address.sun_path, path, strlen(path));
     mkdir(dir, 0700);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
     tap_ok(bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0, "a stale socket");
     close(fd);
     run_case("a directory that a killed host left", 0, 3, "20", -1, good);
@@ -252,7 +268,7 @@ static pid_t start_stranger(const char *dir)
     if (pid == 0) {
         const int fd = lap_private_dir_look(dir);
         const struct sockaddr_un address = lap_private_dir_socket(fd);
-        const int listener = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+        const int listener = socket(AF_UNIX, SOCK_STREAM, 0);
         if (bind(listener, (const struct sockaddr *)&address, sizeof(address)) != 0 ||
             setresuid(65534, 65534, 65534) != 0 || listen(listener, 8) != 0 ||
             write(ready[1], &byte, 1) != 1)
@@ -328,7 +344,7 @@ int main(void)
     run_case("ranks of two versions", 0, 3, "20", -1, two_versions);
     run_case("two that say they are the same rank", 0, 3, "20", -1, same_rank);
     run_case("a rank killed while the ranks meet", 0, 4, "20", 2, killed_while_meeting);
-    run_case("a message of nothing, with descriptors", 0, 2, "20", -1, empty_message);
+    run_case("descriptors that nobody asked for", 0, 2, "20", -1, unasked_descriptors);
     run_case("connections that say nothing", 0, 3, "10", -1, silent_connections);
     run_case("a connection that says nothing instead of ranks", 0, 3, "3", -1, silent_and_alone);
     test_found_dirs();

@@ -3,7 +3,7 @@
  * Who comes to a rendezvous over TCP and is no rank of the job, or listens where rank 0 is looked for:
  * it is played here, byte by byte. Ranks are threads.
  */
-#include "core/tcp/tcp.h"
+#include "core/hub/hub.h"
 
 #include <lap/version.h>
 
@@ -23,9 +23,7 @@
 #include "util/clock.h"
 
 #define SECOND 1000000000u
-#define HELLO_MAGIC 0x4c61704d65657431u
 #define FRAME_MAGIC 0x4c61704d65657432u
-#define CHALLENGE_MAGIC 0x4c61704d65657433u
 
 static lap_master_t master; /* where the ranks of a test look for rank 0, and its key */
 
@@ -45,7 +43,7 @@ ssize_t __wrap_getrandom(void *data, size_t bytes, unsigned int flags)
 
 /* A rank that meets the others, in a thread. */
 typedef struct member {
-    lap_tcp_rendezvous_t rendezvous;
+    lap_hub_t hub;
     pthread_t thread;
     lap_status_t status;
     char sentence[LAP_ERROR_TEXT];
@@ -56,8 +54,8 @@ static void *meet_main(void *arg)
 {
     member_t *member = arg;
     const uint64_t began = lap_now_ns();
-    lap_deadline_t deadline = lap_deadline_after(member->rendezvous.timeout_ns);
-    member->status = lap_tcp_meet(&member->rendezvous, LAP_OK, &deadline);
+    lap_deadline_t deadline = lap_deadline_after(member->hub.timeout_ns);
+    member->status = lap_hub_meet(&member->hub, LAP_OK, &deadline);
     member->took_ns = lap_now_ns() - began;
     if (member->status != LAP_OK)
         snprintf(member->sentence, sizeof(member->sentence), "%s", lap_last_error());
@@ -67,17 +65,20 @@ static void *meet_main(void *arg)
 static void start(member_t *member, int rank, int size, uint64_t timeout_ns)
 {
     memset(member, 0, sizeof(*member));
-    member->rendezvous = (lap_tcp_rendezvous_t){
-        .rank = rank, .size = size, .master = &master, .timeout_ns = timeout_ns};
+    member->hub = (lap_hub_t){.kind = &lap_hub_tcp,
+                              .rank = rank,
+                              .size = size,
+                              .master = &master,
+                              .timeout_ns = timeout_ns};
     pthread_create(&member->thread, NULL, meet_main, member);
 }
 
 static void end(member_t *member)
 {
     pthread_join(member->thread, NULL);
-    lap_tcp_part(&member->rendezvous);
+    lap_hub_part(&member->hub);
     if (member->sentence[0])
-        tap_note("rank %d: %s", member->rendezvous.rank, member->sentence);
+        tap_note("rank %d: %s", member->hub.rank, member->sentence);
 }
 
 /* A listener, with the port after it free, too. */
@@ -137,13 +138,13 @@ static int accept_one(int listener)
 static bool sends(int fd, const void *data, size_t bytes)
 {
     lap_deadline_t deadline = lap_deadline_after(20 * (uint64_t)SECOND);
-    return lap_tcp_write(fd, data, bytes, &deadline) == LAP_OK;
+    return lap_stream_write(fd, data, bytes, &deadline) == LAP_OK;
 }
 
 static bool hears(int fd, void *data, size_t bytes)
 {
     lap_deadline_t deadline = lap_deadline_after(20 * (uint64_t)SECOND);
-    return lap_tcp_read(fd, data, bytes, &deadline) == LAP_OK;
+    return lap_stream_read(fd, data, bytes, &deadline) == LAP_OK;
 }
 
 /* The other side says no more, and closes. */
@@ -230,21 +231,21 @@ static void test_addresses(void)
 static void test_impostor(void)
 {
     const int listener = listen_twice();
-    const lap_tcp_challenge_t lie = {.magic = CHALLENGE_MAGIC, .proof = 7};
+    const lap_hub_challenge_t lie = {.magic = LAP_HUB_CHALLENGE_MAGIC, .proof = 7};
     const struct {
         uint64_t magic;
         int64_t status;
         uint64_t bytes;
         char text[LAP_ERROR_TEXT];
     } verdict = {FRAME_MAGIC, LAP_ERR_INVALID, LAP_ERROR_TEXT, "a lie"};
-    lap_tcp_hello_t hellos[2];
+    lap_hub_hello_t hellos[2];
     member_t rank;
     bool heard = true, ended = true;
     start(&rank, 1, 2, SECOND);
     for (int i = 0; i < 2; i++) {
         const int fd = accept_one(listener);
         heard = heard && hears(fd, &hellos[i], sizeof(hellos[i])) &&
-                hellos[i].magic == HELLO_MAGIC && sends(fd, &lie, sizeof(lie)) &&
+                hellos[i].magic == LAP_HUB_HELLO_MAGIC && sends(fd, &lie, sizeof(lie)) &&
                 sends(fd, &verdict, sizeof(verdict));
         ended = ended && hears_the_end(fd);
         close(fd);
@@ -264,8 +265,8 @@ static void test_impostor(void)
 static void test_relay(void)
 {
     const int listener = listen_twice();
-    lap_tcp_hello_t hello;
-    lap_tcp_challenge_t challenge;
+    lap_hub_hello_t hello;
+    lap_hub_challenge_t challenge;
     member_t zero, rank;
     master.nports = 2;
     start(&zero, 0, 2, 20 * (uint64_t)SECOND);
@@ -287,9 +288,9 @@ static void test_relay(void)
 
 /* ---- who comes to rank 0 ---- */
 
-static lap_tcp_hello_t hello_of(int rank)
+static lap_hub_hello_t hello_of(int rank)
 {
-    lap_tcp_hello_t hello = {.magic = HELLO_MAGIC,
+    lap_hub_hello_t hello = {.magic = LAP_HUB_HELLO_MAGIC,
                              .rank = rank,
                              .size = 3,
                              .left_ns = 20 * (uint64_t)SECOND,
@@ -299,7 +300,7 @@ static lap_tcp_hello_t hello_of(int rank)
 }
 
 /* Says hello, and takes the challenge. */
-static int come(const lap_tcp_hello_t *hello, lap_tcp_challenge_t *challenge)
+static int come(const lap_hub_hello_t *hello, lap_hub_challenge_t *challenge)
 {
     const int fd = connect_to(master.port);
     if (!sends(fd, hello, sizeof(*hello)) || !hears(fd, challenge, sizeof(*challenge)))
@@ -307,20 +308,20 @@ static int come(const lap_tcp_hello_t *hello, lap_tcp_challenge_t *challenge)
     return fd;
 }
 
-static uint64_t proof_of(const lap_tcp_hello_t *hello, const lap_tcp_challenge_t *challenge)
+static uint64_t proof_of(const lap_hub_hello_t *hello, const lap_hub_challenge_t *challenge)
 {
-    return lap_tcp_proof(&master.key, LAP_TCP_RANK, hello, &challenge->nonce, master.port);
+    return lap_hub_proof(&master.key, LAP_HUB_RANK, hello, &challenge->nonce, master.port);
 }
 
 /* A rank of the test's own, which is welcomed; its proof. */
 static uint64_t join_well(int rank, int *fd_p)
 {
-    const lap_tcp_hello_t hello = hello_of(rank);
-    lap_tcp_challenge_t challenge;
+    const lap_hub_hello_t hello = hello_of(rank);
+    lap_hub_challenge_t challenge;
     char welcome[24];
     *fd_p = come(&hello, &challenge);
-    tap_ok(challenge.magic == CHALLENGE_MAGIC &&
-               challenge.proof == lap_tcp_proof(&master.key, LAP_TCP_RANK_0, &hello,
+    tap_ok(challenge.magic == LAP_HUB_CHALLENGE_MAGIC &&
+               challenge.proof == lap_hub_proof(&master.key, LAP_HUB_RANK_0, &hello,
                                                 &challenge.nonce, master.port),
            "rank 0 proves that it is rank 0 to rank %d", rank);
     const uint64_t proof = proof_of(&hello, &challenge);
@@ -340,23 +341,23 @@ static void test_proofs(void)
     close(listen_twice());
     member_t zero;
     int one, two;
-    lap_tcp_challenge_t challenge;
+    lap_hub_challenge_t challenge;
     start(&zero, 0, 3, 20 * (uint64_t)SECOND);
     const uint64_t heard = join_well(1, &one);
-    lap_tcp_hello_t hello = hello_of(1);
+    lap_hub_hello_t hello = hello_of(1);
     int fd = come(&hello, &challenge);
     check_refused("a proof that was heard before", heard, fd);
     hello = hello_of(2);
     fd = come(&hello, &challenge);
     check_refused("its own proof, sent back", challenge.proof, fd);
     fd = come(&hello, &challenge);
-    const lap_tcp_hello_t other = hello_of(1);
+    const lap_hub_hello_t other = hello_of(1);
     check_refused("the proof of another rank", proof_of(&other, &challenge), fd);
     fd = come(&hello, &challenge);
     const lap_key_t wrong = {{master.key.words[0], master.key.words[1] ^ 1}};
     check_refused("a proof with another key",
-                  lap_tcp_proof(&wrong, LAP_TCP_RANK, &hello, &challenge.nonce, master.port), fd);
-    lap_tcp_hello_t nonsense = hello_of(7);
+                  lap_hub_proof(&wrong, LAP_HUB_RANK, &hello, &challenge.nonce, master.port), fd);
+    lap_hub_hello_t nonsense = hello_of(7);
     nonsense.version[0] = 'x';
     fd = come(&nonsense, &challenge);
     check_refused("a hello that makes no sense, without failing by it", heard, fd);
@@ -374,13 +375,13 @@ static void test_version(void)
 {
     close(listen_twice());
     member_t zero;
-    lap_tcp_challenge_t challenge;
+    lap_hub_challenge_t challenge;
     struct {
         uint64_t head[3];
         char text[LAP_ERROR_TEXT];
     } verdict;
     start(&zero, 0, 3, 20 * (uint64_t)SECOND);
-    lap_tcp_hello_t hello = hello_of(1);
+    lap_hub_hello_t hello = hello_of(1);
     memset(hello.version, 0, sizeof(hello.version));
     snprintf(hello.version, sizeof(hello.version), "0.0-old");
     const int fd = come(&hello, &challenge);
@@ -407,7 +408,7 @@ static void test_no_random(void)
     tap_ok(member.took_ns < 20 * (uint64_t)SECOND, "... and does not wait for its timeout of 60 s");
     close(listener);
     start(&member, 0, 3, 60 * (uint64_t)SECOND);
-    const lap_tcp_hello_t hello = hello_of(1);
+    const lap_hub_hello_t hello = hello_of(1);
     const int fd = connect_to(master.port);
     tap_ok(sends(fd, &hello, sizeof(hello)) && hears_the_end(fd), "rank 0 asks for no proof");
     end(&member);
@@ -488,7 +489,7 @@ static void test_statuses(void)
         make_pair(fds);
         const bool sent = sends(fds[0], &frame, sizeof(frame));
         const lap_status_t status =
-            lap_tcp_receive_frame(fds[1], data, sizeof(data), &verdict, &deadline);
+            lap_hub_receive_frame(fds[1], data, sizeof(data), &verdict, &deadline);
         tap_ok(sent && status == LAP_ERR_PEER_LOST && errno == EPROTO && !verdict,
                "a frame with status %lld is refused", (long long)wrong[i]);
         close(fds[0]);
@@ -501,8 +502,7 @@ static void test_unserved(void)
 {
     enum { SIZE = 4, BYTES = 8 };
     int pairs[SIZE][2] = {{-1, -1}}, fds[SIZE] = {-1};
-    lap_tcp_rendezvous_t rendezvous = {
-        .size = SIZE, .timeout_ns = 20 * (uint64_t)SECOND, .fds = fds};
+    lap_hub_t hub = {.size = SIZE, .timeout_ns = 20 * (uint64_t)SECOND, .fds = fds};
     lap_deadline_t deadline = lap_deadline_after(20 * (uint64_t)SECOND);
     char mine[BYTES] = "0", all[SIZE * BYTES];
     frame_t verdict = {0};
@@ -514,7 +514,7 @@ static void test_unserved(void)
                "rank %d has sent its bytes", rank);
     }
     (void)shutdown(fds[2], SHUT_WR);
-    tap_ok(lap_tcp_gather(&rendezvous, mine, BYTES, all, &deadline) == LAP_ERR_PEER_LOST &&
+    tap_ok(lap_hub_gather(&hub, mine, BYTES, all, &deadline) == LAP_ERR_PEER_LOST &&
                strstr(lap_last_error(), "rank 2 went away"),
            "rank 0 names the rank that it cannot answer");
     tap_ok(hears(pairs[3][1], &verdict, sizeof(verdict)) && verdict.status == LAP_ERR_PEER_LOST &&
@@ -536,12 +536,12 @@ static void test_unserved(void)
 static void check_report(lap_status_t status, const char *sentence, const char *expected)
 {
     int ends[2] = {-1, -1}, fds[3] = {-1, -1, -1};
-    lap_tcp_rendezvous_t rendezvous = {.rank = 2, .size = 3, .fds = fds};
+    lap_hub_t hub = {.rank = 2, .size = 3, .fds = fds};
     lap_deadline_t deadline = lap_deadline_after(20 * (uint64_t)SECOND);
     tap_ok(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0 && close(ends[1]) == 0, "rank 0 ends");
     fds[0] = ends[0];
     lap_error(status, "%s", sentence);
-    tap_failure(lap_tcp_report(&rendezvous, status, &deadline), status, expected, NULL);
+    tap_failure(lap_hub_report(&hub, status, &deadline), status, expected, NULL);
     close(ends[0]);
 }
 

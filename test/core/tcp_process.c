@@ -4,8 +4,6 @@
  * at its end. Everybody else has to return the same failure, with the
  * rank and the cause, long before the timeout. Ranks are forked; of four, two are on each of two hosts.
  */
-#include "core/tcp/tcp.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/bootstrap.h"
+#include "core/hub/hub.h"
+#include "core/pass.h"
 #include "rank_environment.h"
 #include "tap.h"
 #include "util/clock.h"
@@ -31,10 +30,9 @@ typedef enum step {
     NOWHERE,
     BEFORE_MEETING,
     AFTER_MEETING,
-    GATHER_PLACES, /* the first of three gathers */
-    GATHER_CARDS,
-    LOCAL_MEETING,
-    GATHER_WIRED,
+    GATHER_FIRST,
+    PASS_MEMORY,
+    GATHER_LAST,
     IN_WORLD,
     IN_PART, /* of the world, in which rank 0 is not */
     AT_END,  /* others have ended their world in order */
@@ -44,10 +42,9 @@ typedef enum step {
 static const char *const step_names[] = {"nowhere",
                                          "before the rendezvous",
                                          "after the rendezvous",
-                                         "where places are gathered",
-                                         "where cards are gathered",
-                                         "where the ranks of a host meet",
-                                         "where all tell that they have a wire",
+                                         "where ranks exchange whether all is well",
+                                         "where the ranks of a host pass their memory",
+                                         "where all say that they have a wire",
                                          "in the world",
                                          "in a part of the world",
                                          "at the end",
@@ -87,42 +84,38 @@ static void reach(step_t step)
     raise(SIGKILL);
 }
 
-lap_status_t __real_lap_tcp_meet(lap_tcp_rendezvous_t *, lap_status_t, lap_deadline_t *);
-lap_status_t __wrap_lap_tcp_meet(lap_tcp_rendezvous_t *, lap_status_t, lap_deadline_t *);
-lap_status_t __real_lap_tcp_gather(lap_tcp_rendezvous_t *, const void *, size_t, void *,
-                                   lap_deadline_t *);
-lap_status_t __wrap_lap_tcp_gather(lap_tcp_rendezvous_t *, const void *, size_t, void *,
-                                   lap_deadline_t *);
-lap_status_t __real_lap_bootstrap_meet(lap_world_t *, const lap_rendezvous_t *, lap_region_t *);
-lap_status_t __wrap_lap_bootstrap_meet(lap_world_t *, const lap_rendezvous_t *, lap_region_t *);
-lap_status_t __wrap_lap_tcp_meet(lap_tcp_rendezvous_t *rendezvous, lap_status_t ready,
-                                 lap_deadline_t *deadline)
+lap_status_t __real_lap_hub_meet(lap_hub_t *, lap_status_t, lap_deadline_t *);
+lap_status_t __wrap_lap_hub_meet(lap_hub_t *, lap_status_t, lap_deadline_t *);
+lap_status_t __real_lap_hub_gather(lap_hub_t *, const void *, size_t, void *, lap_deadline_t *);
+lap_status_t __wrap_lap_hub_gather(lap_hub_t *, const void *, size_t, void *, lap_deadline_t *);
+lap_status_t __real_lap_pass_run(lap_pass_t *, lap_deadline_t *);
+lap_status_t __wrap_lap_pass_run(lap_pass_t *, lap_deadline_t *);
+lap_status_t __wrap_lap_hub_meet(lap_hub_t *hub, lap_status_t ready, lap_deadline_t *deadline)
 {
     reach(BEFORE_MEETING);
-    const lap_status_t status = __real_lap_tcp_meet(rendezvous, ready, deadline);
+    const lap_status_t status = __real_lap_hub_meet(hub, ready, deadline);
     reach(AFTER_MEETING);
     return status;
 }
 
-lap_status_t __wrap_lap_tcp_gather(lap_tcp_rendezvous_t *rendezvous, const void *mine, size_t bytes,
-                                   void *all, lap_deadline_t *deadline)
+lap_status_t __wrap_lap_hub_gather(lap_hub_t *hub, const void *mine, size_t bytes, void *all,
+                                   lap_deadline_t *deadline)
 {
-    static const step_t steps[] = {GATHER_PLACES, GATHER_CARDS, GATHER_WIRED};
-    reach(gathers < 3 ? steps[gathers] : NOWHERE);
+    static const step_t steps[] = {GATHER_FIRST, GATHER_LAST};
+    reach(gathers < 2 ? steps[gathers] : NOWHERE);
     gathers++;
-    return __real_lap_tcp_gather(rendezvous, mine, bytes, all, deadline);
+    return __real_lap_hub_gather(hub, mine, bytes, all, deadline);
 }
 
-lap_status_t __wrap_lap_bootstrap_meet(lap_world_t *world, const lap_rendezvous_t *place,
-                                       lap_region_t *board)
+lap_status_t __wrap_lap_pass_run(lap_pass_t *pass, lap_deadline_t *deadline)
 {
-    lap_rendezvous_t mine = *place;
-    reach(LOCAL_MEETING);
+    lap_deadline_t mine = *deadline;
+    reach(PASS_MEMORY);
     if (later && rank < 2)
-        mine.most_ns *= 3;
+        mine.at += 2 * (mine.at - mine.seen);
     if (later && rank == 1)
         lap_sleep_until_ns(lap_now_ns() + 2 * SECOND);
-    return __real_lap_bootstrap_meet(world, &mine, board);
+    return __real_lap_pass_run(pass, &mine);
 }
 
 /* ---- ranks ---- */
@@ -293,14 +286,15 @@ static void test_still(void)
     } cases[] = {
         {BEFORE_MEETING, 1, 2,
          "these have not come to 127.0.0.1:", "within 2 s (the timeout of rank 1): 2"},
-        {GATHER_CARDS, 2, 1, "rank 1 came to the others but has not answered",
+        {GATHER_FIRST, 2, 1, "rank 1 came to the others but has not answered",
          "within 2 s (the timeout of rank 2)"},
-        {LOCAL_MEETING, 0, 3, "of 2 ranks of one host these have not come to",
-         "in time (the timeout of rank 0 is 2 s): 3"},
-        {LOCAL_MEETING, 1, 2, "rank 2 has not come to", "in time (the timeout of rank 1 is 2 s)"},
-        {LOCAL_MEETING, 2, 1, "of 2 ranks of one host these have not come to",
-         "in time (the timeout of rank 2 is 2 s): 1"},
-        {LOCAL_MEETING, 3, 0, "rank 0 ", ""}, /* who could tell the others what its host knows */
+        {PASS_MEMORY, 0, 3, "of 2 ranks of one host these have not passed their memory",
+         "in time (the timeout of rank 0 is 2 s): rank 3"},
+        {PASS_MEMORY, 1, 2, "of 2 ranks of one host these have not passed their memory",
+         "in time (the timeout of rank 1 is 2 s): rank 2"},
+        {PASS_MEMORY, 2, 1, "of 2 ranks of one host these have not passed their memory",
+         "in time (the timeout of rank 2 is 2 s): rank 1"},
+        {PASS_MEMORY, 3, 0, "rank 0", ""}, /* who could send the others what its host knows */
     };
     still = true;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -315,12 +309,12 @@ static void test_still(void)
         check(LAP_ERR_TIMEOUT, cases[i].time);
     }
     hasty = -1;
-    fatal = LOCAL_MEETING;
+    fatal = PASS_MEMORY;
     tap_note("rank 3 stands still %s, while rank 0 waits for rank 1 there", step_names[fatal]);
     victim = 3;
     later = true;
     run("2");
-    check(LAP_ERR_TIMEOUT, "in time (the timeout of rank 0 is 2 s): 3");
+    check(LAP_ERR_TIMEOUT, "in time (the timeout of rank 0 is 2 s): rank 3");
     still = later = false;
     fatal = NOWHERE;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the ranks of a communicator become a world: MPI is what they talk through (core/wired.c), and
+ * How the ranks of a communicator become a world: MPI is what they talk through (core/maker.c), and
  * the launcher knows which of them are on one host. Every step that waits for others has the
  * world's deadline, except that MPI splits a communicator when all have come to it.
  */
@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/maker.h"
 #include "core/mpi/mpi.h"
 #include "core/status.h"
-#include "core/wired.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
@@ -19,13 +19,13 @@
 
 /* A world being made. */
 typedef struct maker {
-    lap_wired_t wired;
+    lap_maker_t base;
     bool owns_mpi;
     MPI_Comm comm; /* the library's own */
     bool pending;  /* MPI may still read and write what is in here */
-} maker_t;
+} mpi_maker_t;
 
-static lap_status_t await(maker_t *maker, MPI_Request *request, const char *what)
+static lap_status_t await(mpi_maker_t *maker, MPI_Request *request, const char *what)
 {
     maker->pending = true;
     for (;;) {
@@ -35,16 +35,16 @@ static lap_status_t await(maker_t *maker, MPI_Request *request, const char *what
             maker->pending = false;
             return LAP_OK;
         }
-        if (lap_deadline_passed(&maker->wired.deadline))
+        if (lap_deadline_passed(&maker->base.deadline))
             return lap_error(LAP_ERR_TIMEOUT, "%s: not all ranks have come within %g s", what,
-                             (double)maker->wired.settings->timeout_ns * 1e-9);
+                             (double)maker->base.settings->timeout_ns * 1e-9);
         lap_sleep_until_ns(lap_now_ns() + POLL_NS);
     }
 }
 
-static lap_status_t gather(lap_wired_t *wired, const void *mine, size_t bytes, void *all)
+static lap_status_t gather(lap_maker_t *base, const void *mine, size_t bytes, void *all)
 {
-    maker_t *maker = (maker_t *)wired;
+    mpi_maker_t *maker = (mpi_maker_t *)(void *)base;
     MPI_Request request;
     LAP_TRY(lap_mpi_status(lap_mpi.MPI_Iallgather(mine, (int)bytes, lap_mpi.byte, all, (int)bytes,
                                                   lap_mpi.byte, maker->comm, &request),
@@ -52,16 +52,16 @@ static lap_status_t gather(lap_wired_t *wired, const void *mine, size_t bytes, v
     return await(maker, &request, "gathering the ranks");
 }
 
-static lap_status_t open_wire(lap_wired_t *wired, lap_world_t *world, lap_wire_t **wire_p)
+static lap_status_t open_wire(lap_maker_t *base, lap_world_t *world, lap_wire_t **wire_p)
 {
-    const maker_t *maker = (const maker_t *)wired;
+    const mpi_maker_t *maker = (const mpi_maker_t *)(const void *)base;
     return lap_mpi_wire_open(world, maker->comm, maker->owns_mpi, wire_p);
 }
 
-static const lap_wired_ops_t wired_ops = {
+static const lap_maker_ops_t maker_ops = {
     .gather = gather,
-    .report = lap_wired_report,
-    .look = lap_wired_no_look,
+    .report = lap_maker_report,
+    .look = lap_maker_no_look,
     .open_wire = open_wire,
 };
 
@@ -69,7 +69,7 @@ static const lap_wired_ops_t wired_ops = {
  * A communicator of the library's own. Errors on the way to it are those of the caller's, whose
  * handler by default ends the program: it has them returned meanwhile.
  */
-static lap_status_t duplicate(maker_t *maker, MPI_Comm given)
+static lap_status_t duplicate(mpi_maker_t *maker, MPI_Comm given)
 {
     MPI_Request request;
     MPI_Errhandler handler;
@@ -88,62 +88,63 @@ static lap_status_t duplicate(maker_t *maker, MPI_Comm given)
 }
 
 /* The communicator, and which of its ranks are on this host: the launcher knows. */
-static lap_status_t find_ranks(maker_t *maker, MPI_Comm given)
+static lap_status_t find_ranks(mpi_maker_t *maker, MPI_Comm given)
 {
-    lap_wired_t *wired = &maker->wired;
+    lap_maker_t *base = &maker->base;
     MPI_Comm local;
     MPI_Group all_group, local_group;
     LAP_TRY(duplicate(maker, given));
-    lap_mpi.MPI_Comm_rank(maker->comm, &wired->rank);
-    lap_mpi.MPI_Comm_size(maker->comm, &wired->size);
+    lap_mpi.MPI_Comm_rank(maker->comm, &base->rank);
+    lap_mpi.MPI_Comm_size(maker->comm, &base->size);
     LAP_TRY(lap_mpi_status(lap_mpi.MPI_Comm_split_type(maker->comm, MPI_COMM_TYPE_SHARED, 0,
                                                        lap_mpi.info_null, &local),
                            "finding the ranks of this host"));
-    lap_mpi.MPI_Comm_rank(local, &wired->local_rank);
-    lap_mpi.MPI_Comm_size(local, &wired->local_size);
-    wired->locals = lap_alloc((size_t)wired->local_size, sizeof(int));
-    int *numbers = lap_alloc((size_t)wired->local_size, sizeof(int));
-    const bool room = wired->locals && numbers;
-    for (int i = 0; room && i < wired->local_size; i++)
+    lap_mpi.MPI_Comm_rank(local, &base->local_rank);
+    lap_mpi.MPI_Comm_size(local, &base->local_size);
+    base->locals = lap_alloc((size_t)base->local_size, sizeof(int));
+    int *numbers = lap_alloc((size_t)base->local_size, sizeof(int));
+    const bool room = base->locals && numbers;
+    for (int i = 0; room && i < base->local_size; i++)
         numbers[i] = i;
     lap_mpi.MPI_Comm_group(maker->comm, &all_group);
     lap_mpi.MPI_Comm_group(local, &local_group);
     if (room)
-        lap_mpi.MPI_Group_translate_ranks(local_group, wired->local_size, numbers, all_group,
-                                          wired->locals);
+        lap_mpi.MPI_Group_translate_ranks(local_group, base->local_size, numbers, all_group,
+                                          base->locals);
     lap_mpi.MPI_Group_free(&local_group);
     lap_mpi.MPI_Group_free(&all_group);
     lap_mpi.MPI_Comm_free(&local);
     lap_free(numbers);
     if (!room)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %d ranks", wired->size);
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %d ranks", base->size);
     return LAP_OK;
 }
 
 /*
  * The communicator of a world that was not made is freed by all ranks or by none: they see the same
- * cards. A wire may still have packets under way and keeps it.
+ * records. A wire may still have packets under way and keeps it.
  */
 static lap_status_t create_over(MPI_Comm comm, lap_status_t status, const lap_settings_t *settings,
                                 bool owns_mpi, lap_world_t **world_p)
 {
-    maker_t *maker = lap_alloc(1, sizeof(*maker));
+    mpi_maker_t *maker = lap_alloc(1, sizeof(*maker));
     if (!maker)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to make a world over MPI");
-    lap_wired_t *wired = &maker->wired;
-    wired->ops = &wired_ops;
-    wired->settings = settings;
-    wired->deadline = lap_deadline_after(settings->timeout_ns);
+    lap_maker_t *base = &maker->base;
+    base->ops = &maker_ops;
+    base->settings = settings;
+    base->socket = -1;
+    base->deadline = lap_deadline_after(settings->timeout_ns);
     maker->owns_mpi = owns_mpi;
     maker->comm = lap_mpi.comm_null;
     lap_status_t found = find_ranks(maker, comm);
-    wired->limit = (lap_limit_t){settings->timeout_ns, wired->rank};
-    status = found == LAP_OK ? lap_wired_make(wired, status, world_p) : found;
-    if (status != LAP_OK && wired->gathered && !lap_wired_any(wired))
+    base->limit = (lap_limit_t){settings->timeout_ns, base->rank};
+    status = found == LAP_OK ? lap_maker_run(base, status, world_p) : found;
+    if (status != LAP_OK && base->gathered && !lap_maker_any_wire(base))
         lap_mpi.MPI_Comm_free(&maker->comm);
     if (maker->pending)
         return status;
-    lap_wired_clear(wired);
+    lap_maker_clear(base);
     lap_free(maker);
     return status;
 }

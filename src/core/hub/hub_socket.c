@@ -1,28 +1,85 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sockets of TCP over IPv4 and IPv6, with deadlines. */
-#include "core/tcp/tcp.h"
-
+/* Waiting for streams, their bytes, and sockets of TCP over IPv4 and IPv6, with deadlines. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "core/message.h"
+#include "core/hub/hub.h"
 
 #define BACKLOG 4096 /* all ranks may come at once; the kernel has a bound of its own */
 
-const char *lap_tcp_name(const lap_tcp_address_t *address, char text[LAP_TCP_TEXT])
+/* ---- streams ---- */
+
+lap_status_t lap_wait_polls(struct pollfd *polls, int count, lap_deadline_t *deadline)
+{
+    for (;;) {
+        int ready = poll(polls, (nfds_t)count, deadline ? lap_deadline_poll_ms(deadline) : 0);
+        if (ready > 0)
+            return LAP_OK;
+        if (ready < 0 && errno != EINTR)
+            return lap_error_errno("poll");
+        if (!deadline || lap_deadline_passed(deadline))
+            return LAP_ERR_TIMEOUT;
+    }
+}
+
+static lap_status_t wait_fd(int fd, short events, lap_deadline_t *deadline)
+{
+    struct pollfd one = {.fd = fd, .events = events};
+    const lap_status_t status = lap_wait_polls(&one, 1, deadline);
+    if (status == LAP_ERR_TIMEOUT)
+        errno = ETIMEDOUT;
+    return status;
+}
+
+lap_status_t lap_stream_write(int fd, const void *data, size_t bytes, lap_deadline_t *deadline)
+{
+    const char *at = data;
+    while (bytes > 0) {
+        const ssize_t sent = send(fd, at, bytes, MSG_NOSIGNAL);
+        if (sent > 0) {
+            at += sent;
+            bytes -= (size_t)sent;
+        } else if (errno == EAGAIN) {
+            LAP_TRY(wait_fd(fd, POLLOUT, deadline));
+        } else if (errno != EINTR) {
+            return LAP_ERR_PEER_LOST;
+        }
+    }
+    return LAP_OK;
+}
+
+lap_status_t lap_stream_read(int fd, void *data, size_t bytes, lap_deadline_t *deadline)
+{
+    char *at = data;
+    while (bytes > 0) {
+        const ssize_t got = recv(fd, at, bytes, 0);
+        if (got > 0) {
+            at += got;
+            bytes -= (size_t)got;
+        } else if (got < 0 && errno == EAGAIN) {
+            LAP_TRY(wait_fd(fd, POLLIN, deadline));
+        } else if (got == 0 || errno != EINTR) {
+            return LAP_ERR_PEER_LOST;
+        }
+    }
+    return LAP_OK;
+}
+
+/* ---- addresses ---- */
+
+const char *lap_tcp_name(const lap_tcp_address_t *address, char text[LAP_STREAM_TEXT])
 {
     char host[INET6_ADDRSTRLEN] = "?";
     if (address->any.sa_family == AF_INET6) {
         inet_ntop(AF_INET6, &address->v6.sin6_addr, host, sizeof(host));
-        snprintf(text, LAP_TCP_TEXT, "[%s]:%u", host, ntohs(address->v6.sin6_port));
+        snprintf(text, LAP_STREAM_TEXT, "[%s]:%u", host, ntohs(address->v6.sin6_port));
     } else {
         inet_ntop(AF_INET, &address->v4.sin_addr, host, sizeof(host));
-        snprintf(text, LAP_TCP_TEXT, "%s:%u", host, ntohs(address->v4.sin_port));
+        snprintf(text, LAP_STREAM_TEXT, "%s:%u", host, ntohs(address->v4.sin_port));
     }
     return text;
 }
@@ -114,15 +171,6 @@ lap_status_t lap_tcp_accept(int listener, int rank, int size, int *fd_p, lap_tcp
 
 /* ---- connecting ---- */
 
-static lap_status_t wait_fd(int fd, short events, lap_deadline_t *deadline)
-{
-    struct pollfd one = {.fd = fd, .events = events};
-    const lap_status_t status = lap_wait_polls(&one, 1, deadline);
-    if (status == LAP_ERR_TIMEOUT)
-        errno = ETIMEDOUT;
-    return status;
-}
-
 /* What has become of a connection that was begun. */
 static lap_status_t end_connect(int fd)
 {
@@ -169,40 +217,4 @@ void lap_tcp_prepare(int fd, uint64_t timeout_ns)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &every, sizeof(every));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof(every));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
-}
-
-/* ---- bytes ---- */
-
-lap_status_t lap_tcp_write(int fd, const void *data, size_t bytes, lap_deadline_t *deadline)
-{
-    const char *at = data;
-    while (bytes > 0) {
-        const ssize_t sent = send(fd, at, bytes, MSG_NOSIGNAL);
-        if (sent > 0) {
-            at += sent;
-            bytes -= (size_t)sent;
-        } else if (errno == EAGAIN) {
-            LAP_TRY(wait_fd(fd, POLLOUT, deadline));
-        } else if (errno != EINTR) {
-            return LAP_ERR_PEER_LOST;
-        }
-    }
-    return LAP_OK;
-}
-
-lap_status_t lap_tcp_read(int fd, void *data, size_t bytes, lap_deadline_t *deadline)
-{
-    char *at = data;
-    while (bytes > 0) {
-        const ssize_t got = recv(fd, at, bytes, 0);
-        if (got > 0) {
-            at += got;
-            bytes -= (size_t)got;
-        } else if (got < 0 && errno == EAGAIN) {
-            LAP_TRY(wait_fd(fd, POLLIN, deadline));
-        } else if (got == 0 || errno != EINTR) {
-            return LAP_ERR_PEER_LOST;
-        }
-    }
-    return LAP_OK;
 }

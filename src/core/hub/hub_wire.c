@@ -6,8 +6,6 @@
  * socket can be read, or written where something is left over. A connection that ends without a goodbye
  * is a rank that is lost, of which rank 0 tells the others.
  */
-#include "core/tcp/tcp.h"
-
 #include <errno.h>
 #include <linux/sockios.h>
 #include <stdatomic.h>
@@ -17,6 +15,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "core/hub/hub.h"
 #include "core/wire_error.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -57,7 +56,7 @@ typedef struct conn {
     size_t got;
 } conn_t;
 
-typedef struct tcp_wire {
+typedef struct hub_wire {
     lap_wire_base_t base;
     pthread_t thread;
     int epoll, wake; /* the latter is an eventfd, by which the thread begins and ends */
@@ -65,19 +64,19 @@ typedef struct tcp_wire {
     conn_t *conns; /* in rank 0 one per rank, else one, to rank 0 */
     int nconns;    /* whose locks are there */
     bool *bye;     /* of each rank: it is well, sends nothing more, and may go; of the thread */
-} tcp_wire_t;
+} hub_wire_t;
 
-static tcp_wire_t *self_of(lap_wire_t *wire)
+static hub_wire_t *self_of(lap_wire_t *wire)
 {
-    return (tcp_wire_t *)(void *)wire;
+    return (hub_wire_t *)(void *)wire;
 }
 
-static bool is_hub(const tcp_wire_t *self)
+static bool is_hub(const hub_wire_t *self)
 {
     return self->base.world->rank == 0;
 }
 
-static conn_t *conn_to(tcp_wire_t *self, int peer)
+static conn_t *conn_to(hub_wire_t *self, int peer)
 {
     return &self->conns[is_hub(self) ? peer : 0];
 }
@@ -85,7 +84,7 @@ static conn_t *conn_to(tcp_wire_t *self, int peer)
 /* ---- sending ---- */
 
 /* The events of a socket that the thread waits for. */
-static void watch(tcp_wire_t *self, conn_t *conn, bool writes)
+static void watch(hub_wire_t *self, conn_t *conn, bool writes)
 {
     struct epoll_event event = {.events = EPOLLIN | (writes ? (uint32_t)EPOLLOUT : 0u),
                                 .data.ptr = conn};
@@ -131,7 +130,7 @@ static void append(conn_t *conn, int to, int from, const lap_packet_t *packet)
  * Writes what the kernel takes. A failure is not yet a lost rank: it may have sent its goodbye, which
  * the thread has yet to read.
  */
-static void flush(tcp_wire_t *self, conn_t *conn)
+static void flush(hub_wire_t *self, conn_t *conn)
 {
     while (conn->sent < conn->end && !conn->broken) {
         const ssize_t sent = send(conn->fd, conn->out + conn->sent, conn->end - conn->sent,
@@ -154,9 +153,9 @@ static void flush(tcp_wire_t *self, conn_t *conn)
 }
 
 /* Before the world is made, what is sent is heard by nobody: ranks still gather at the connections. */
-static void lap_tcp_send(lap_wire_t *wire, lap_packet_t *packet)
+static void lap_hub_send(lap_wire_t *wire, lap_packet_t *packet)
 {
-    tcp_wire_t *self = self_of(wire);
+    hub_wire_t *self = self_of(wire);
     lap_out_t *out = lap_wire_out_of(packet);
     conn_t *conn = conn_to(self, out->peer);
     pthread_mutex_lock(&conn->lock);
@@ -170,7 +169,7 @@ static void lap_tcp_send(lap_wire_t *wire, lap_packet_t *packet)
 }
 
 /* The thread sleeps in the kernel, which wakes it as soon as a packet comes. */
-static void lap_tcp_nudge(lap_wire_t *wire)
+static void lap_hub_nudge(lap_wire_t *wire)
 {
     (void)wire;
 }
@@ -178,7 +177,7 @@ static void lap_tcp_nudge(lap_wire_t *wire)
 /* ---- the thread ---- */
 
 /* What rank 0 has to say to another, or to pass on; it goes with the next flush_all. */
-static void append_to(tcp_wire_t *self, int to, int from, const lap_packet_t *packet)
+static void append_to(hub_wire_t *self, int to, int from, const lap_packet_t *packet)
 {
     conn_t *conn = conn_to(self, to);
     pthread_mutex_lock(&conn->lock);
@@ -186,7 +185,7 @@ static void append_to(tcp_wire_t *self, int to, int from, const lap_packet_t *pa
     pthread_mutex_unlock(&conn->lock);
 }
 
-static void flush_all(tcp_wire_t *self)
+static void flush_all(hub_wire_t *self)
 {
     for (int i = 0; i < self->nconns; i++) {
         conn_t *conn = &self->conns[i];
@@ -197,14 +196,14 @@ static void flush_all(tcp_wire_t *self)
     }
 }
 
-static void lose(tcp_wire_t *self, int peer, int error)
+static void lose(hub_wire_t *self, int peer, int error)
 {
     lap_wire_note_error(&self->base, peer, error);
     lap_wire_lose(&self->base, peer);
 }
 
 /* Whether a frame is from where it came, and for this rank or, in rank 0, for another. */
-static bool fits(const tcp_wire_t *self, const conn_t *conn, const frame_t *frame)
+static bool fits(const hub_wire_t *self, const conn_t *conn, const frame_t *frame)
 {
     const int size = self->base.world->size;
     if (frame->packet.bytes > LAP_WIRE_SMALL)
@@ -215,7 +214,7 @@ static bool fits(const tcp_wire_t *self, const conn_t *conn, const frame_t *fram
                               frame->from < size && frame->from != frame->to;
 }
 
-static void take(tcp_wire_t *self, const frame_t *frame)
+static void take(hub_wire_t *self, const frame_t *frame)
 {
     const lap_packet_t *packet = &frame->packet;
     if (frame->to != self->base.world->rank)
@@ -231,7 +230,7 @@ static void take(tcp_wire_t *self, const frame_t *frame)
 }
 
 /* Takes the whole frames of what has come; false: they are none of ours. */
-static bool take_frames(tcp_wire_t *self, conn_t *conn)
+static bool take_frames(hub_wire_t *self, conn_t *conn)
 {
     size_t at = 0;
     while (conn->got - at >= sizeof(frame_t)) {
@@ -250,7 +249,7 @@ static bool take_frames(tcp_wire_t *self, conn_t *conn)
 }
 
 /* Rank 0 has lost a rank, and tells the others; another one has lost with rank 0 all who are left. */
-static void lose_all(tcp_wire_t *self, const conn_t *conn, int error)
+static void lose_all(hub_wire_t *self, const conn_t *conn, int error)
 {
     const lap_packet_t news = {.port = LOST_PORT, .words = {(uint64_t)conn->peer, (uint64_t)error}};
     const int size = self->base.world->size, rank = self->base.world->rank;
@@ -266,7 +265,7 @@ static void lose_all(tcp_wire_t *self, const conn_t *conn, int error)
 }
 
 /* Nothing more comes from a rank. Of an error, who sends may have heard instead. */
-static void end_conn(tcp_wire_t *self, conn_t *conn, int error)
+static void end_conn(hub_wire_t *self, conn_t *conn, int error)
 {
     (void)epoll_ctl(self->epoll, EPOLL_CTL_DEL, conn->fd, NULL);
     pthread_mutex_lock(&conn->lock);
@@ -278,7 +277,7 @@ static void end_conn(tcp_wire_t *self, conn_t *conn, int error)
     atomic_store(&conn->ended, true);
 }
 
-static void receive(tcp_wire_t *self, conn_t *conn)
+static void receive(hub_wire_t *self, conn_t *conn)
 {
     if (!conn->in)
         conn->in = lap_alloc(1, IN_BYTES);
@@ -297,7 +296,7 @@ static void receive(tcp_wire_t *self, conn_t *conn)
 }
 
 /* It begins when the world is made, or ends without having begun. */
-static bool await_start(tcp_wire_t *self)
+static bool await_start(hub_wire_t *self)
 {
     uint64_t count;
     while (read(self->wake, &count, sizeof(count)) < 0 && errno == EINTR)
@@ -307,7 +306,7 @@ static bool await_start(tcp_wire_t *self)
 
 static void *wire_main(void *context)
 {
-    tcp_wire_t *self = context;
+    hub_wire_t *self = context;
     struct epoll_event events[EVENTS];
     lap_thread_be_urgent();
     if (!await_start(self))
@@ -330,7 +329,7 @@ static void *wire_main(void *context)
     }
 }
 
-static void wake(tcp_wire_t *self)
+static void wake(hub_wire_t *self)
 {
     const uint64_t one = 1;
     while (write(self->wake, &one, sizeof(one)) < 0 && errno == EINTR)
@@ -355,7 +354,7 @@ static size_t undelivered(conn_t *conn)
  * Until the other hosts have what was sent, as long as it gets on. A host behind a link that is down
  * takes nothing, and is not waited for as long as a rank that is late.
  */
-static void drain(tcp_wire_t *self, bool well)
+static void drain(hub_wire_t *self, bool well)
 {
     lap_deadline_t deadline =
         lap_deadline_after(well ? self->base.world->timeout_ns : LAP_WIRE_LINGER_NS);
@@ -373,7 +372,7 @@ static void drain(tcp_wire_t *self, bool well)
 }
 
 /* Rank 0 goes last: the others talk through it. */
-static void await_others(tcp_wire_t *self, bool well)
+static void await_others(hub_wire_t *self, bool well)
 {
     lap_deadline_t deadline =
         lap_deadline_after(well ? self->base.world->timeout_ns : LAP_WIRE_LINGER_NS);
@@ -382,7 +381,7 @@ static void await_others(tcp_wire_t *self, bool well)
             lap_sleep_until_ns(lap_now_ns() + PAUSE_NS);
 }
 
-static void wire_free(tcp_wire_t *self)
+static void wire_free(hub_wire_t *self)
 {
     for (int i = 0; i < self->nconns; i++) {
         pthread_mutex_destroy(&self->conns[i].lock);
@@ -403,9 +402,9 @@ static void wire_free(tcp_wire_t *self)
  * A socket that is closed before the kernel of the other host has what was sent, with something left to
  * read, would take it back. A process that this one has forked may hold it open: it is shut down.
  */
-static void lap_tcp_close(lap_wire_t *wire, bool well)
+static void lap_hub_close(lap_wire_t *wire, bool well)
 {
-    tcp_wire_t *self = self_of(wire);
+    hub_wire_t *self = self_of(wire);
     const bool started = atomic_load(&self->started);
     lap_wire_say_bye(&self->base, well);
     if (started && is_hub(self))
@@ -425,12 +424,12 @@ static void lap_tcp_close(lap_wire_t *wire, bool well)
 
 static const lap_wire_ops_t wire_ops = {
     .name = "TCP",
-    .send = lap_tcp_send,
-    .nudge = lap_tcp_nudge,
-    .close = lap_tcp_close,
+    .send = lap_hub_send,
+    .nudge = lap_hub_nudge,
+    .close = lap_hub_close,
 };
 
-static lap_status_t wire_init(tcp_wire_t *self, lap_world_t *world, const int *fds)
+static lap_status_t wire_init(hub_wire_t *self, lap_world_t *world, const int *fds)
 {
     const int nconns = world->rank == 0 ? world->size : 1;
     LAP_TRY(lap_wire_base_init(&self->base, &wire_ops, world));
@@ -443,7 +442,7 @@ static lap_status_t wire_init(tcp_wire_t *self, lap_world_t *world, const int *f
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
     if (self->epoll < 0 || self->wake < 0 ||
         epoll_ctl(self->epoll, EPOLL_CTL_ADD, self->wake, &event) != 0)
-        return lap_error_errno("making a wire over TCP");
+        return lap_error_errno("making the control channel");
     for (; self->nconns < nconns; self->nconns++) {
         conn_t *conn = &self->conns[self->nconns];
         conn->fd = fds[self->nconns];
@@ -452,17 +451,17 @@ static lap_status_t wire_init(tcp_wire_t *self, lap_world_t *world, const int *f
         pthread_mutex_init(&conn->lock, NULL);
         event.data.ptr = conn;
         if (conn->fd >= 0 && epoll_ctl(self->epoll, EPOLL_CTL_ADD, conn->fd, &event) != 0)
-            return lap_error_errno("making a wire over TCP to rank %d", conn->peer);
+            return lap_error_errno("making the control channel to rank %d", conn->peer);
     }
-    errno = lap_thread_start(&self->thread, "lap-tcp", wire_main, self);
+    errno = lap_thread_start(&self->thread, "lap-hub", wire_main, self);
     if (errno != 0)
-        return lap_error_errno("cannot start the thread that reads from TCP");
+        return lap_error_errno("cannot start the thread of the control channel");
     return LAP_OK;
 }
 
-lap_status_t lap_tcp_wire_open(lap_world_t *world, const int *fds, lap_wire_t **wire_p)
+lap_status_t lap_hub_wire_open(lap_world_t *world, const int *fds, lap_wire_t **wire_p)
 {
-    tcp_wire_t *self = lap_alloc(1, sizeof(*self));
+    hub_wire_t *self = lap_alloc(1, sizeof(*self));
     if (!self)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a wire");
     self->epoll = self->wake = -1;
@@ -475,9 +474,9 @@ lap_status_t lap_tcp_wire_open(lap_world_t *world, const int *fds, lap_wire_t **
     return LAP_OK;
 }
 
-void lap_tcp_wire_start(lap_wire_t *wire)
+void lap_hub_wire_start(lap_wire_t *wire)
 {
-    tcp_wire_t *self = self_of(wire);
+    hub_wire_t *self = self_of(wire);
     atomic_store(&self->started, true);
     wake(self);
 }

@@ -25,7 +25,7 @@
 static lap_status_t make_steps(lap_train_model_t *model)
 {
     lap_trainer_t *trainer = &model->trainer;
-    LAP_TRY(lap_trainer_join(trainer, lap_train_joins(model->train, false), true));
+    lap_trainer_join(trainer, lap_train_joins(model->train, false), true);
     for (int step = 0; step < STEPS; step++)
         LAP_TRY(lap_trainer_step(trainer, NULL));
     return LAP_OK;

@@ -10,10 +10,18 @@
 #include "bench.h"
 #include "core/environment.h"
 #include "fuzz.h"
+#include "option_rows.h"
 
 #define MOST_BYTES 512
 
-static const lap_command_t command = {.name = "lap fuzz", .usage = "", .summary = ""};
+typedef struct words {
+    lap_epilogue_t epilogue;
+} words_t;
+
+#define OPTIONS_OF words_t
+static const lap_option_t options[] = {{0, "x", "LIST", "", "none", EPILOGUE_OF(epilogue)}};
+static const lap_command_t command = {
+    .name = "lap fuzz", .usage = "", .summary = "", .options = options, .noptions = 1};
 
 static void parse_numbers(const char *text)
 {
@@ -44,15 +52,16 @@ static void parse_link(const char *text)
 static void parse_lists(const char *text)
 {
     lap_list_t list;
-    lap_epilogue_t epilogue;
+    words_t it;
+    const lap_args_t args = {.command = &command, .values = {text}};
     lap_dtype_t dtype;
     if (lap_arg_list(&command, "--x", text, &list)) {
         HOLDS(list.count >= 1 && list.count <= LAP_LIST_MAX);
         for (size_t i = 0; i < list.count; i++)
             HOLDS(list.items[i][0] != '\0' && memchr(list.items[i], '\0', LAP_LIST_TEXT));
     }
-    if (lap_arg_epilogue(&command, "--x", text, &epilogue))
-        HOLDS(epilogue < 1 << 4);
+    if (lap_read_epilogue(&args, 0, &it))
+        HOLDS(it.epilogue < 1 << 4);
     if (lap_arg_dtype(&command, "--x", text, &dtype))
         HOLDS(lap_dtype_size(dtype) > 0);
 }

@@ -11,6 +11,7 @@
 
 #include "core/status.h"
 #include "interrupt.h"
+#include "progress.h"
 #include "ranks.h"
 #include "util/alloc.h"
 
@@ -19,7 +20,7 @@
 static int fail(const lap_world_t *world, lap_status_t status)
 {
     const int rank = lap_world_rank(world);
-    lap_bench_progress_end(rank == 0);
+    lap_progress_end(rank == 0);
     return lap_ranks_fail("lap bench", rank, status);
 }
 
@@ -155,7 +156,7 @@ static void print_now(void *context, int signal)
     const cases_t *cases = context;
     const size_t begun = cases->begun > 0 ? cases->begun : 1;
     lap_bench_result_t *last = &cases->results[begun - 1];
-    lap_bench_progress_end(true);
+    lap_progress_end(true);
     lap_bench_measured(last);
     last->interrupted = signal;
     print_so_far(cases->bench, cases->results, begun);

@@ -390,14 +390,6 @@ lap_status_t lap_bench_latency(const lap_bench_t *bench, lap_world_t *world,
 
 /* ---- printing ---- */
 
-/*
- * Rewrites the line of progress on a terminal; does nothing when standard error is
- * none.
- */
-void lap_bench_progress(bool speaks, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Removes it. */
-void lap_bench_progress_end(bool speaks);
-
 /* Why the efficiency of a method is not known. */
 typedef enum lap_bench_lack {
     LAP_BENCH_KNOWN = 0, /* it has one */

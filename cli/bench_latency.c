@@ -11,6 +11,7 @@
 #include "core/status.h"
 #include "core/world.h"
 #include "interrupt.h"
+#include "progress.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
@@ -79,7 +80,7 @@ static lap_status_t measure(const lap_bench_t *bench, lap_group_t *group, lap_bu
                             double *samples, lap_bench_latency_t *result)
 {
     int rank = lap_group_rank(group);
-    lap_bench_progress(rank == 0 && !bench->quiet, "sending signals");
+    lap_progress(rank == 0 && !bench->quiet, "sending signals");
     LAP_TRY(lap_group_barrier(group));
     cpu_set_t before;
     CPU_ZERO(&before);
@@ -90,7 +91,7 @@ static lap_status_t measure(const lap_bench_t *bench, lap_group_t *group, lap_bu
     LAP_TRY(status);
     if (rank == 0 && result->trips > 0) {
         result->trip_ns = lap_stats(samples, (size_t)result->trips);
-        lap_bench_progress(!bench->quiet, "running steps");
+        lap_progress(!bench->quiet, "running steps");
         status = lap_run_overhead(bench->device, OVERHEAD_STEPS, &result->step_ns);
     }
     return lap_group_agree(group, status);
@@ -114,7 +115,7 @@ lap_status_t lap_bench_latency(const lap_bench_t *bench, lap_world_t *world,
         status = lap_buffer_create(group, 64, 1, &options, &buffer);
     if (status == LAP_OK)
         status = measure(bench, group, buffer, samples, &result);
-    lap_bench_progress_end(lap_group_rank(group) == 0);
+    lap_progress_end(lap_group_rank(group) == 0);
     lap_buffer_destroy(buffer);
     lap_free(samples);
     if (status == LAP_OK)

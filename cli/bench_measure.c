@@ -14,6 +14,7 @@
 #include "bench.h"
 #include "core/status.h"
 #include "interrupt.h"
+#include "progress.h"
 #include "ranks.h"
 #include "schedule/trace.h"
 #include "util/alloc.h"
@@ -238,7 +239,7 @@ static lap_status_t choose_link(runner_t *runner)
     runner->result.link = asked->link;
     if (asked->ratio <= 0)
         return LAP_OK;
-    lap_bench_progress(runner->shows, "timing the GEMM for the link");
+    lap_progress(runner->shows, "timing the GEMM for the link");
     double samples[RATIO_ROUNDS];
     for (int i = 0; i < RATIO_ROUNDS; i++)
         LAP_TRY(time_gemm(runner, &samples[i]));
@@ -327,8 +328,8 @@ static lap_status_t prepare(runner_t *runner)
     if (!there)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of %d rounds",
                          runner->bench->iters);
-    lap_bench_progress(runner->shows, "computing the reference of %s",
-                       lap_op_kind_name(runner->it->kind));
+    lap_progress(runner->shows, "computing the reference of %s",
+                 lap_op_kind_name(runner->it->kind));
     return lap_bench_data_init(&runner->data, runner->bench, runner->it, runner->group,
                                runner->engine->device);
 }
@@ -405,8 +406,8 @@ static lap_status_t verify(runner_t *runner)
 {
     for (size_t i = 0; i < lap_bench_rows(runner->it) && !runner->result.interrupted; i++) {
         lap_bench_figure_t *figure = &runner->result.methods[i];
-        lap_bench_progress(runner->shows, "verifying %s %s", lap_op_kind_name(runner->it->kind),
-                           runner->it->methods[i].label);
+        lap_progress(runner->shows, "verifying %s %s", lap_op_kind_name(runner->it->kind),
+                     runner->it->methods[i].label);
         LAP_TRY(lap_bench_data_spoil(&runner->data));
         LAP_TRY(spoil_buffer(runner));
         double unused, err;
@@ -465,10 +466,9 @@ static lap_status_t all_rounds(runner_t *runner)
     const lap_bench_t *bench = runner->bench;
     for (int i = 0; i < bench->warmup + bench->iters && !runner->result.interrupted; i++) {
         bool timed = i >= bench->warmup;
-        lap_bench_progress(runner->shows, "%s: %s round %d of %d",
-                           lap_op_kind_name(runner->it->kind), timed ? "timed" : "warm-up",
-                           timed ? i - bench->warmup + 1 : i + 1,
-                           timed ? bench->iters : bench->warmup);
+        lap_progress(runner->shows, "%s: %s round %d of %d", lap_op_kind_name(runner->it->kind),
+                     timed ? "timed" : "warm-up", timed ? i - bench->warmup + 1 : i + 1,
+                     timed ? bench->iters : bench->warmup);
         LAP_TRY(one_round(runner, (size_t)i, timed, timed ? (size_t)(i - bench->warmup) : 0));
     }
     return LAP_OK;
@@ -628,6 +628,6 @@ lap_status_t lap_bench_measure(const lap_bench_t *bench, const lap_bench_case_t 
         speaker = NULL;
     lap_interrupt_unlock();
     tear_down(&runner);
-    lap_bench_progress_end(runner.shows);
+    lap_progress_end(runner.shows);
     return status;
 }

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What `lap bench` prints for people: tables, and a line of progress on a terminal. What it prints
- * for programs is in bench_json.c.
- */
+/* What `lap bench` prints for people: tables. What it prints for programs is in bench_json.c. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,26 +11,6 @@
 #include "table.h"
 
 #define PAGE 100 /* columns */
-
-/* ---- progress ---- */
-
-void lap_bench_progress(bool speaks, const char *format, ...)
-{
-    if (!speaks || !isatty(STDERR_FILENO))
-        return;
-    char text[80]; /* a longer line would wrap, and could not be rewritten */
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    fprintf(stderr, "\r\033[K%s", text);
-    fflush(stderr);
-}
-
-void lap_bench_progress_end(bool speaks)
-{
-    lap_bench_progress(speaks, "%s", "");
-}
 
 /* ---- derived figures ---- */
 

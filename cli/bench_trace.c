@@ -5,6 +5,7 @@
 #include "core/world.h"
 #include "overlap/auto.h"
 #include "overlap/op.h"
+#include "progress.h"
 #include "ranks.h"
 #include "schedule/calibrate.h"
 #include "schedule/play.h"
@@ -150,7 +151,7 @@ static void write_file(const lap_bench_call_t *call, const lap_trace_t *simulate
     *unwritten_p = status != LAP_OK;
     if (status == LAP_OK && call->trace->dropped == 0)
         return;
-    lap_bench_progress_end(true);
+    lap_progress_end(true);
     if (status != LAP_OK)
         lap_ranks_warn("lap bench", 0, status);
     else

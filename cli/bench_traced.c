@@ -7,6 +7,7 @@
 
 #include "bench.h"
 #include "core/status.h"
+#include "progress.h"
 #include "ranks.h"
 #include "schedule/trace.h"
 
@@ -48,7 +49,7 @@ static void write_picture(const lap_bench_call_t *call, lap_bench_result_t *resu
     result->undrawn = status != LAP_OK;
     if (status == LAP_OK)
         return;
-    lap_bench_progress_end(true);
+    lap_progress_end(true);
     lap_ranks_warn("lap bench", 0, status);
 }
 
@@ -91,8 +92,8 @@ lap_status_t lap_bench_trace_calls(lap_bench_call_t *call, lap_bench_result_t *r
     lap_trace_t *traces[TRACED_CALLS] = {NULL};
     double ns[TRACED_CALLS];
     lap_status_t status = LAP_OK;
-    lap_bench_progress(call->shows, "%s %s", draws ? "drawing" : "tracing",
-                       call->it->methods[call->method].label);
+    lap_progress(call->shows, "%s %s", draws ? "drawing" : "tracing",
+                 call->it->methods[call->method].label);
     for (size_t i = 0; i < TRACED_CALLS && status == LAP_OK; i++)
         status = lap_trace_create(&traces[i]);
     status = lap_group_agree(call->group, status);

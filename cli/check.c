@@ -17,6 +17,7 @@
 #include "interrupt.h"
 #include "option_rows.h"
 #include "overlap/knobs.h"
+#include "progress.h"
 #include "shared_options.h"
 #include "util/clock.h"
 
@@ -213,7 +214,7 @@ static lap_op_desc_t describe(const checks_t *checks, const row_t *row, int rank
     return desc;
 }
 
-/* On a terminal a line of its own, which prove_all rewrites; elsewhere, as in a file, a line now and then. */
+/* On a terminal there is a line that prove_all rewrites; elsewhere, as in a file, a line now and then. */
 static void report_progress(checks_t *checks)
 {
     const uint64_t now = lap_now_ns();
@@ -271,28 +272,20 @@ static void prove_mixtures(checks_t *checks, int ranks)
         }
 }
 
-static void end_progress(void)
-{
-    if (isatty(STDERR_FILENO))
-        fprintf(stderr, "\r%24s\r", "");
-}
-
 static void prove_all(checks_t *checks)
 {
-    bool progress = isatty(STDERR_FILENO);
     checks->begin = checks->reported = lap_now_ns();
     for (int ranks = checks->first; ranks <= checks->last; ranks++) {
         lap_interrupt_lock();
         checks->ranks = ranks;
         lap_interrupt_unlock();
-        if (progress)
-            fprintf(stderr, "\rchecking P = %d ...", ranks);
+        lap_progress(true, "checking P = %d ...", ranks);
         for (size_t row = 0; row < checks->nrows; row++)
             if (lap_knobs_fit(&checks->rows[row].desc, ranks))
                 prove_row(checks, row, ranks);
         prove_mixtures(checks, ranks);
     }
-    end_progress();
+    lap_progress_end(true);
 }
 
 static const char *row_label(const checks_t *checks, size_t row)
@@ -367,7 +360,7 @@ static void print_interrupted(void *context, int signal)
 {
     checks_t *checks = context;
     (void)signal;
-    end_progress();
+    lap_progress_end(true);
     checks->interrupted = true;
     print(checks);
 }

@@ -266,8 +266,9 @@ static lap_status_t build(const request_t *request, lap_problem_t *problem, lap_
 }
 
 /* The schedule as it is after `pass`, from the beginning; NULL: as built. */
-static lap_status_t show_after(const request_t *request, const lap_pass_t *pass)
+static lap_status_t show_after(const void *context, const lap_pass_t *pass)
 {
+    const request_t *request = context;
     lap_all_ranks_t all = {.schedules = NULL};
     lap_problem_t problem;
     lap_status_t status = build(request, &problem, &all);
@@ -290,14 +291,14 @@ const lap_pass_t *lap_show_find_pass(const lap_target_t *target, const char *nam
     return found;
 }
 
-static lap_status_t show_each(const request_t *request)
+lap_status_t lap_show_each(const lap_target_t *target, lap_show_pass_t show, const void *context)
 {
-    LAP_TRY(show_after(request, NULL));
+    LAP_TRY(show(context, NULL));
     for (size_t i = 0; lap_pass_at(i); i++) {
-        if (!lap_pass_at(i)->applies(request->target))
+        if (!lap_pass_at(i)->applies(target))
             continue;
         printf("\n");
-        LAP_TRY(show_after(request, lap_pass_at(i)));
+        LAP_TRY(show(context, lap_pass_at(i)));
     }
     return LAP_OK;
 }
@@ -319,7 +320,7 @@ int lap_cli_show(int argc, char **argv)
     if (!parse(&args, &request))
         return LAP_CLI_USAGE;
     const lap_status_t status =
-        request.each ? show_each(&request)
+        request.each ? lap_show_each(request.target, show_after, &request)
                      : show_after(&request, lap_show_find_pass(request.target, request.after));
     return status == LAP_OK ? LAP_CLI_OK : lap_args_refused(&command, status, "");
 }

@@ -62,6 +62,10 @@ bool lap_show_check_sense(const lap_command_t *of, const char *svg, bool json, b
 /* The pass of a name; NULL for a name: the last one that the target needs, if it needs any. */
 const lap_pass_t *lap_show_find_pass(const lap_target_t *target, const char *name);
 
+/* Shows as built, with NULL, and after each pass that a target needs. */
+typedef lap_status_t (*lap_show_pass_t)(const void *context, const lap_pass_t *pass);
+lap_status_t lap_show_each(const lap_target_t *target, lap_show_pass_t show, const void *context);
+
 #define LAP_SHOW_RANKS 64  /* at most, in a call that is shown */
 #define LAP_SHOW_RANGE 192 /* room for a range in words, */
 #define LAP_SHOW_TEXT 640  /* and for a step or a block */

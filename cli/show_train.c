@@ -87,6 +87,26 @@ static lap_status_t predict(lap_nn_t *nn, lap_status_t status, lap_show_train_t 
     return LAP_OK;
 }
 
+/* The program of the rank, with what is known of it; show->lifetimes and *spans_p are the caller's to free. */
+static lap_status_t complete(const request_t *request, lap_show_train_t *show,
+                             lap_fragment_span_t **spans_p)
+{
+    show->list = &show->programs->lists[show->rank];
+    show->linked = &show->programs->programs[show->rank];
+    LAP_TRY(lap_show_lifetimes(show));
+    return request->machine
+               ? lap_show_predict_program(request->machine, show->programs, show, spans_p)
+               : LAP_OK;
+}
+
+static lap_status_t put(const request_t *request, const lap_show_train_t *show)
+{
+    if (request->svg)
+        return lap_show_train_svg(show, request->svg);
+    (request->train.json ? lap_show_train_json : lap_show_train_print)(show);
+    return LAP_OK;
+}
+
 /*
  * The program after `pass`; NULL: with operators as built. Of layers that there are: predicted, with
  * the methods that they have chosen; rank 0 of the world shows it.
@@ -117,21 +137,13 @@ static lap_status_t show_after(const request_t *request, const lap_pass_t *pass,
                              .steps = request->steps};
     lap_status_t status =
         lap_nn_programs_init(&programs, nn ? &nn->list.plan : &request->plan, &linking);
-    if (status == LAP_OK) {
-        show.list = &programs.lists[request->rank];
-        show.linked = &programs.programs[request->rank];
-        status = lap_show_lifetimes(&show);
-    }
     lap_fragment_span_t *spans = NULL;
-    if (status == LAP_OK && request->machine)
-        status = lap_show_predict_program(request->machine, &programs, &show, &spans);
+    if (status == LAP_OK)
+        status = complete(request, &show, &spans);
     if (nn)
         status = predict(nn, status, &show, &spans);
-    const bool is_shown = status == LAP_OK && (!nn || lap_world_rank(nn->group->world) == 0);
-    if (is_shown && request->svg)
-        status = lap_show_train_svg(&show, request->svg);
-    else if (is_shown)
-        (request->train.json ? lap_show_train_json : lap_show_train_print)(&show);
+    if (status == LAP_OK && (!nn || lap_world_rank(nn->group->world) == 0))
+        status = put(request, &show);
     lap_free(spans);
     lap_free(show.lifetimes);
     lap_nn_programs_clear(&programs);
@@ -156,22 +168,16 @@ static lap_status_t show_linked(const request_t *request, const lap_stage_provin
                              .call_s = call_s,
                              .spans = spans};
     lap_status_t status = lap_stage_programs_init(&programs, proving);
-    if (status == LAP_OK) {
-        show.list = &programs.all.lists[rank];
-        show.linked = &programs.all.programs[rank];
-        show.items = programs.programs[rank].items;
-        status = lap_show_lifetimes(&show);
-    }
     lap_fragment_span_t *simulated = NULL;
-    if (status == LAP_OK && request->machine)
-        status = lap_show_predict_program(request->machine, &programs.all, &show, &simulated);
+    if (status == LAP_OK) {
+        show.items = programs.programs[rank].items;
+        status = complete(request, &show, &simulated);
+    }
     if (status == LAP_OK && spans && count != show.linked->nfragments)
         status = lap_error(LAP_ERR_CHECK, "%u fragments were simulated, expected the %u of rank %d",
                            (unsigned)count, (unsigned)show.linked->nfragments, request->rank);
-    if (status == LAP_OK && request->svg)
-        status = lap_show_train_svg(&show, request->svg);
-    else if (status == LAP_OK)
-        (train->json ? lap_show_train_json : lap_show_train_print)(&show);
+    if (status == LAP_OK)
+        status = put(request, &show);
     lap_free(simulated);
     lap_free(show.lifetimes);
     lap_stage_programs_clear(&programs);
@@ -204,21 +210,10 @@ static lap_status_t show_stage(const request_t *request, const lap_pass_t *pass)
     return show_linked(request, &proving, pass, NULL, 0, 0, 0);
 }
 
-static lap_status_t show_pass(const request_t *request, const lap_pass_t *pass)
+static lap_status_t show_pass(const void *context, const lap_pass_t *pass)
 {
+    const request_t *request = context;
     return request->train.grid.pp > 1 ? show_stage(request, pass) : show_after(request, pass, NULL);
-}
-
-static lap_status_t show_each(const request_t *request)
-{
-    LAP_TRY(show_pass(request, NULL));
-    for (size_t i = 0; lap_pass_at(i); i++) {
-        if (!lap_pass_at(i)->applies(request->target))
-            continue;
-        printf("\n");
-        LAP_TRY(show_pass(request, lap_pass_at(i)));
-    }
-    return LAP_OK;
 }
 
 static bool parse(const lap_command_t *command, request_t *request)
@@ -289,7 +284,7 @@ static lap_status_t show_plan(request_t *request)
     const lap_nn_desc_t desc = lap_train_layers(&request->train, request->train.overlap);
     LAP_TRY(lap_nn_plan_init(&desc, request->train.grid.tp, &request->plan));
     if (request->each)
-        return show_each(request);
+        return lap_show_each(request->target, show_pass, request);
     return show_pass(request, lap_show_find_pass(request->target, request->after));
 }
 

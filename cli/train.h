@@ -406,7 +406,7 @@ bool lap_train_is_hidden(const lap_train_t *train, const lap_train_result_t *res
 /*
  * Figures of communication as members of an object of JSON: comm_ms and so on; null where nothing was traced.
  */
-void lap_train_put_comm(FILE *file, const lap_train_comm_t *comm, bool traced);
+void lap_train_json_comm(lap_json_t *json, const lap_train_comm_t *comm, bool traced);
 
 /*
  * A line of the log, after its rank: "[rank4:node0] ". Nothing with --json or --quiet, from ranks that are not their

@@ -433,8 +433,7 @@ static void print_tables(const lap_train_t *train, const lap_train_result_t *res
 
 /* ---- JSON ---- */
 
-/* Those of what was not traced are null. */
-static void json_comm(lap_json_t *json, const lap_train_comm_t *comm, bool traced)
+void lap_train_json_comm(lap_json_t *json, const lap_train_comm_t *comm, bool traced)
 {
     const double unit = traced ? 1e3 : NAN;
     lap_json_put(json,
@@ -443,12 +442,6 @@ static void json_comm(lap_json_t *json, const lap_train_comm_t *comm, bool trace
                  comm->total * unit, comm->hidden * unit, comm->exposed * unit, comm->waited * unit,
                  comm->causes[LAP_CAUSE_WIRE] * unit, comm->causes[LAP_CAUSE_LATE] * unit,
                  comm->causes[LAP_CAUSE_CORE] * unit);
-}
-
-void lap_train_put_comm(FILE *file, const lap_train_comm_t *comm, bool traced)
-{
-    lap_json_t json = {.file = file};
-    json_comm(&json, comm, traced);
 }
 
 /* Of an iteration, or of a typical one, over its time. */
@@ -468,7 +461,7 @@ static void json_iteration(lap_json_t *json, const lap_train_t *train,
 {
     lap_json_put(json, "{loss:%.17g grad_norm:%.17g ms:%.6g", it->loss,
                  lap_train_has_norm(train) ? it->norm : NAN, ms(it->seconds));
-    json_comm(json, &it->rows[LAP_TRAIN_ALL], it->traced);
+    lap_train_json_comm(json, &it->rows[LAP_TRAIN_ALL], it->traced);
     lap_json_put(json, "passes_ms:%.6g issue_ms:%.6g traced:%i", ms(it->passes), ms(it->issue),
                  it->traced);
     json_rates(json, train, result, it);
@@ -489,20 +482,20 @@ static void json_result(lap_json_t *json, const lap_train_t *train,
             continue;
         lap_json_put(json, "{gemm:%s op:%s method:%s bytes:%zu", lap_train_row_name(g), gemm->kind,
                      gemm->method, gemm->bytes);
-        json_comm(json, &it.rows[g], it.traced);
+        lap_train_json_comm(json, &it.rows[g], it.traced);
         lap_json_put(json, "}");
     }
     lap_json_put(json, "] collectives:{");
-    json_comm(json, &it.rows[LAP_TRAIN_OTHERS], it.traced);
+    lap_train_json_comm(json, &it.rows[LAP_TRAIN_OTHERS], it.traced);
     if (train->grid.pp > 1) {
         lap_json_put(json, "} messages:{");
-        json_comm(json, &it.rows[LAP_TRAIN_MESSAGES], it.traced);
+        lap_train_json_comm(json, &it.rows[LAP_TRAIN_MESSAGES], it.traced);
         lap_json_put(json, "bubble_ms:%.6g", it.traced ? ms(it.bubble) : NAN);
     }
     lap_json_put(json, "} gradients:{");
-    json_comm(json, &it.rows[LAP_TRAIN_GRADIENTS], it.traced);
+    lap_train_json_comm(json, &it.rows[LAP_TRAIN_GRADIENTS], it.traced);
     lap_json_put(json, "} all:{");
-    json_comm(json, &it.rows[LAP_TRAIN_ALL], it.traced);
+    lap_train_json_comm(json, &it.rows[LAP_TRAIN_ALL], it.traced);
     lap_json_put(json, "}");
     lap_json_digest(json, result->digest);
     lap_json_put(json, "predicted_ms:%.6g passes_ms:%.6g",

@@ -9,10 +9,10 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "bench.h"
 #include "core/world.h"
 #include "device/cuda/cuda_info.h"
 #include "peak.h"
+#include "progress.h"
 #include "train.h"
 
 /* ---- figures ---- */
@@ -84,47 +84,31 @@ static void add_text(char *text, size_t bytes, const char *name, const lap_train
              comm->total * 1e3, comm->hidden * 1e3, comm->exposed * 1e3);
 }
 
-static void print_number(const char *key, double number, const char *format)
-{
-    printf(",\"%s\":", key);
-    if (isfinite(number))
-        printf(format, number); /* NOLINT(clang-diagnostic-format-nonliteral): of this file */
-    else
-        printf("null");
-}
-
 static void print_json(const lap_train_t *train, const lap_train_result_t *result, int step,
                        const lap_train_iteration_t *it)
 {
-    printf("{\"step\":%d", step);
-    print_number("loss", it->loss, "%.17g");
-    print_number("grad_norm", lap_train_has_norm(train) ? it->norm : NAN, "%.17g");
-    print_number("lr", lap_optimizer_rate(&train->optimizer, (size_t)step), "%.9g");
-    if (train->dynamic) {
-        print_number("loss_scale", it->scale, "%.17g");
-        printf(",\"skipped\":%" PRIu64, it->skips);
-    }
-    print_number("ms", it->seconds * 1e3, "%.6g");
-    print_number("tokens_per_s", lap_train_tokens(train) / it->seconds, "%.6g");
-    print_number("tflops", result->flops / it->seconds * 1e-12, "%.6g");
-    print_number("mfu", lap_train_mfu(train, result, it->seconds), "%.6g");
-    print_number("memory_mib", memory_mib(train), "%.6g");
-    printf(",");
-    lap_train_put_comm(stdout, &it->rows[LAP_TRAIN_ALL], it->traced);
-    printf(",\"comm\":{");
-    const char *comma = "";
+    lap_json_t json = {.file = stdout};
+    lap_json_put(&json, "{step:%d loss:%.17g grad_norm:%.17g lr:%.9g", step, it->loss,
+                 lap_train_has_norm(train) ? it->norm : NAN,
+                 lap_optimizer_rate(&train->optimizer, (size_t)step));
+    if (train->dynamic)
+        lap_json_put(&json, "loss_scale:%.17g skipped:%lu", it->scale, it->skips);
+    lap_json_put(&json, "ms:%.6g tokens_per_s:%.6g tflops:%.6g mfu:%.6g memory_mib:%.6g",
+                 it->seconds * 1e3, lap_train_tokens(train) / it->seconds,
+                 result->flops / it->seconds * 1e-12, lap_train_mfu(train, result, it->seconds),
+                 memory_mib(train));
+    lap_train_json_comm(&json, &it->rows[LAP_TRAIN_ALL], it->traced);
+    lap_json_put(&json, "comm:{");
     for (int a = 0; a < LAP_AXES; a++) {
-        const lap_train_comm_t *comm = &it->kinds[a];
         if (!has_kind(train, it, a))
             continue;
-        printf("%s\"%s\":{", comma, lap_axis_name((lap_axis_t)a));
-        lap_train_put_comm(stdout, comm, true);
+        lap_json_put(&json, "%s:{", lap_axis_name((lap_axis_t)a));
+        lap_train_json_comm(&json, &it->kinds[a], true);
         if (a == LAP_AXIS_PP)
-            printf(",\"bubble_ms\":%.6g", it->bubble * 1e3);
-        printf("}");
-        comma = ",";
+            lap_json_put(&json, "bubble_ms:%.6g", it->bubble * 1e3);
+        lap_json_put(&json, "}");
     }
-    printf("}}\n");
+    lap_json_put(&json, "}}");
     fflush(stdout);
 }
 
@@ -184,11 +168,11 @@ void lap_train_progress(const lap_train_t *train, const lap_group_t *world, int 
 {
     char left[48];
     write_time(done > 0 ? seconds / done * (of - done) : 0, left, sizeof(left));
-    lap_bench_progress(shows_progress(train, world) && done > 0 && done < of,
-                       "%d of %d iterations, loss %.4f, %s left", done, of, loss, left);
+    lap_progress(shows_progress(train, world) && done > 0 && done < of,
+                 "%d of %d iterations, loss %.4f, %s left", done, of, loss, left);
 }
 
 void lap_train_progress_end(const lap_train_t *train, const lap_group_t *world)
 {
-    lap_bench_progress_end(shows_progress(train, world));
+    lap_progress_end(shows_progress(train, world));
 }

@@ -67,8 +67,7 @@ static void put_row(lap_json_t *json, const char *name, const char *kind, const 
                     const lap_train_comm_t *comm)
 {
     lap_json_put(json, "{name:%s kind:%s op:%s", name, kind, op);
-    fputc(',', json->file);
-    lap_train_put_comm(json->file, comm, true);
+    lap_train_json_comm(json, comm, true);
     lap_json_put(json, "bytes:%.9g}", comm->bytes);
 }
 

@@ -13,7 +13,6 @@
 
 #include <lap/lap.h>
 
-#include "bench.h"
 #include "core/output.h"
 #include "core/status.h"
 #include "core/world.h"
@@ -23,6 +22,7 @@
 #include "nn/nn_fields.h"
 #include "nn/tp_overlap.h"
 #include "option_rows.h"
+#include "progress.h"
 #include "ranks.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -423,14 +423,13 @@ static lap_status_t search_entry(search_t *search, lap_tune_entry_t *entry)
         (lap_tune_entry_t){.rounds = tune->rounds, .start = lap_tune_rules_digest(&tune->start)};
     LAP_TRY(lap_train_find_link(&search->tune->train, search->groups, &search->link));
     LAP_TRY(go_on(search));
-    lap_bench_progress(search->progress.speaks,
-                       "the costs of GEMMs and kernels, to predict passes");
+    lap_progress(search->progress.speaks, "the costs of GEMMs and kernels, to predict passes");
     LAP_TRY(adopt(search));
     LAP_TRY(find_units(search));
     LAP_TRY(search_all(search));
     if (!search->interrupted)
         LAP_TRY(judge(search, &entry->end, &entry->rules));
-    lap_bench_progress_end(search->progress.speaks);
+    lap_progress_end(search->progress.speaks);
     memcpy(entry->choices, tune->choices, sizeof(entry->choices));
     gmtime_r(&now, &utc);
     strftime(entry->date, sizeof(entry->date), "%Y-%m-%d", &utc);
@@ -446,7 +445,7 @@ static void report_interrupted(void *context, int signal)
     (void)signal;
     for (int u = 0; u < LAP_TUNE_CHOICES; u++)
         decided += tune->choices[u].decided || tune->choices[u].next > 0;
-    lap_bench_progress_end(search->progress.speaks);
+    lap_progress_end(search->progress.speaks);
     if (decided == 0)
         lap_tell(form.command.name, "interrupted: nothing was decided yet");
     else

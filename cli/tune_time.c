@@ -3,11 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bench.h"
 #include "core/status.h"
 #include "core/world.h"
 #include "interrupt.h"
 #include "nn/predict.h"
+#include "progress.h"
 #include "tune.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -58,8 +58,8 @@ static void show(const lap_tune_progress_t *progress, double part)
     if (done > 0)
         snprintf(time, sizeof(time), "; about %.0f %s left", left < 120 ? left : left / 60,
                  left < 120 ? "s" : "min");
-    lap_bench_progress(progress->speaks, "%d of %d%s: %s", (int)progress->done + 1,
-                       (int)progress->of, time, progress->what);
+    lap_progress(progress->speaks, "%d of %d%s: %s", (int)progress->done + 1, (int)progress->of,
+                 time, progress->what);
 }
 
 /* ---- timing ---- */

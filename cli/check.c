@@ -127,7 +127,7 @@ static bool selected(const checks_t *checks, const char *method)
 }
 
 /* Gives a knob the value of that number, of those that are proved, and the label its name. */
-static void turn(row_t *row, const lap_op_field_t *knob, size_t number)
+static void set_knob(row_t *row, const lap_op_field_t *knob, size_t number)
 {
     lap_field_set(&knob->field, &row->desc, knob->proved[number]);
     lap_knob_label(knob, &row->desc, ' ', row->label, LABEL);
@@ -147,7 +147,7 @@ static void add_method(checks_t *checks, lap_op_kind_t kind, const lap_builder_t
             while (!knob->in_parts && lap_knob_of(knob, method) && knob->proved[values])
                 values++;
             if (rest % (values + 1) > 0)
-                turn(&row, knob, rest % (values + 1) - 1);
+                set_knob(&row, knob, rest % (values + 1) - 1);
             rest /= values + 1;
         }
         if (rest == 0 && checks->nrows < MAX_ROWS)

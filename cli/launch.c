@@ -482,8 +482,8 @@ static lap_lines_t *lines_at(job_t *job, size_t i)
     return &job->ranks[i / 2].lines[i % 2];
 }
 
-/* One turn: waits for signals, output and the deadline. Output goes first: a rank's last words. */
-static void turn(job_t *job)
+/* One round of the loop: waits for signals, output and the deadline. Output goes first: a rank's last words. */
+static void poll_once(job_t *job)
 {
     size_t nlines = 2 * (size_t)job->launch->nranks;
     struct pollfd *signals = &job->polls[0], *out = &job->polls[1], *reader = &job->polls[2];
@@ -626,7 +626,7 @@ int lap_launch(const lap_launch_t *launch)
     if (prepare(&job)) {
         start_all(&job);
         while (job.phase != DONE)
-            turn(&job);
+            poll_once(&job);
     } else {
         job.result = 1;
         while (lap_outbox_fd(&job.outbox) >= 0)

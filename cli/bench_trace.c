@@ -74,43 +74,29 @@ static void describe(void *context, int rank, uint32_t fragment, lap_trace_label
     snprintf(name, bytes, "%s", lap_kind_words[call->it->kind].word);
 }
 
-/* A call by itself is a program of one fragment. */
 static lap_status_t play(const lap_bench_call_t *call, const lap_cost_t *cost,
                          lap_trace_t *timeline)
 {
     const size_t size = (size_t)call->group->size;
-    lap_fragment_t *fragments = lap_alloc(size, sizeof(*fragments));
-    lap_linked_t *programs = lap_alloc(size, sizeof(*programs));
-    const lap_linked_t **list = lap_alloc(size, sizeof(*list));
+    lap_schedule_t *schedules = lap_alloc(size, sizeof(*schedules));
+    const lap_schedule_t **list = lap_alloc(size, sizeof(*list));
+    const lap_fragment_cost_t costs = {.cost = cost};
     lap_bench_call_t played = *call;
-    lap_play_t playing = {.timeline = timeline,
-                          .programs = programs,
-                          .size = (int)size,
-                          .describe = describe,
-                          .context = &played};
+    lap_play_t playing = {.timeline = timeline, .describe = describe, .context = &played};
     lap_status_t status = LAP_OK;
     size_t made = 0;
-    lap_simulated_t simulated;
-    if (!fragments || !programs || !list)
+    double seconds;
+    if (!schedules || !list)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory to simulate %zu ranks", size);
-    while (made < size && status == LAP_OK) {
-        fragments[made].stride = 1;
-        programs[made] =
-            (lap_linked_t){.rank = (int)made, .fragments = &fragments[made], .nfragments = 1};
-        list[made] = &programs[made];
-        status = lap_op_schedule(call->op, call->it->m, (int)made, &fragments[made].schedule);
-        made++;
+    for (; made < size && status == LAP_OK; made++) {
+        list[made] = &schedules[made];
+        status = lap_op_schedule(call->op, call->it->m, (int)made, &schedules[made]);
     }
-    const lap_fragment_cost_t costs = {.cost = cost};
     if (status == LAP_OK)
-        status = lap_play_init(&playing);
-    if (status == LAP_OK)
-        status = lap_linked_simulate(list, (int)size, &costs, &simulated, 0, NULL);
-    lap_play_clear(&playing);
+        status = lap_schedule_play(list, (int)size, &costs, NULL, &playing, &seconds);
     while (made > 0)
-        lap_schedule_clear(&fragments[--made].schedule);
-    lap_free(fragments);
-    lap_free(programs);
+        lap_schedule_clear(&schedules[--made]);
+    lap_free(schedules);
     lap_free(list);
     return status;
 }

@@ -59,7 +59,7 @@ static lap_status_t play(const lap_machine_t *machine, const lap_schedule_t *sch
         .cost = &cost, .finish = lap_machine_finish(machine, schedules[0].epilogue)};
     for (int r = 0; r < size; r++)
         list[r] = &schedules[r];
-    return lap_schedule_play(list, size, &costs, &watch, &prediction->seconds);
+    return lap_schedule_play(list, size, &costs, &watch, NULL, &prediction->seconds);
 }
 
 lap_status_t lap_show_predict(const char *name, const lap_schedule_t *schedules, int size,

@@ -11,6 +11,7 @@
 
 #include "core/status.h"
 #include "schedule/cost.h"
+#include "schedule/play.h"
 #include "schedule/range.h"
 #include "util/alloc.h"
 
@@ -605,14 +606,14 @@ lap_status_t lap_linked_simulate(const lap_linked_t *const *programs, int size,
 lap_status_t lap_schedule_simulate(const lap_schedule_t *const *schedules, int size,
                                    const lap_cost_t *cost, double *seconds_p)
 {
-    return lap_schedule_play(schedules, size, &(lap_fragment_cost_t){.cost = cost}, NULL,
+    return lap_schedule_play(schedules, size, &(lap_fragment_cost_t){.cost = cost}, NULL, NULL,
                              seconds_p);
 }
 
 /* A call by itself is a program of one fragment. */
 lap_status_t lap_schedule_play(const lap_schedule_t *const *schedules, int size,
                                const lap_fragment_cost_t *costs, const lap_step_watch_t *watch,
-                               double *seconds_p)
+                               struct lap_play *play, double *seconds_p)
 {
     lap_fragment_t *fragments = lap_alloc((size_t)size, sizeof(*fragments));
     lap_linked_t *programs = lap_alloc((size_t)size, sizeof(*programs));
@@ -627,10 +628,17 @@ lap_status_t lap_schedule_play(const lap_schedule_t *const *schedules, int size,
             (lap_linked_t){.rank = r, .fragments = &fragments[r], .nfragments = 1, .watch = watch};
         list[r] = &programs[r];
     }
+    if (status == LAP_OK && play) {
+        play->programs = programs;
+        play->size = size;
+        status = lap_play_init(play);
+    }
     if (status == LAP_OK)
         status = lap_linked_simulate(list, size, costs, &simulated, 0, NULL);
     if (status == LAP_OK)
         *seconds_p = simulated.seconds;
+    if (play)
+        lap_play_clear(play);
     lap_free(fragments);
     lap_free(programs);
     lap_free(list);

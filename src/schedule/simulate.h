@@ -106,9 +106,13 @@ lap_status_t lap_linked_simulate_each(const lap_linked_t *const *programs, int s
 lap_status_t lap_schedule_simulate(const lap_schedule_t *const *schedules, int size,
                                    const lap_cost_t *cost, double *seconds_p);
 
-/* The same with costs of a fragment; `watch`, which may be NULL, is told when each step ran. */
+/*
+ * The same with costs of a fragment. `watch` gets the times of each step, or `play` (schedule/play.h), whose programs are
+ * not given, has the timeline; either may be NULL.
+ */
+struct lap_play;
 lap_status_t lap_schedule_play(const lap_schedule_t *const *schedules, int size,
                                const lap_fragment_cost_t *costs, const lap_step_watch_t *watch,
-                               double *seconds_p);
+                               struct lap_play *play, double *seconds_p);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernels of the device `cuda` compute, a row each: the host's kernel (src/device/host) with the addresses that the
- * memory really has.
+ * What the kernels of the device `cuda` compute, a row each: the host's kernel (src/device/host)
+ * with the addresses that the memory really has.
  */
 #include <math.h>
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernels of the device `cuda` do that wait, raise and copy: see fake.h. Sums are in arithmetic.c. */
+/*
+ * What the kernels of the device `cuda` do that wait, raise and copy: see fake.h. Sums are in
+ * arithmetic.c.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +18,10 @@ static uint64_t now(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* The longer it has waited, the longer it sleeps before it looks again: many wait at a time, on few cores. */
+/*
+ * The longer it has waited, the longer it sleeps before it looks again: many wait at a time, on
+ * few cores.
+ */
 static void nap(uint64_t waited_ns)
 {
     const uint64_t ns = waited_ns / 4;
@@ -309,8 +315,8 @@ static void run_sum(void *args)
 }
 
 /*
- * What is not in multiples of a vector, the kernel would miss: it stays as it was. FAKE_NO_SPREAD: so does all,
- * as if nothing were sent.
+ * What is not in multiples of a vector, the kernel would miss: it stays as it was.
+ * FAKE_NO_SPREAD: so does all, as if nothing were sent.
  */
 static void run_multicast(void *args)
 {

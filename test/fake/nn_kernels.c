@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels of transformer layers on a GPU, a row each: the host's kernel of the same name (src/kernel/host) with the
- * addresses that the memory really has. Variants for types and sizes differ in speed alone, and so not here. What a kernel
- * would read or write in pieces that its memory does not allow is left undone.
+ * The kernels of transformer layers on a GPU, a row each: the host's kernel of the same name
+ * (src/kernel/host) with the addresses that the memory really has. Variants for types and sizes
+ * differ in speed alone, and so not here. What a kernel would read or write in pieces that its
+ * memory does not allow is left undone.
  */
 #include "device/host/host.h"
 #include "fake.h"

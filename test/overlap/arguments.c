@@ -20,7 +20,10 @@ static lap_op_desc_t good_desc(lap_op_kind_t kind)
     return desc;
 }
 
-/* A wrong description must fail on every rank and leave the group as it was. schedule/problem has all that may be wrong. */
+/*
+ * A wrong description must fail on every rank and leave the group as it was. schedule/problem
+ * has all that may be wrong.
+ */
 static void test_descriptions(lap_group_t *group)
 {
     lap_op_t *op = NULL;
@@ -40,7 +43,10 @@ static void test_descriptions(lap_group_t *group)
     tap_success(lap_group_barrier(group), "the group works after all this");
 }
 
-/* A description that is wrong on its own: the error of that rank, and the others name it. parallel/agree.c has what ranks disagree in. */
+/*
+ * A description that is wrong on its own: the error of that rank, and the others name it.
+ * parallel/agree.c has what ranks disagree in.
+ */
 static void test_one_wrong(lap_group_t *group)
 {
     lap_op_t *op = NULL;
@@ -52,7 +58,10 @@ static void test_one_wrong(lap_group_t *group)
     tap_success(lap_group_barrier(group), "the group works after all this");
 }
 
-/* An argument that is changed: to these bytes, or to the pointer that another one is, and so many bytes further. */
+/*
+ * An argument that is changed: to these bytes, or to the pointer that another one is, and so
+ * many bytes further.
+ */
 typedef struct change {
     size_t offset, bytes;
     const void *value;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The conformance suite: what every operator, method, device and transport must get right, in one
- * type. See suite.h for how it is started, and flavours.c for types, layouts and epilogues, and for bits and bounds.
+ * The conformance suite: what every operator, method, device and transport must get right, in
+ * one type. See suite.h for how it is started, and flavours.c for types, layouts and epilogues,
+ * and for bits and bounds.
  */
 #include <math.h>
 #include <stdlib.h>

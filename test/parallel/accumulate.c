@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradient accumulation: what would leave other gradients than those of one backward is refused, and the layers go on as if nothing had
- * been asked. That n backwards leave the gradients of one is in cli/train_grids.sh and cli/train_micro.sh.
+ * Gradient accumulation: what would leave other gradients than those of one backward is refused,
+ * and the layers go on as if nothing had been asked. That n backwards leave the gradients of one
+ * is in cli/train_grids.sh and cli/train_micro.sh.
  */
 #include <lap/data_parallel.h>
 #include <lap/optimizer.h>

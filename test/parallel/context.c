@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Context parallel: losses and norms of gradients of 20 steps are those of one rank, for all ways in
- * which keys and values travel, with tensor parallelism and replicas, for lengths of sequences that
- * ranks share unevenly and that change from step to step, with dropout too; the same bits with overlap
- * and without, and once more. Each pass is proved before it runs. Ranks are threads.
+ * Context parallel: losses and norms of gradients of 20 steps are those of one rank, for all
+ * ways in which keys and values travel, with tensor parallelism and replicas, for lengths of
+ * sequences that ranks share unevenly and that change from step to step, with dropout too; the
+ * same bits with overlap and without, and once more. Each pass is proved before it runs. Ranks
+ * are threads.
  */
 #include <math.h>
 #include <stdio.h>
@@ -314,8 +315,8 @@ static bool waits_for(const lap_linked_t *linked, const lap_fragment_t *fragment
 }
 
 /*
- * Attention to the own keys waits for nothing that travels, and each other block for its own keys: so
- * those of the next rank travel meanwhile.
+ * Attention to the own keys waits for nothing that travels, and each other block for its own
+ * keys: so those of the next rank travel meanwhile.
  */
 static void try_links(void)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the checker does not look at, because a schedule may be safe without it: what each builder makes of a call, the order of sums, and the
- * memory that a call needs. That what they make is safe is for lap check (cli/check.sh).
+ * What the checker does not look at, because a schedule may be safe without it: what each
+ * builder makes of a call, the order of sums, and the memory that a call needs. That what they
+ * make is safe is for lap check (cli/check.sh).
  */
 #include "sequence.h"
 

@@ -54,7 +54,7 @@ static bool is_marked(void)
 
 bool lap_failure_send(const char *dir, const lap_failure_t *failure)
 {
-    return lap_job_tell(dir, failure, sizeof(*failure));
+    return lap_job_send(dir, failure, sizeof(*failure));
 }
 
 bool lap_failure_report(const char *name, const char *sentence)
@@ -103,7 +103,7 @@ bool lap_failures_read(lap_failures_t *box)
 {
     while (box->fd >= 0 && box->count < box->room) {
         lap_failure_t *failure = &box->list[box->count].failure;
-        const ptrdiff_t bytes = lap_job_hear(box->fd, failure, sizeof(*failure));
+        const ptrdiff_t bytes = lap_job_receive(box->fd, failure, sizeof(*failure));
         if (bytes < 0)
             break;
         if (bytes != (ptrdiff_t)sizeof(*failure) || failure->rank < 0)

@@ -162,7 +162,7 @@ static bool share_bytes(const lap_linked_t *linked, const lap_range_t *a, const 
     lap_range_t one = lap_range_normal(*a), other = lap_range_normal(*b);
     one.offset += of_a->base;
     other.offset += of_b->base;
-    return of_a->memory == of_b->memory && lap_range_meets(&one, &other);
+    return of_a->memory == of_b->memory && lap_range_overlaps(&one, &other);
 }
 
 void lap_show_why(const lap_show_train_t *show, uint32_t fragment, const lap_link_dep_t *link,

@@ -2,7 +2,7 @@
 /*
  * Who is blocked in which call. Why what is found here is sure: a rank that says it is blocked by
  * another cannot have gone on, because that has not begun the call, and knows best itself whether it
- * has. So a note may be as old as it likes.
+ * has. So a record may be as old as it likes.
  */
 #include "core/blocked.h"
 
@@ -15,7 +15,7 @@
 
 enum { FLAG_BLOCKED = 1, FLAG_COLLECTIVE = 2, FLAG_ALL = 4 };
 
-/* ---- notes ---- */
+/* ---- records ---- */
 
 static void write_text(_Atomic uint64_t *words, const char *text, size_t bytes)
 {
@@ -35,41 +35,41 @@ static void read_text(const _Atomic uint64_t *words, char *text, size_t bytes)
     text[bytes - 1] = '\0';
 }
 
-void lap_blocked_write(lap_blocked_note_t *note, const lap_blocked_words_t *words)
+void lap_blocked_write(lap_blocked_record_t *record, const lap_blocked_words_t *words)
 {
     /* Partner: read_blocked. Each store releases those before it. */
-    atomic_fetch_add_explicit(&note->turn, 1, memory_order_acq_rel);
-    atomic_store_explicit(&note->flags, words->flags, memory_order_release);
-    atomic_store_explicit(&note->number, words->number, memory_order_release);
-    atomic_store_explicit(&note->peer, words->peer, memory_order_release);
-    atomic_store_explicit(&note->group, words->group, memory_order_release);
-    write_text(note->call, words->call, LAP_CALL_TEXT);
+    atomic_fetch_add_explicit(&record->version, 1, memory_order_acq_rel);
+    atomic_store_explicit(&record->flags, words->flags, memory_order_release);
+    atomic_store_explicit(&record->number, words->number, memory_order_release);
+    atomic_store_explicit(&record->peer, words->peer, memory_order_release);
+    atomic_store_explicit(&record->group, words->group, memory_order_release);
+    write_text(record->call, words->call, LAP_CALL_TEXT);
     for (int i = 0; i < LAP_WAITER_WORDS; i++)
-        atomic_store_explicit(&note->waiters[i], words->waiters[i], memory_order_release);
-    atomic_fetch_add_explicit(&note->turn, 1, memory_order_release);
+        atomic_store_explicit(&record->waiters[i], words->waiters[i], memory_order_release);
+    atomic_fetch_add_explicit(&record->version, 1, memory_order_release);
 }
 
 /*
  * What a rank of the world says; false: nothing, or it is just changing it. `all`: with those that
  * wait for it, which are many words.
  */
-static bool read_blocked(const lap_blocked_note_t *note, bool all, lap_blocked_words_t *words_p)
+static bool read_blocked(const lap_blocked_record_t *record, bool all, lap_blocked_words_t *words_p)
 {
-    const uint32_t turn = atomic_load_explicit(&note->turn, memory_order_acquire);
-    words_p->flags = atomic_load_explicit(&note->flags, memory_order_acquire);
-    words_p->number = atomic_load_explicit(&note->number, memory_order_acquire);
-    words_p->peer = atomic_load_explicit(&note->peer, memory_order_acquire);
-    words_p->group = atomic_load_explicit(&note->group, memory_order_acquire);
-    read_text(note->call, words_p->call, LAP_CALL_TEXT);
+    const uint32_t version = atomic_load_explicit(&record->version, memory_order_acquire);
+    words_p->flags = atomic_load_explicit(&record->flags, memory_order_acquire);
+    words_p->number = atomic_load_explicit(&record->number, memory_order_acquire);
+    words_p->peer = atomic_load_explicit(&record->peer, memory_order_acquire);
+    words_p->group = atomic_load_explicit(&record->group, memory_order_acquire);
+    read_text(record->call, words_p->call, LAP_CALL_TEXT);
     for (int i = 0; all && i < LAP_WAITER_WORDS; i++)
-        words_p->waiters[i] = atomic_load_explicit(&note->waiters[i], memory_order_acquire);
-    return turn % 2 == 0 && (words_p->flags & FLAG_BLOCKED) &&
-           atomic_load_explicit(&note->turn, memory_order_acquire) == turn;
+        words_p->waiters[i] = atomic_load_explicit(&record->waiters[i], memory_order_acquire);
+    return version % 2 == 0 && (words_p->flags & FLAG_BLOCKED) &&
+           atomic_load_explicit(&record->version, memory_order_acquire) == version;
 }
 
-static const lap_blocked_note_t *note_of(const lap_group_t *group, int rank)
+static const lap_blocked_record_t *note_of(const lap_group_t *group, int rank)
 {
-    return lap_group_blocked_note(group->world->group, group->members[rank]);
+    return lap_group_blocked_record(group->world->group, group->members[rank]);
 }
 
 /* ---- places ---- */
@@ -93,22 +93,22 @@ void lap_call_place_remove(lap_group_t *group, lap_call_place_t *place)
     pthread_mutex_unlock(&group->world->calls_lock);
 }
 
-/* What an operator's call is, as its note says. */
+/* What an operator's call is, as its record says. */
 typedef struct call_report {
     uint64_t number, m;
     uint32_t op;
     char name[LAP_CALL_NAME];
 } call_report_t;
 
-/* False when the note is being written. */
-static bool read_note(const lap_call_note_t *note, call_report_t *report_p)
+/* False when the record is being written. */
+static bool read_record(const lap_call_record_t *record, call_report_t *report_p)
 {
-    const uint64_t number = atomic_load_explicit(&note->number, memory_order_acquire);
+    const uint64_t number = atomic_load_explicit(&record->number, memory_order_acquire);
     report_p->number = number;
-    report_p->op = atomic_load_explicit(&note->op, memory_order_acquire);
-    report_p->m = atomic_load_explicit(&note->m, memory_order_acquire);
-    read_text(note->name, report_p->name, LAP_CALL_NAME);
-    return number != 0 && atomic_load_explicit(&note->number, memory_order_acquire) == number;
+    report_p->op = atomic_load_explicit(&record->op, memory_order_acquire);
+    report_p->m = atomic_load_explicit(&record->m, memory_order_acquire);
+    read_text(record->name, report_p->name, LAP_CALL_NAME);
+    return number != 0 && atomic_load_explicit(&record->number, memory_order_acquire) == number;
 }
 
 /* The latest operator's call that a rank has begun in the group; number 0: none. With the lock. */
@@ -116,8 +116,8 @@ static call_report_t latest_of(const lap_group_t *group, int rank)
 {
     call_report_t latest = {.number = 0}, report;
     for (const lap_call_place_t *place = group->places; place; place = place->next)
-        for (int i = 0; i < LAP_CALL_NOTES; i++)
-            if (read_note(&place->notes[rank][i], &report) && report.number > latest.number)
+        for (int i = 0; i < LAP_CALL_RECORDS; i++)
+            if (read_record(&place->records[rank][i], &report) && report.number > latest.number)
                 latest = report;
     return latest;
 }
@@ -179,14 +179,14 @@ static bool is_written(const lap_blocked_words_t *before, const lap_blocked_word
 }
 
 /* Says it to all, unless that was the last that was report. With the lock. */
-static void say(lap_world_t *world, const lap_blocked_words_t *words)
+static void publish(lap_world_t *world, const lap_blocked_words_t *words)
 {
     lap_blocked_words_t before = {.flags = 0};
-    if (!read_blocked(lap_group_blocked_note(world->group, world->rank), true, &before))
+    if (!read_blocked(lap_group_blocked_record(world->group, world->rank), true, &before))
         before.flags = 0;
     if (is_written(&before, words))
         return;
-    lap_group_tell_blocked(world->group, words);
+    lap_group_publish_blocked(world->group, words);
     atomic_store_explicit(&world->is_blocked, words->flags != 0, memory_order_relaxed);
 }
 
@@ -196,7 +196,7 @@ void lap_blocked_end(lap_world_t *world)
     if (!atomic_load_explicit(&world->is_blocked, memory_order_relaxed))
         return;
     pthread_mutex_lock(&world->calls_lock);
-    say(world, &nothing);
+    publish(world, &nothing);
     world->circle.since = 0;
     pthread_mutex_unlock(&world->calls_lock);
 }
@@ -217,7 +217,7 @@ static lap_group_t *find_unbegun(const lap_world_t *world, const lap_blocked_wor
     return begun ? NULL : group;
 }
 
-/* The lower rank comes first, so that both tell the same. */
+/* The lower rank comes first, so that both say the same. */
 static void differ(const lap_blocked_t *mine, int rank, const lap_blocked_words_t *theirs,
                    bool another)
 {
@@ -274,7 +274,7 @@ static void describe_circle(const lap_world_t *world, const uint64_t *ranks, cha
     const char *before = ": ";
     for (int rank = 0; rank < world->size && used < bytes; rank++) {
         if (!has_rank(ranks, rank) ||
-            !read_blocked(lap_group_blocked_note(world->group, rank), false, &words))
+            !read_blocked(lap_group_blocked_record(world->group, rank), false, &words))
             continue;
         used += (size_t)snprintf(text + used, bytes - used, "%srank %d is in %s", before, rank,
                                  words.call);
@@ -293,10 +293,10 @@ static bool list_waiters(lap_world_t *world, lap_blocked_words_t *words, lap_cir
     bool found = false;
     words->waiters[world->rank / 64] |= (uint64_t)1 << (world->rank % 64);
     for (int rank = 0; rank < world->size; rank++) {
-        const lap_blocked_note_t *note = lap_group_blocked_note(world->group, rank);
+        const lap_blocked_record_t *record = lap_group_blocked_record(world->group, rank);
         lap_blocked_words_t theirs;
-        if (rank == world->rank || !read_blocked(note, false, &theirs) ||
-            !find_unbegun(world, &theirs) || !read_blocked(note, true, &theirs))
+        if (rank == world->rank || !read_blocked(record, false, &theirs) ||
+            !find_unbegun(world, &theirs) || !read_blocked(record, true, &theirs))
             continue;
         lap_group_t *group = find_unbegun(world, &theirs); /* it may be in another call by now */
         if (!group)
@@ -329,7 +329,7 @@ lap_status_t lap_blocked_look(const lap_blocked_t *mine)
     lap_blocked_words_t words = words_of(mine);
     pthread_mutex_lock(&world->calls_lock);
     const bool found = list_waiters(world, &words, &world->circle);
-    say(world, &words);
+    publish(world, &words);
     lap_group_t *other = find_mismatch(mine);
     const bool sure = watch_circle(&world->circle, found) && !other;
     if (sure) {
@@ -356,8 +356,8 @@ lap_status_t lap_calls_compare(const lap_blocked_t *mine, int rank, const lap_ca
     call_report_t report = {.number = 0}, found = {.number = 0};
     pthread_mutex_lock(&group->world->calls_lock);
     for (const lap_call_place_t *at = group->places; at && !found.number; at = at->next)
-        for (int i = 0; i < LAP_CALL_NOTES && !found.number; i++)
-            if (read_note(&at->notes[rank][i], &report) && report.number == mine->number &&
+        for (int i = 0; i < LAP_CALL_RECORDS && !found.number; i++)
+            if (read_record(&at->records[rank][i], &report) && report.number == mine->number &&
                 (at != place || report.op != op))
                 found = report;
     pthread_mutex_unlock(&group->world->calls_lock);
@@ -381,7 +381,7 @@ lap_status_t lap_calls_compare(const lap_blocked_t *mine, int rank, const lap_ca
 
 /* ---- time-outs ---- */
 
-void lap_blocked_tell_rank(const lap_group_t *group, int rank, char *text, size_t bytes)
+void lap_blocked_describe_rank(const lap_group_t *group, int rank, char *text, size_t bytes)
 {
     lap_blocked_words_t theirs;
     text[0] = '\0';
@@ -398,7 +398,7 @@ void lap_blocked_tell_rank(const lap_group_t *group, int rank, char *text, size_
                  latest.name, (unsigned long long)latest.m);
 }
 
-void lap_blocked_tell(const lap_blocked_t *mine, char *text, size_t bytes)
+void lap_blocked_describe(const lap_blocked_t *mine, char *text, size_t bytes)
 {
     const lap_group_t *group = mine->group;
     size_t used = 0;
@@ -411,7 +411,7 @@ void lap_blocked_tell(const lap_blocked_t *mine, char *text, size_t bytes)
         pthread_mutex_unlock(&group->world->calls_lock);
         if (begun)
             continue;
-        lap_blocked_tell_rank(group, rank, where, sizeof(where));
+        lap_blocked_describe_rank(group, rank, where, sizeof(where));
         used += (size_t)snprintf(text + used, bytes - used, "; %s has not begun the call%s",
                                  lap_group_name(group, rank, name), where);
         listed++;

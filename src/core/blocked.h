@@ -23,25 +23,25 @@
 #define LAP_CALL_NAME 16
 
 /* What each rank says of an operator's call that it begins, for its peers to compare with theirs. */
-typedef struct lap_call_note {
+typedef struct lap_call_record {
     _Atomic uint32_t call; /* number of the call on this buffer, from 1; written last */
     _Atomic uint32_t op;   /* which operator of the buffer */
     _Atomic uint64_t m;    /* its active rows */
     /* The number of the call in the group, from 1; 0 while what follows and `op` and `m` change. */
     _Atomic uint64_t number;
     _Atomic uint64_t name[LAP_CALL_NAME / 8]; /* "ag_gemm" */
-} lap_call_note_t;
+} lap_call_record_t;
 
-#define LAP_CALL_NOTES 4 /* a peer that ends its calls is at most one ahead of who waits for it */
+#define LAP_CALL_RECORDS 4 /* a peer that ends its calls is at most one ahead of who waits for it */
 #define LAP_CALL_ANY UINT64_MAX /* as a number: the calls of this rank are not counted any more */
 
-/* Notes of all ranks of a group, of the calls on one buffer. */
+/* Records of all ranks of a group, of the calls on one buffer. */
 typedef struct lap_call_place {
-    lap_call_note_t **notes; /* notes[r]: LAP_CALL_NOTES of rank r */
+    lap_call_record_t **records; /* records[r]: LAP_CALL_RECORDS of rank r */
     struct lap_call_place *next;
 } lap_call_place_t;
 
-/* From now on its notes are looked at, until it is removed. Local. */
+/* From now on its records are looked at, until it is removed. Local. */
 void lap_call_place_add(lap_group_t *group, lap_call_place_t *place);
 void lap_call_place_remove(lap_group_t *group, lap_call_place_t *place);
 
@@ -56,15 +56,15 @@ typedef struct lap_blocked {
 } lap_blocked_t;
 
 /* A rank's word of it, for all ranks of the world. All zero: it is not blocked. */
-typedef struct lap_blocked_note {
-    _Alignas(64) _Atomic uint32_t turn; /* counts changes; odd while it changes */
+typedef struct lap_blocked_record {
+    _Alignas(64) _Atomic uint32_t version; /* counts changes; odd while it changes */
     _Atomic uint32_t flags;
     _Atomic uint32_t peer; /* rank of the world */
     _Atomic uint64_t number;
     _Atomic uint64_t group;
     _Atomic uint64_t call[LAP_CALL_TEXT / 8];
     _Atomic uint64_t waiters[LAP_WAITER_WORDS]; /* bits: ranks of the world that wait for it */
-} lap_blocked_note_t;
+} lap_blocked_record_t;
 
 /* The same as plain words, as a packet brings them. */
 typedef struct lap_blocked_words {
@@ -82,7 +82,7 @@ typedef struct lap_circle {
 } lap_circle_t;
 
 /* By one writer at a time. */
-void lap_blocked_write(lap_blocked_note_t *note, const lap_blocked_words_t *words);
+void lap_blocked_write(lap_blocked_record_t *record, const lap_blocked_words_t *words);
 
 /*
  * While the thread that calls the library waits for the end of calls of operators on `buffer`, from
@@ -113,9 +113,9 @@ lap_status_t lap_calls_compare(const lap_blocked_t *mine, int rank, const lap_ca
  * For the sentence of a timeout: "; rank 1 has not begun it: it is in barrier" for the ranks that
  * have not; or "".
  */
-void lap_blocked_tell(const lap_blocked_t *mine, char *text, size_t bytes);
+void lap_blocked_describe(const lap_blocked_t *mine, char *text, size_t bytes);
 
 /* The same of one rank that was waited for: where it is, as far as is known. */
-void lap_blocked_tell_rank(const lap_group_t *group, int rank, char *text, size_t bytes);
+void lap_blocked_describe_rank(const lap_group_t *group, int rank, char *text, size_t bytes);
 
 #endif

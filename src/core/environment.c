@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads from the environment who started this process: `lap run`, mpirun, torchrun or srun. Ranks
- * of one job derive the same directory to meet in from what their launcher tells all of them;
+ * of one job derive the same directory to meet in from what their launcher gives all of them;
  * nothing is created here.
  */
 #include "core/environment.h"
@@ -295,7 +295,7 @@ static lap_status_t choose_dir(const launcher_t *launcher, char *dir, bool *name
     return LAP_OK;
 }
 
-/* Finds out whether all ranks are on this host, as far as the launcher tells. */
+/* Finds out whether all ranks are on this host, as far as the launcher says. */
 static lap_status_t read_hosts(const launcher_t *launcher, int size, int *local_p, char *why,
                                size_t bytes)
 {

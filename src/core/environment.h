@@ -32,7 +32,7 @@ typedef struct lap_master {
 
 typedef struct lap_environment {
     int rank, size;
-    int local_size;          /* ranks on this host, as far as the launcher tells */
+    int local_size;          /* ranks on this host, as far as the launcher says */
     const char *launcher;    /* "lap run", "mpirun of Open MPI", ...; "nobody" */
     char dir[LAP_DIR_BYTES]; /* "" for a world of one, and for one that spans hosts */
     bool named;              /* by LAP_JOB, which another job may have as well */
@@ -48,7 +48,7 @@ bool lap_environment_launched(void);
 lap_status_t lap_environment_read(lap_environment_t *environment_p);
 
 /*
- * What tells this host from others: LAP_NODE, or else that of processes that can share memory, and
+ * What distinguishes this host from others: LAP_NODE, or else that of processes that can share memory, and
  * meet in a directory. Of a container, not of a machine.
  */
 void lap_environment_host(char *text, size_t bytes);

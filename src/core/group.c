@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups: collectives for set-up, in rounds over the board (board.h), and how groups are made, split
+ * Groups: collectives for set-up, in rounds over the control page (control.h), and how groups are made, split
  * and ended.
  */
 #include "core/group.h"
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/board.h"
+#include "core/control.h"
 #include "core/status.h"
 #include "util/alloc.h"
 
@@ -68,20 +68,21 @@ static lap_status_t await_rank(lap_group_t *group, call_t call, int rank, lap_de
                                .spin_ns = group->world->spin_ns,
                                .look = look_for_expected,
                                .context = &expected};
-    lap_status_t status = lap_bank_wait(lap_board_bank(group), (size_t)rank, group->round, &watch);
+    lap_status_t status =
+        lap_bank_wait(lap_control_bank(group), (size_t)rank, group->round, &watch);
     if (status == LAP_OK)
         return LAP_OK;
     /*
      * A timeout is either our own, which has no sentence yet, or one that another rank wrote on the
-     * board.
+     * control page.
      */
     lap_status_t recorded = lap_group_broken(group);
     if (recorded != LAP_OK)
         return failed_in(group, call, recorded);
     char who[96], where[192], stopped[256];
     if (status == LAP_ERR_TIMEOUT) {
-        lap_group_tell_stopped(group, stopped, sizeof(stopped));
-        lap_blocked_tell_rank(group, rank, where, sizeof(where));
+        lap_group_list_stopped(group, stopped, sizeof(stopped));
+        lap_blocked_describe_rank(group, rank, where, sizeof(where));
         lap_error(status, "%s has not come within %g s%s%s",
                   lap_group_describe(group, rank, who, sizeof(who)),
                   (double)group->world->timeout_ns * 1e-9, where, stopped);
@@ -90,7 +91,7 @@ static lap_status_t await_rank(lap_group_t *group, call_t call, int rank, lap_de
     return failed_in(group, call, status);
 }
 
-static const char *name_of(const lap_board_slot_t *slot)
+static const char *name_of(const lap_control_slot_t *slot)
 {
     return slot->doing[0] ? slot->doing : call_names[slot->call % 4];
 }
@@ -98,9 +99,9 @@ static const char *name_of(const lap_board_slot_t *slot)
 /* All ranks compare with rank 0, so that all say the same. */
 static lap_status_t compare_slots(const lap_group_t *group)
 {
-    const lap_board_slot_t *zero = lap_board_slot(group, 0);
+    const lap_control_slot_t *zero = lap_control_slot(group, 0);
     for (int rank = 1; rank < group->size; rank++) {
-        const lap_board_slot_t *slot = lap_board_slot(group, rank);
+        const lap_control_slot_t *slot = lap_control_slot(group, rank);
         const bool together = strncmp(slot->doing, zero->doing, LAP_DOING_BYTES) == 0;
         if (together && slot->call == zero->call && slot->bytes == zero->bytes)
             continue;
@@ -120,14 +121,14 @@ static lap_status_t compare_slots(const lap_group_t *group)
  * be read for every rank, until the next round. After a mismatch the group is still in step and can
  * go on.
  */
-static lap_status_t meet(lap_group_t *group, call_t call, const void *mine, size_t bytes,
-                         size_t total)
+static lap_status_t run_round(lap_group_t *group, call_t call, const void *mine, size_t bytes,
+                              size_t total)
 {
     lap_status_t broken = lap_group_broken(group);
     if (broken != LAP_OK)
         return failed_in(group, call, broken);
     group->round++;
-    lap_board_slot_t *slot = lap_board_slot(group, group->rank);
+    lap_control_slot_t *slot = lap_control_slot(group, group->rank);
     slot->call = call;
     slot->bytes = total;
     snprintf(slot->doing, sizeof(slot->doing), "%s",
@@ -137,13 +138,13 @@ static lap_status_t meet(lap_group_t *group, call_t call, const void *mine, size
     lap_packet_t packet = {
         .kind = LAP_PACKET_ROUND, .words = {group->round, call, total}, .bytes = bytes};
     memcpy(&packet.words[3], slot->doing, LAP_DOING_BYTES);
-    lap_status_t status = lap_board_publish(group, &packet, mine);
+    lap_status_t status = lap_control_publish(group, &packet, mine);
     if (status != LAP_OK) {
         lap_group_fail(group, status, lap_last_error());
         return failed_in(group, call, status);
     }
     /* Releases the slot to the waits of the other ranks for this word. */
-    lap_bank_raise(lap_board_bank(group), (size_t)group->rank);
+    lap_bank_raise(lap_control_bank(group), (size_t)group->rank);
     lap_deadline_t deadline = lap_deadline_after(group->world->timeout_ns);
     for (int rank = 0; rank < group->size && status == LAP_OK; rank++) {
         if (rank != group->rank)
@@ -157,7 +158,7 @@ lap_status_t lap_group_barrier(lap_group_t *group)
 {
     if (!group)
         return lap_error(LAP_ERR_INVALID, "group is NULL");
-    return meet(group, CALL_BARRIER, NULL, 0, 0);
+    return run_round(group, CALL_BARRIER, NULL, 0, 0);
 }
 
 lap_status_t lap_group_allgather(lap_group_t *group, const void *mine, size_t bytes, void *all)
@@ -167,9 +168,10 @@ lap_status_t lap_group_allgather(lap_group_t *group, const void *mine, size_t by
     size_t done = 0;
     do {
         const size_t part = bytes - done < LAP_SLOT_BYTES ? bytes - done : LAP_SLOT_BYTES;
-        LAP_TRY(meet(group, CALL_ALLGATHER, bytes ? (const char *)mine + done : NULL, part, bytes));
+        LAP_TRY(run_round(group, CALL_ALLGATHER, bytes ? (const char *)mine + done : NULL, part,
+                          bytes));
         for (int rank = 0; rank < group->size && part > 0; rank++)
-            memcpy((char *)all + (size_t)rank * bytes + done, lap_board_slot(group, rank)->data,
+            memcpy((char *)all + (size_t)rank * bytes + done, lap_control_slot(group, rank)->data,
                    part);
         done += part;
     } while (done < bytes);
@@ -181,13 +183,13 @@ lap_status_t lap_group_agree(lap_group_t *group, lap_status_t mine)
     verdict_t verdict = {.status = mine};
     if (mine != LAP_OK)
         snprintf(verdict.sentence, sizeof(verdict.sentence), "%s", lap_last_error());
-    lap_status_t status = meet(group, CALL_AGREE, &verdict, sizeof(verdict), sizeof(verdict));
+    lap_status_t status = run_round(group, CALL_AGREE, &verdict, sizeof(verdict), sizeof(verdict));
     if (mine != LAP_OK)
         return lap_error(mine, "%s", verdict.sentence);
     if (status != LAP_OK)
         return status;
     for (int rank = 0; rank < group->size; rank++) {
-        memcpy(&verdict, lap_board_slot(group, rank)->data, sizeof(verdict));
+        memcpy(&verdict, lap_control_slot(group, rank)->data, sizeof(verdict));
         if (verdict.status != LAP_OK)
             return lap_error((lap_status_t)verdict.status, "rank %d: %s", rank, verdict.sentence);
     }
@@ -201,7 +203,7 @@ bool lap_group_fails_ahead(const lap_group_t *group)
         int32_t status; /* the first of a verdict */
         if (rank == group->rank || !lap_group_has_come(group, rank, next))
             continue;
-        const lap_board_slot_t *slot = &group->board->ranks[rank].slots[next % 2];
+        const lap_control_slot_t *slot = &group->control->ranks[rank].slots[next % 2];
         memcpy(&status, slot->data, sizeof(status));
         if (slot->call == CALL_AGREE && status != LAP_OK)
             return true;
@@ -308,10 +310,10 @@ static void strike(lap_group_t *group)
     pthread_mutex_unlock(&group->world->calls_lock);
 }
 
-static void set_board(lap_group_t *group, const lap_region_t *region)
+static void set_page(lap_group_t *group, const lap_region_t *region)
 {
-    group->board_region = *region;
-    group->board = region->data;
+    group->control_region = *region;
+    group->control = region->data;
 }
 
 /* Lets the packets of the other ranks in, in a world with a wire. */
@@ -326,8 +328,8 @@ static lap_status_t open_port(lap_group_t *group)
         status =
             lap_error(LAP_ERR_NO_MEMORY, "no memory for the ports of a group of %d", group->size);
     if (status == LAP_OK)
-        status =
-            lap_wire_port_open(wire, lap_board_deliver, group, lap_board_bank(group), &group->port);
+        status = lap_wire_port_open(wire, lap_control_deliver, group, lap_control_bank(group),
+                                    &group->port);
     if (status != LAP_OK) {
         lap_free(group->ports);
         group->ports = NULL;
@@ -335,14 +337,15 @@ static lap_status_t open_port(lap_group_t *group)
     return status;
 }
 
-lap_status_t lap_group_create_world(lap_world_t *world, lap_region_t *board, lap_group_t **group_p)
+lap_status_t lap_group_create_world(lap_world_t *world, lap_region_t *control,
+                                    lap_group_t **group_p)
 {
     lap_group_t *group = NULL;
     LAP_TRY(group_alloc(world, world->size, &group));
     group->rank = world->rank;
     for (int rank = 0; rank < world->size; rank++)
         group->members[rank] = rank;
-    set_board(group, board);
+    set_page(group, control);
     lap_status_t status = open_port(group);
     if (status != LAP_OK) {
         lap_free(group->members);
@@ -353,7 +356,7 @@ lap_status_t lap_group_create_world(lap_world_t *world, lap_region_t *board, lap
     for (int rank = 0; group->ports && rank < group->size; rank++)
         group->ports[rank] = group->port;
     enlist(group);
-    *board = (lap_region_t){0};
+    *control = (lap_region_t){0};
     *group_p = group;
     return LAP_OK;
 }
@@ -361,7 +364,7 @@ lap_status_t lap_group_create_world(lap_world_t *world, lap_region_t *board, lap
 static void end(lap_group_t *group)
 {
     atomic_store(&group->ended, true);
-    lap_board_leave(group);
+    lap_control_leave(group);
 }
 
 lap_group_t *lap_group_keep(lap_group_t *group)
@@ -399,11 +402,11 @@ void lap_group_release(lap_group_t *group)
     strike(group);
     if (group->channel)
         group->channel_free(group->channel);
-    if (group->board) {
-        lap_board_leave(group);
+    if (group->control) {
+        lap_control_leave(group);
         if (group->ports)
             lap_wire_port_close(group->world->wire, group->port);
-        lap_region_unmap(group->world, &group->board_region);
+        lap_region_unmap(group->world, &group->control_region);
     }
     if (group->costs)
         group->costs_free(group->costs);
@@ -433,7 +436,7 @@ void lap_group_destroy(lap_group_t *group)
 static split_request_t request_of(const lap_group_t *group, int rank)
 {
     split_request_t request;
-    memcpy(&request, lap_board_slot(group, rank)->data, sizeof(request));
+    memcpy(&request, lap_control_slot(group, rank)->data, sizeof(request));
     return request;
 }
 
@@ -469,7 +472,7 @@ static int place_in_colour(const lap_group_t *group, int rank, int *count_p)
     return place;
 }
 
-/* The new group of this rank, still without a board, from the requests of the round just made. */
+/* The new group of this rank, still without a control page, from the requests of the round just made. */
 static lap_status_t child_create(lap_group_t *group, int *leader_p, lap_group_t **child_p)
 {
     int size, unused;
@@ -505,37 +508,37 @@ static int find_member(const lap_group_t *group, int world_rank)
 static uint64_t handle_of(const lap_group_t *group, int rank)
 {
     uint64_t handle;
-    memcpy(&handle, lap_board_slot(group, rank)->data, sizeof(handle));
+    memcpy(&handle, lap_control_slot(group, rank)->data, sizeof(handle));
     return handle;
 }
 
 /*
- * Whoever has made a board tells its handle to all: the leader of each new group, and the others
+ * Whoever has made a control page sends its handle to all: the leader of each new group, and the others
  * map it; or everybody, and the handle is that of its port.
  */
-static lap_status_t share_boards(lap_group_t *group, int leader, lap_group_t *child)
+static lap_status_t share_pages(lap_group_t *group, int leader, lap_group_t *child)
 {
-    uint64_t handle = !child ? 0 : child->ports ? child->port : child->board_region.handle;
-    LAP_TRY(meet(group, CALL_SPLIT, &handle, sizeof(handle), sizeof(handle)));
+    uint64_t handle = !child ? 0 : child->ports ? child->port : child->control_region.handle;
+    LAP_TRY(run_round(group, CALL_SPLIT, &handle, sizeof(handle), sizeof(handle)));
     lap_status_t status = LAP_OK;
     for (int rank = 0; child && child->ports && rank < child->size; rank++)
         child->ports[rank] = handle_of(group, find_member(group, child->members[rank]));
-    if (child && !child->board) {
+    if (child && !child->control) {
         lap_region_t region = {0};
         status = lap_region_map(group->world, child->members[0], handle_of(group, leader),
-                                lap_board_bytes(child->size), &region);
+                                lap_control_bytes(child->size), &region);
         if (status == LAP_OK)
-            set_board(child, &region);
+            set_page(child, &region);
     }
     return lap_group_agree(group, status);
 }
 
-static lap_status_t make_board(lap_group_t *child)
+static lap_status_t make_page(lap_group_t *child)
 {
     lap_region_t region = {0};
     const int users = child->world->wire ? 1 : child->size;
-    LAP_TRY(lap_region_create(child->world, lap_board_bytes(child->size), users, &region));
-    set_board(child, &region);
+    LAP_TRY(lap_region_create(child->world, lap_control_bytes(child->size), users, &region));
+    set_page(child, &region);
     return open_port(child);
 }
 
@@ -544,17 +547,17 @@ lap_status_t lap_group_split(lap_group_t *group, int colour, int key, lap_group_
     if (!group || !group_p)
         return lap_error(LAP_ERR_INVALID, "%s is NULL", group ? "group_p" : "group");
     const split_request_t mine = {.colour = colour, .key = key};
-    LAP_TRY(meet(group, CALL_SPLIT, &mine, sizeof(mine), sizeof(mine)));
+    LAP_TRY(run_round(group, CALL_SPLIT, &mine, sizeof(mine), sizeof(mine)));
     LAP_TRY(check_colours(group));
     lap_group_t *child = NULL;
     int leader = 0;
     lap_status_t status = colour == LAP_NO_GROUP ? LAP_OK : child_create(group, &leader, &child);
     if (status == LAP_OK && child && (child->rank == 0 || group->world->wire))
-        status = make_board(child);
+        status = make_page(child);
     /* From here on all ranks make their groups or none does. */
     status = lap_group_agree(group, status);
     if (status == LAP_OK)
-        status = share_boards(group, leader, child);
+        status = share_pages(group, leader, child);
     if (status != LAP_OK) {
         lap_group_release(child);
         return status;

@@ -8,14 +8,15 @@
 
 #include "core/world.h"
 
-/* The bytes of the region that holds the board of `size` ranks. All zero is a valid board. */
-size_t lap_board_bytes(int size);
+/* The bytes of the region that holds the control page of `size` ranks. All zero is a valid control page. */
+size_t lap_control_bytes(int size);
 
 /*
- * Makes the group of all ranks of a world. On success the group owns the mapped board and *board is
+ * Makes the group of all ranks of a world. On success the group owns the mapped control page and *control is
  * zeroed; on failure the caller still does.
  */
-lap_status_t lap_group_create_world(lap_world_t *world, lap_region_t *board, lap_group_t **group_p);
+lap_status_t lap_group_create_world(lap_world_t *world, lap_region_t *control,
+                                    lap_group_t **group_p);
 
 /*
  * Whether all ranks are still there, or have left on purpose, so far as is known: none has died,
@@ -33,13 +34,13 @@ bool lap_group_has_come(const lap_group_t *group, int rank, uint32_t round);
 bool lap_group_fails_ahead(const lap_group_t *group);
 
 /* What a rank says of the call that it is blocked in; and says it of this rank to all others. */
-lap_blocked_note_t *lap_group_blocked_note(const lap_group_t *group, int rank);
-void lap_group_tell_blocked(lap_group_t *group, const lap_blocked_words_t *words);
+lap_blocked_record_t *lap_group_blocked_record(const lap_group_t *group, int rank);
+void lap_group_publish_blocked(lap_group_t *group, const lap_blocked_words_t *words);
 
 /* For a world that is destroyed before what was made from it: its groups refuse all calls. */
 void lap_group_end_all(lap_world_t *world);
 
-/* Says on the board that this rank leaves, unmaps the board and frees the group. NULL is fine. */
+/* Says on the control page that this rank leaves, unmaps the control page and frees the group. NULL is fine. */
 void lap_group_release(lap_group_t *group);
 
 #endif

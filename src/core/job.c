@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A process announces something by listening at an abstract socket with a name for it. Nobody is ever answered
- * there: who wants to know connects, and the kernel tells which process listens. The name is gone
+ * there: who wants to know connects, and the kernel says which process listens. The name is gone
  * with the process, however that ends. Another user who takes it keeps nobody from anything.
  */
 #include "core/job.h"
@@ -166,7 +166,7 @@ lap_status_t lap_job_look(const char *dir, int self, int rank)
 int lap_job_listen(const char *dir)
 {
     struct sockaddr_un address;
-    const socklen_t bytes = job_address(dir, -1, LAP_JOB_HEARS, &address);
+    const socklen_t bytes = job_address(dir, -1, LAP_JOB_LAUNCHER, &address);
     const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
     if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) == 0 &&
         bind(fd, (const struct sockaddr *)&address, bytes) == 0)
@@ -183,24 +183,24 @@ static bool is_of_launcher(const char *dir)
     return stat(dir, &about) == 0 && about.st_uid == getuid() && about.st_uid == geteuid();
 }
 
-bool lap_job_tell(const char *dir, const void *bytes, size_t count)
+bool lap_job_send(const char *dir, const void *bytes, size_t count)
 {
     struct sockaddr_un address;
-    const socklen_t length = job_address(dir, -1, LAP_JOB_HEARS, &address);
+    const socklen_t length = job_address(dir, -1, LAP_JOB_LAUNCHER, &address);
     const struct timeval limit = {.tv_sec = TELL_S};
     if (!is_of_launcher(dir))
         return false;
     const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    const bool told =
+    const bool sent =
         fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) == 0 &&
         sendto(fd, bytes, count, MSG_NOSIGNAL, (const struct sockaddr *)&address, length) ==
             (ssize_t)count;
     if (fd >= 0)
         close(fd);
-    return told;
+    return sent;
 }
 
-ptrdiff_t lap_job_hear(int fd, void *bytes, size_t room)
+ptrdiff_t lap_job_receive(int fd, void *bytes, size_t room)
 {
     union {
         struct cmsghdr head;

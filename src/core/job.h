@@ -17,7 +17,7 @@ typedef enum lap_job_word {
     LAP_JOB_TAKEN,    /* this process is the rank */
     LAP_JOB_WIRED,    /* the rank makes a world with a wire, and does not come to the directory */
     LAP_JOB_ENDED,    /* the rank has ended with status 0; its launcher says so */
-    LAP_JOB_HEARS,    /* the launcher hears why ranks fail; of no rank */
+    LAP_JOB_LAUNCHER, /* where the launcher receives why ranks fail; of no rank */
     LAP_JOB_NO_FILES, /* the rank cannot open what it takes to come to the directory */
 } lap_job_word_t;
 
@@ -44,12 +44,12 @@ lap_status_t lap_job_look(const char *dir, int self, int rank);
 
 /*
  * Messages of ranks to their launcher. It listens until it closes the descriptor; -1: it cannot. A
- * rank tells, and waits a while if the launcher has no time: false, when nobody hears it, or only
+ * rank sends, and waits a while if the launcher has no time: false, when nobody receives it, or only
  * somebody of another user, who takes no notice. Hearing takes the next message of this user and
  * returns its bytes; -1: none has come.
  */
 int lap_job_listen(const char *dir);
-bool lap_job_tell(const char *dir, const void *bytes, size_t count);
-ptrdiff_t lap_job_hear(int fd, void *bytes, size_t room);
+bool lap_job_send(const char *dir, const void *bytes, size_t count);
+ptrdiff_t lap_job_receive(int fd, void *bytes, size_t room);
 
 #endif

@@ -13,7 +13,7 @@ typedef struct lap_settings {
     char device_name[sizeof(((lap_world_t *)NULL)->device_name)];
     char transport_name[sizeof(((lap_world_t *)NULL)->transport_name)]; /* "": what fits */
     int cpu_threads;
-    /* Why this rank takes no part, which it comes to tell the others, and a failure; LAP_OK: it does. */
+    /* Why this rank takes no part, which it comes to report, and a failure; LAP_OK: it does. */
     lap_status_t declines;
     const char *why;
 } lap_settings_t;
@@ -22,7 +22,7 @@ lap_status_t lap_settings_make(const lap_world_options_t *given, lap_settings_t 
 
 /*
  * Instead of lap_world_create: this rank cannot take part, for the reason in lap_last_error. It goes where the others of
- * the environment meet, and tells those that are there or come in a moment, who fail with that sentence.
+ * the environment meet, and reports it to those that are there or come in a moment, who fail with that sentence.
  */
 void lap_world_decline(lap_status_t status);
 
@@ -37,7 +37,7 @@ lap_status_t lap_world_alloc(lap_world_kind_t kind, int rank, int size,
 void lap_world_set_local(lap_world_t *world, int local_size);
 
 /*
- * A world of the ranks that the environment tells of, over MPI, which is initialised when nobody
+ * A world of the ranks of the environment, over MPI, which is initialised when nobody
  * has done so, and is then finalised with the world. LAP_ERR_UNSUPPORTED in a build without MPI.
  */
 lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
@@ -53,7 +53,7 @@ lap_status_t lap_tcp_world_create(const lap_environment_t *environment,
                                   const lap_settings_t *settings, lap_world_t **world_p);
 
 /*
- * Rank 0 listens, for others that its caller tells where: all of *master_p is filled in. The
+ * Rank 0 listens, for others, to which its caller sends the place: all of *master_p is filled in. The
  * listener is the caller's, who closes it after lap_tcp_world_create.
  */
 lap_status_t lap_tcp_master_open(lap_master_t *master_p);

@@ -29,7 +29,7 @@ struct lap_maker_record {
     int32_t pid;      /* of its process, */
     char host[sizeof(((lap_environment_t *)NULL)->host)]; /* where that is, */
     lap_pass_name_t socket;                               /* and where it takes descriptors */
-    uint64_t board;    /* of rank 0, without a wire: the handle of its board */
+    uint64_t control;  /* of rank 0, without a wire: the handle of its control page */
     uint64_t left_ns;  /* how long it can still wait: nobody waits longer than rank 0 does, */
     lap_limit_t limit; /* by which timeout */
     char text[LAP_ERROR_TEXT];
@@ -229,20 +229,21 @@ static lap_status_t prepare_world(lap_maker_t *maker)
     if (maker->size > 1)
         LAP_TRY(lap_pass_open(&maker->socket, &mine->socket));
     if (!wired && maker->rank == 0)
-        LAP_TRY(lap_region_create(world, lap_board_bytes(maker->size), maker->size, &maker->board));
-    mine->board = maker->board.handle;
+        LAP_TRY(
+            lap_region_create(world, lap_control_bytes(maker->size), maker->size, &maker->control));
+    mine->control = maker->control.handle;
     return LAP_OK;
 }
 
 /* With a wire it is this rank's own: the packets of the others fill it in. */
-static lap_status_t make_board(lap_maker_t *maker)
+static lap_status_t make_page(lap_maker_t *maker)
 {
-    const size_t bytes = lap_board_bytes(maker->size);
+    const size_t bytes = lap_control_bytes(maker->size);
     if (maker->world->wire)
-        return lap_region_create(maker->world, bytes, 1, &maker->board);
+        return lap_region_create(maker->world, bytes, 1, &maker->control);
     return maker->rank == 0
                ? LAP_OK
-               : lap_region_map(maker->world, 0, maker->records[0].board, bytes, &maker->board);
+               : lap_region_map(maker->world, 0, maker->records[0].control, bytes, &maker->control);
 }
 
 static lap_status_t make_world(lap_maker_t *maker)
@@ -258,8 +259,8 @@ static lap_status_t make_world(lap_maker_t *maker)
     lap_world_set_local(world, maker->local_size);
     if (maker->ops->open_wire)
         LAP_TRY(maker->ops->open_wire(maker, world, &world->wire));
-    LAP_TRY(make_board(maker));
-    return lap_group_create_world(world, &maker->board, &world->group);
+    LAP_TRY(make_page(maker));
+    return lap_group_create_world(world, &maker->control, &world->group);
 }
 
 /* Takes a world down that not all ranks have: nobody is there to say goodbye to. */
@@ -273,7 +274,7 @@ static void give_up(lap_maker_t *maker)
         world->wire = NULL;
     }
     if (world)
-        lap_region_unmap(world, &maker->board);
+        lap_region_unmap(world, &maker->control);
     lap_world_destroy(world);
     maker->world = NULL;
 }

@@ -23,7 +23,7 @@ typedef struct lap_maker_ops {
     lap_status_t (*report)(lap_maker_t *maker, lap_status_t status);
     /* While this rank waits for others of its host: a failure that another rank has reported, or its end. */
     lap_status_t (*look)(lap_maker_t *maker);
-    /* Connects all ranks of the world. (optional) Without: all are of one host, and share a board. */
+    /* Connects all ranks of the world. (optional) Without: all are of one host, and share a control page. */
     lap_status_t (*open_wire)(lap_maker_t *maker, lap_world_t *world, lap_wire_t **wire_p);
 } lap_maker_ops_t;
 
@@ -45,7 +45,7 @@ struct lap_maker {
     /* What lap_maker_run adds. */
     lap_maker_record_t *records; /* of all ranks, and this one's last */
     struct lap_pass_peer *peers; /* of this host: what they pass */
-    lap_region_t board;          /* without a wire */
+    lap_region_t control;        /* without a wire */
     lap_world_t *world;
     bool gathered; /* the records are of all ranks, as they are now */
 };

@@ -112,7 +112,7 @@ static void note_error(lap_output_t *output)
         output->error = errno;
 }
 
-/* A stream only tells that a write failed; so the writes of ours are made here. */
+/* A stream only reports that a write failed; so the writes of ours are made here. */
 static ssize_t write_all(void *cookie, const char *data, size_t bytes)
 {
     lap_output_t *output = cookie;
@@ -181,8 +181,8 @@ lap_status_t lap_output_open_as(const char *what, const char *name, const char *
 lap_status_t lap_output_close(lap_output_t *output, lap_status_t status)
 {
     /*
-     * What the stream still holds is written here; some file systems tell of a full disk at last. The
-     * stream may have failed before it wrote, and does not tell why.
+     * What the stream still holds is written here; some file systems report a full disk at last. The
+     * stream may have failed before it wrote, and does not say why.
      */
     const bool failed = ferror(output->file);
     errno = 0;

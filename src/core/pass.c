@@ -110,7 +110,7 @@ static void read_control(struct msghdr *header, struct ucred *who, int *fd)
     }
 }
 
-/* Anybody may send to a socket without a directory. The kernel tells the sender's real user. */
+/* Anybody may send to a socket without a directory. The kernel names the sender's real user. */
 static bool is_of_a_rank(const lap_pass_t *pass, const header_t *note, const struct ucred *who)
 {
     return who->uid == getuid() && note->round == pass->round && note->rank >= 0 &&

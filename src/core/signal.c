@@ -19,7 +19,7 @@ size_t lap_bank_bytes(size_t nwords)
 }
 
 /*
- * The bell rings in one of 32 tones, and a sleeper hears those of its words only: a raise does not
+ * The bell rings in one of 32 tones, and a sleeper is woken by those of its words only: a raise does not
  * wake who waits for another word, such as another stream of the rank, only to sleep again.
  */
 static uint32_t tone_of(size_t word)

@@ -16,10 +16,10 @@
 
 #define AT_A_TIME 16 /* terms that travel together */
 
-/* What a rank tells of its terms before any of them is looked at. */
-typedef struct card {
+/* A digest of the terms of a rank, before any of them is looked at. */
+typedef struct record {
     uint64_t digest, count;
-} card_t;
+} record_t;
 
 void lap_terms_clear(lap_terms_t *terms)
 {
@@ -93,8 +93,8 @@ static bool is_there(const lap_term_t *term)
 }
 
 /* "rank 1 says m = 8", or that it says nothing where others say something. */
-static void tell(const lap_group_t *group, int rank, const lap_term_t *term, char *text,
-                 size_t bytes)
+static void describe(const lap_group_t *group, int rank, const lap_term_t *term, char *text,
+                     size_t bytes)
 {
     char name[LAP_RANK_TEXT];
     lap_group_name(group, rank, name);
@@ -109,8 +109,8 @@ static lap_status_t differ(const lap_terms_t *terms, const lap_group_t *group, i
                            const lap_term_t *zero, const lap_term_t *other)
 {
     char first[224], second[224];
-    tell(group, 0, zero, first, sizeof(first));
-    tell(group, rank, other, second, sizeof(second));
+    describe(group, 0, zero, first, sizeof(first));
+    describe(group, rank, other, second, sizeof(second));
     return lap_error(LAP_ERR_MISMATCH, "%s%s%s, %s", terms->of ? terms->of : "",
                      terms->of ? ": " : "", first, second);
 }
@@ -148,17 +148,17 @@ static lap_status_t find_difference(const lap_terms_t *terms, lap_group_t *group
 
 lap_status_t lap_terms_agree(const lap_terms_t *terms, lap_group_t *group, lap_status_t mine)
 {
-    const card_t card = {
+    const record_t record = {
         lap_digest(LAP_DIGEST_INIT, terms->all, terms->count * sizeof(*terms->all)), terms->count};
     void *memory;
     LAP_TRY(lap_group_agree(group, mine == LAP_OK ? terms->status : mine));
-    LAP_TRY(lap_group_collect(group, &card, sizeof(card), &memory));
-    const card_t *cards = memory;
+    LAP_TRY(lap_group_collect(group, &record, sizeof(record), &memory));
+    const record_t *records = memory;
     bool same = true;
     size_t most = 0;
     for (int rank = 0; rank < group->size; rank++) {
-        same = same && memcmp(&cards[rank], &card, sizeof(card)) == 0;
-        most = cards[rank].count > most ? cards[rank].count : most;
+        same = same && memcmp(&records[rank], &record, sizeof(record)) == 0;
+        most = records[rank].count > most ? records[rank].count : most;
     }
     lap_free(memory);
     return same ? LAP_OK : find_difference(terms, group, most);

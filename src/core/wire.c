@@ -174,7 +174,7 @@ void lap_wire_lose(lap_wire_base_t *base, int peer)
         atomic_store_explicit(&base->world->peers[peer].lost, true, memory_order_release);
 }
 
-void lap_wire_note_error(lap_wire_base_t *base, int peer, int error)
+void lap_wire_set_error(lap_wire_base_t *base, int peer, int error)
 {
     /* lap_wire_lose makes it visible. */
     atomic_store_explicit(&base->peers[peer].error, error, memory_order_relaxed);
@@ -198,7 +198,7 @@ bool lap_wire_is_over(lap_wire_t *wire, int peer)
     return now > first + LAST_PACKETS_NS;
 }
 
-void lap_wire_say_bye(lap_wire_base_t *base, bool well)
+void lap_wire_send_bye(lap_wire_base_t *base, bool well)
 {
     for (int peer = 0; peer < base->world->size; peer++) {
         lap_packet_t *packet = NULL;

@@ -4,7 +4,7 @@
  * other ranks; a thread of the receiver's own takes them, whatever its other threads do. The
  * packets of one rank to one other are taken in the order in which they were sent; packets to
  * different ranks have no order. A world that has a wire does over it whatever ranks with memory in
- * common do by writing into it. There are two: over MPI (core/mpi) and over TCP (core/tcp). What
+ * common do by writing into it. There are two: over MPI (core/mpi) and over TCP (core/hub). What
  * they have in common, ports and memory for packets, is lap_wire_base_t.
  */
 #ifndef LAP_CORE_WIRE_H
@@ -126,8 +126,8 @@ typedef struct lap_wire_base {
 #define LAP_WIRE_WORD 0 /* of the bank: for the wire's own use */
 
 /*
- * A wire that ends after a failure waits this long for packets that have not left: they tell the others
- * of the failure, but a rank that has died takes none.
+ * A wire that ends after a failure waits this long for packets that have not left: they report
+ * the failure, but a rank that has died takes none.
  */
 #define LAP_WIRE_LINGER_NS 1000000000u
 
@@ -149,6 +149,6 @@ void lap_wire_deliver(lap_wire_base_t *base, const lap_packet_t *packet);
 void lap_wire_lose(lap_wire_base_t *base, int peer);
 
 /* Sends every other rank a packet to LAP_WIRE_BYE. */
-void lap_wire_say_bye(lap_wire_base_t *base, bool well);
+void lap_wire_send_bye(lap_wire_base_t *base, bool well);
 
 #endif

@@ -6,7 +6,7 @@
 #include "core/wire.h"
 
 /* Before lap_wire_lose: the network failed with this errno. */
-void lap_wire_note_error(lap_wire_base_t *base, int peer, int error);
+void lap_wire_set_error(lap_wire_base_t *base, int peer, int error);
 
 /* Instead of an errno: the rank was reached through rank 0, to which the connection has ended. */
 #define LAP_WIRE_NO_HUB (-1)

@@ -144,11 +144,11 @@ void lap_world_destroy(lap_world_t *world)
     lap_error_restore(&saved);
 }
 
-static lap_status_t take_board(lap_world_t *world, lap_region_t *board)
+static lap_status_t take_page(lap_world_t *world, lap_region_t *control)
 {
-    lap_status_t status = lap_group_create_world(world, board, &world->group);
+    lap_status_t status = lap_group_create_world(world, control, &world->group);
     if (status != LAP_OK)
-        lap_region_unmap(world, board);
+        lap_region_unmap(world, control);
     return status;
 }
 
@@ -164,16 +164,16 @@ static lap_status_t wired_world_create(const lap_environment_t *environment,
     return lap_mpi_world_create(environment, settings, world_p);
 }
 
-/* Leaves a note in the directory for ranks that meet there: this one does not come. */
+/* Announces in the directory, to ranks that meet there, that this one does not come. */
 static lap_status_t wired_world_announce(const lap_environment_t *environment,
                                          const lap_settings_t *settings, lap_world_t **world_p)
 {
-    const int note = environment->dir[0]
-                         ? lap_job_announce(environment->dir, environment->rank, LAP_JOB_WIRED)
-                         : -1;
+    const int announced = environment->dir[0]
+                              ? lap_job_announce(environment->dir, environment->rank, LAP_JOB_WIRED)
+                              : -1;
     const lap_status_t status = wired_world_create(environment, settings, world_p);
-    if (note >= 0)
-        close(note);
+    if (announced >= 0)
+        close(announced);
     return status;
 }
 
@@ -207,7 +207,7 @@ void lap_world_decline(lap_status_t status)
     if (lap_settings_make(NULL, &settings) != LAP_OK ||
         lap_environment_read(&environment) != LAP_OK || environment.size < 2)
         return;
-    /* What another rank tells is said to be its own where it is heard. */
+    /* The sentence of another rank is prefixed with its number where it is received. */
     snprintf(why, sizeof(why), "%s%s", environment.rank == 0 ? "rank 0: " : "", before);
     settings.declines = status;
     settings.why = why;
@@ -221,8 +221,8 @@ void lap_world_decline(lap_status_t status)
 
 /* Worlds with a caller's own ranks. */
 
-/* What each rank tells the others through the caller's allgather. */
-typedef struct card {
+/* The record of each rank in the caller's allgather. */
+typedef struct record {
     int32_t rank, nranks;
     int32_t status; /* of what this rank did before; a failure of one is a failure of all */
     int32_t wired;  /* it asks for a transport that goes between hosts */
@@ -232,52 +232,54 @@ typedef struct card {
     char host[sizeof(((lap_environment_t *)NULL)->host)];
     char dir[LAP_DIR_BYTES]; /* of rank 0 */
     char text[LAP_ERROR_TEXT];
-} card_t;
+} record_t;
 
-/* Every rank sees the same cards and comes to the same conclusion. */
-static lap_status_t check_cards(const card_t *cards, int nranks)
+/* Every rank sees the same records and comes to the same conclusion. */
+static lap_status_t check_records(const record_t *records, int nranks)
 {
     for (int rank = 0; rank < nranks; rank++) {
-        const card_t *card = &cards[rank];
-        if (card->rank != rank || card->nranks != nranks)
+        const record_t *record = &records[rank];
+        if (record->rank != rank || record->nranks != nranks)
             return lap_error(LAP_ERR_MISMATCH,
                              "the caller's allgather gave for rank %d the data of rank %d of %d, "
                              "expected rank %d of %d",
-                             rank, card->rank, card->nranks, rank, nranks);
-        if (card->status != LAP_OK)
-            return lap_error((lap_status_t)card->status, "rank %d: %s", rank, card->text);
+                             rank, record->rank, record->nranks, rank, nranks);
+        if (record->status != LAP_OK)
+            return lap_error((lap_status_t)record->status, "rank %d: %s", rank, record->text);
     }
     return LAP_OK;
 }
 
 /* Whether the ranks need a wire, as all of them know then. */
-static bool are_wired(const card_t *cards, int nranks)
+static bool are_wired(const record_t *records, int nranks)
 {
     for (int rank = 0; rank < nranks; rank++)
-        if (cards[rank].wired || strncmp(cards[rank].host, cards[0].host, sizeof(cards->host)) != 0)
+        if (records[rank].wired ||
+            strncmp(records[rank].host, records[0].host, sizeof(records->host)) != 0)
             return true;
     return false;
 }
 
-/* `status` is what went wrong here before, which all hear. */
-static lap_status_t exchange_cards(const lap_bootstrap_t *bootstrap, lap_status_t status,
-                                   card_t *mine, card_t *cards)
+/* `status` is what went wrong here before, of which all learn. */
+static lap_status_t exchange_records(const lap_bootstrap_t *bootstrap, lap_status_t status,
+                                     record_t *mine, record_t *records)
 {
     mine->status = status;
     if (status != LAP_OK)
         snprintf(mine->text, sizeof(mine->text), "%s", lap_last_error());
-    int error = bootstrap->allgather(bootstrap->context, mine, sizeof(*mine), cards);
+    int error = bootstrap->allgather(bootstrap->context, mine, sizeof(*mine), records);
     if (error != 0)
         return lap_error(LAP_ERR_SYSTEM, "the caller's allgather returned %d on rank %d", error,
                          bootstrap->rank);
-    LAP_TRY(check_cards(cards, bootstrap->nranks));
-    cards[0].dir[LAP_DIR_BYTES - 1] = cards[0].hosts[sizeof(cards->hosts) - 1] = '\0';
+    LAP_TRY(check_records(records, bootstrap->nranks));
+    records[0].dir[LAP_DIR_BYTES - 1] = records[0].hosts[sizeof(records->hosts) - 1] = '\0';
     return LAP_OK;
 }
 
-/* Ranks of several hosts hear once more from rank 0: where it listens, and with which key. */
-static lap_status_t meet_over_tcp(const lap_bootstrap_t *bootstrap, card_t *mine, card_t *cards,
-                                  const lap_settings_t *settings, lap_world_t **world_p)
+/* Ranks of several hosts gather once more: where rank 0 listens, and with which key. */
+static lap_status_t create_over_tcp(const lap_bootstrap_t *bootstrap, record_t *mine,
+                                    record_t *records, const lap_settings_t *settings,
+                                    lap_world_t **world_p)
 {
     lap_environment_t environment = {.rank = mine->rank, .size = mine->nranks};
     lap_master_t *master = &environment.master;
@@ -288,13 +290,13 @@ static lap_status_t meet_over_tcp(const lap_bootstrap_t *bootstrap, card_t *mine
     mine->port = master->port;
     mine->key = master->key;
     memcpy(mine->hosts, master->hosts, sizeof(mine->hosts));
-    status = exchange_cards(bootstrap, status, mine, cards);
+    status = exchange_records(bootstrap, status, mine, records);
     if (status == LAP_OK) {
-        master->port = cards[0].port;
+        master->port = records[0].port;
         master->nports = 1;
-        master->key = cards[0].key;
+        master->key = records[0].key;
         master->source = "the caller's allgather";
-        memcpy(master->hosts, cards[0].hosts, sizeof(master->hosts));
+        memcpy(master->hosts, records[0].hosts, sizeof(master->hosts));
         memcpy(environment.host, mine->host, sizeof(environment.host));
         status = lap_tcp_world_create(&environment, settings, world_p);
     }
@@ -303,8 +305,8 @@ static lap_status_t meet_over_tcp(const lap_bootstrap_t *bootstrap, card_t *mine
     return status;
 }
 
-static lap_status_t meet_in_dir(const card_t *mine, const char *dir, const lap_settings_t *settings,
-                                lap_world_t **world_p)
+static lap_status_t create_in_dir(const record_t *mine, const char *dir,
+                                  const lap_settings_t *settings, lap_world_t **world_p)
 {
     lap_environment_t environment = {.rank = mine->rank, .size = mine->nranks};
     memcpy(environment.dir, dir, sizeof(environment.dir));
@@ -313,38 +315,38 @@ static lap_status_t meet_in_dir(const card_t *mine, const char *dir, const lap_s
 
 /*
  * Whatever went wrong here before, as `status` says, and whatever goes wrong before the allgather
- * goes into the card, so that nobody is left waiting.
+ * goes into the record, so that nobody is left waiting.
  */
-static lap_status_t meet_with_cards(const lap_bootstrap_t *bootstrap, lap_status_t status,
-                                    const lap_settings_t *settings, card_t *cards,
-                                    lap_world_t **world_p)
+static lap_status_t create_with_records(const lap_bootstrap_t *bootstrap, lap_status_t status,
+                                        const lap_settings_t *settings, record_t *records,
+                                        lap_world_t **world_p)
 {
-    card_t mine = {.rank = bootstrap->rank, .nranks = bootstrap->nranks};
+    record_t mine = {.rank = bootstrap->rank, .nranks = bootstrap->nranks};
     int made = -1;
     if (status == LAP_OK && mine.rank == 0)
         status = lap_rendezvous_dir_make(mine.dir, &made);
     /* By name; that over MPI is for lap_world_create and <lap/lap_mpi.h>. */
     mine.wired = status == LAP_OK && strcmp(settings->transport_name, "hosts") == 0;
     lap_environment_host(mine.host, sizeof(mine.host));
-    status = exchange_cards(bootstrap, status, &mine, cards);
+    status = exchange_records(bootstrap, status, &mine, records);
     if (status == LAP_OK)
-        status = are_wired(cards, mine.nranks)
-                     ? meet_over_tcp(bootstrap, &mine, cards, settings, world_p)
-                     : meet_in_dir(&mine, cards[0].dir, settings, world_p);
+        status = are_wired(records, mine.nranks)
+                     ? create_over_tcp(bootstrap, &mine, records, settings, world_p)
+                     : create_in_dir(&mine, records[0].dir, settings, world_p);
     lap_rendezvous_dir_remove(mine.dir, made);
     return status;
 }
 
-/* Several ranks. Without memory for the cards this rank calls nothing and the others wait. */
+/* Several ranks. Without memory for the records this rank calls nothing and the others wait. */
 static lap_status_t world_create_with_ranks(const lap_bootstrap_t *bootstrap, lap_status_t status,
                                             const lap_settings_t *settings, lap_world_t **world_p)
 {
-    card_t *cards = lap_alloc((size_t)bootstrap->nranks, sizeof(card_t));
-    if (!cards)
+    record_t *records = lap_alloc((size_t)bootstrap->nranks, sizeof(record_t));
+    if (!records)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %d ranks", bootstrap->nranks);
     lap_world_t *world = NULL;
-    status = meet_with_cards(bootstrap, status, settings, cards, &world);
-    lap_free(cards);
+    status = create_with_records(bootstrap, status, settings, records, &world);
+    lap_free(records);
     /*
      * Called on failure too: the caller's barrier may know no time limit, and others may be in it.
      */
@@ -391,20 +393,20 @@ lap_status_t lap_world_create_with(const lap_bootstrap_t *bootstrap,
 
 /* Worlds of threads. */
 
-/* Rank `rank` of a thread world. Rank 0 makes the board, the others map it. */
+/* Rank `rank` of a thread world. Rank 0 makes the control page, the others map it. */
 static lap_status_t thread_world_create(int rank, int size, const lap_settings_t *settings,
-                                        lap_thread_heap_t *heap, uint64_t board_handle,
+                                        lap_thread_heap_t *heap, uint64_t control_handle,
                                         lap_world_t **world_p)
 {
-    lap_region_t board = {0};
+    lap_region_t control = {0};
     LAP_TRY(lap_world_alloc(LAP_WORLD_THREADS, rank, size, settings, world_p));
     lap_world_t *world = *world_p;
     world->thread_heap = heap;
     if (rank == 0)
-        LAP_TRY(lap_region_create(world, lap_board_bytes(size), size, &board));
+        LAP_TRY(lap_region_create(world, lap_control_bytes(size), size, &control));
     else
-        LAP_TRY(lap_region_map(world, 0, board_handle, lap_board_bytes(size), &board));
-    return take_board(world, &board);
+        LAP_TRY(lap_region_map(world, 0, control_handle, lap_control_bytes(size), &control));
+    return take_page(world, &control);
 }
 
 /* Fills worlds[0..nranks), or leaves the heap without users. */
@@ -415,7 +417,7 @@ static lap_status_t thread_worlds_create(int nranks, const lap_settings_t *setti
     for (int rank = 0; rank < nranks && status == LAP_OK; rank++)
         status =
             thread_world_create(rank, nranks, settings, heap,
-                                rank ? worlds[0]->group->board_region.handle : 0, &worlds[rank]);
+                                rank ? worlds[0]->group->control_region.handle : 0, &worlds[rank]);
     for (int rank = 0; rank < nranks && status != LAP_OK; rank++) {
         /* Each rank gives back its share of the heap, also those that were never made. */
         if (worlds[rank])

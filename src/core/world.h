@@ -15,7 +15,7 @@
 #include "core/signal.h"
 #include "core/wire.h"
 
-typedef struct lap_board lap_board_t; /* shared by the ranks of a group: see group.c */
+typedef struct lap_control lap_control_t; /* shared by the ranks of a group: see group.c */
 
 typedef enum lap_world_kind {
     LAP_WORLD_PROCESSES, /* of one host */
@@ -68,9 +68,9 @@ struct lap_group {
     int rank;
     int size;
     int *members; /* world rank of each */
-    lap_region_t board_region;
-    lap_board_t *board;
-    uint64_t port;     /* with a wire: where packets for this rank's board come in, */
+    lap_region_t control_region;
+    lap_control_t *control;
+    uint64_t port;     /* with a wire: where packets for this rank's control page come in, */
     uint64_t *ports;   /* and for the others'; NULL in a world without a wire */
     bool ports_known;  /* the others have sent theirs */
     uint32_t round;    /* collectives called so far on this rank */
@@ -79,7 +79,7 @@ struct lap_group {
     const char *kind;  /* what it is in a grid of ranks, such as "tp"; NULL: not known */
     uint64_t calls;    /* of operators begun so far on this rank, */
     bool uncounted;    /* which are counted no more: a graph of the caller's has some */
-    lap_call_place_t *places; /* where ranks note them */
+    lap_call_place_t *places; /* where ranks record them */
     lap_group_t *next;        /* of the world's groups */
     void *costs;              /* what calls cost here, once measured: see schedule/calibrate.c */
     void (*costs_free)(void *costs); /* called when the group ends and costs is set */
@@ -105,8 +105,8 @@ void lap_group_let_go(lap_group_t *group);
 
 /*
  * The failure that broke the group, if any: LAP_OK, or its status with its sentence in
- * lap_last_error. Looks at the board and at whether all processes of the group live; a death found
- * here is written on the board, so that every rank tells the same sentence. Cheap enough to call every
+ * lap_last_error. Looks at the control page and at whether all processes of the group live; a death found
+ * here is written on the control page, so that every rank gives the same sentence. Cheap enough to call every
  * LAP_WATCH_NS; never blocks.
  */
 lap_status_t lap_group_look(lap_group_t *group);
@@ -131,7 +131,7 @@ static inline void lap_leave(lap_world_t *world, const char *before)
 }
 
 /*
- * Breaks the group: writes status and sentence on the board unless one is there already, and wakes
+ * Breaks the group: writes status and sentence on the control page unless one is there already, and wakes
  * the ranks that wait in group collectives. Waits elsewhere see it within LAP_WATCH_NS.
  */
 void lap_group_fail(lap_group_t *group, lap_status_t status, const char *sentence);
@@ -139,14 +139,14 @@ void lap_group_fail(lap_group_t *group, lap_status_t status, const char *sentenc
 /* The same for a failure of this rank only: its name comes before the sentence. */
 void lap_group_fail_here(lap_group_t *group, lap_status_t status, const char *sentence);
 
-/* The failure on the board, if any: lap_group_look without a system call. */
+/* The failure on the control page, if any: lap_group_look without a system call. */
 lap_status_t lap_group_broken(const lap_group_t *group);
 
 /*
  * For the sentence of a timeout: "; rank 2 (pid 123) is stopped" for each rank whose process is, or
  * "".
  */
-void lap_group_tell_stopped(const lap_group_t *group, char *text, size_t bytes);
+void lap_group_list_stopped(const lap_group_t *group, char *text, size_t bytes);
 
 /* "rank 2", or "rank 2 (rank 5 of the world)" where these differ. Returns the text. */
 #define LAP_RANK_TEXT 56

@@ -301,7 +301,7 @@ static lap_status_t check_next(lap_access_list_t *list, row_t *row, uint32_t ind
     for (size_t p = row_next(row, list, index, row->firsts[index]); p != SIZE_MAX;
          p = row_next(row, list, index, p + 1)) {
         const lap_access_played_t *other = &list->accesses[p];
-        if ((own->write || other->write) && lap_range_meets(&other->range, &own->range)) {
+        if ((own->write || other->write) && lap_range_overlaps(&other->range, &own->range)) {
             LAP_TRY(check_pair(list, other, own));
             if (!own->write)
                 lap_access_add_find(list, (uint32_t)p);

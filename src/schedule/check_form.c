@@ -242,7 +242,7 @@ static lap_status_t check_sums(const form_t *form)
 static bool conflict(const lap_range_t *x, const lap_range_t *y)
 {
     const lap_range_t a = lap_range_normal(*x), b = lap_range_normal(*y);
-    return x->place == y->place && x->rank == y->rank && lap_range_meets(&a, &b);
+    return x->place == y->place && x->rank == y->rank && lap_range_overlaps(&a, &b);
 }
 
 /* Whether one of two moves writes what the other one writes or reads. */

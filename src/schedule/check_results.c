@@ -55,7 +55,7 @@ static lap_status_t check_once(const lap_access_list_t *list, const writes_t *wr
         const lap_access_played_t *other = &list->accesses[i];
         if (other->range.place != access->range.place || other->range.offset >= access->end)
             break;
-        if (other->node != access->node && lap_range_meets(&access->range, &other->range))
+        if (other->node != access->node && lap_range_overlaps(&access->range, &other->range))
             return lap_access_conflict(list, access, other, "a result is written twice in a call");
     }
     return LAP_OK;

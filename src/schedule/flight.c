@@ -33,7 +33,8 @@ lap_status_t lap_flight_check_usable(const lap_flight_t *flight, lap_group_t *gr
 {
     LAP_TRY(lap_engine_check_group(flight->engine, group));
     LAP_TRY(lap_flight_check(flight, group, when));
-    if (buffer->broken) /* only when the board could not be written: another rank died at it */
+    if (buffer
+            ->broken) /* only when the control page could not be written: another rank died at it */
         return lap_error(LAP_ERR_PEER_LOST, "an earlier call on this buffer failed");
     return LAP_OK;
 }

@@ -81,7 +81,7 @@ static void look_back(linker_t *linker, const use_t *now)
          past = next_past(linker, now, past->place + 1))
         if ((past->write || now->write) &&
             points[past->point].tick > clock->end[points[past->point].stream] &&
-            lap_range_meets(&past->range, &now->range))
+            lap_range_overlaps(&past->range, &now->range))
             need(linker, past->point);
 }
 

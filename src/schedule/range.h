@@ -41,7 +41,7 @@ bool lap_range_next_common(const lap_range_t *a, const lap_range_t *b, size_t fr
 size_t lap_range_common(const lap_range_t *a, const lap_range_t *b);
 
 /* Whether they have one: of two blocks of columns of a matrix no row is gone through. */
-static inline bool lap_range_meets(const lap_range_t *a, const lap_range_t *b)
+static inline bool lap_range_overlaps(const lap_range_t *a, const lap_range_t *b)
 {
     size_t begin, end;
     return a->rows <= 1 || b->rows <= 1 || a->stride == b->stride

@@ -225,7 +225,7 @@ void lap_runnable_announce(lap_runnable_t *runnable, const lap_binding_t *bindin
     if (call != 0)
         lap_buffer_announce(buffer, &reason);
     else /* nothing that comes later tells how far this rank is */
-        atomic_store_explicit(&buffer->notes[buffer->group->rank]->number, LAP_CALL_ANY,
+        atomic_store_explicit(&buffer->records[buffer->group->rank]->number, LAP_CALL_ANY,
                               memory_order_release);
 }
 

@@ -101,7 +101,7 @@ static lap_status_t look_at_foreign(lap_in_flight_t *op)
     }
     if (!lap_deadline_passed(&op->foreign_end))
         return LAP_OK;
-    lap_group_tell_stopped(op->group, stopped, sizeof(stopped));
+    lap_group_list_stopped(op->group, stopped, sizeof(stopped));
     snprintf(cause, sizeof(cause), "timeout after %g s%s",
              (double)op->group->world->timeout_ns * 1e-9, stopped);
     return foreign_failed(op, LAP_ERR_TIMEOUT, cause);

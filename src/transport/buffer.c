@@ -118,7 +118,7 @@ static lap_status_t create(lap_group_t *group, size_t bytes, size_t nsignals,
         return status;
     }
     buffer->id = ++group->nbuffers;
-    buffer->place.notes = buffer->notes;
+    buffer->place.records = buffer->records;
     lap_call_place_add(group, &buffer->place);
     *buffer_p = buffer;
     return LAP_OK;

@@ -22,24 +22,25 @@ struct lap_buffer {
     lap_group_t *group;
     size_t bytes;
     size_t nsignals;
-    lap_region_t *regions;   /* size of the group; regions[r] is rank r's memory */
-    char **data;             /* data[r]: the bytes of rank r; NULL: cannot be addressed */
-    lap_bank_t **banks;      /* banks[r]: the signal words of rank r; NULL: as above */
-    lap_call_note_t **notes; /* notes[r]: LAP_CALL_NOTES of rank r, or its latest report of them */
-    lap_call_place_t place;  /* where they are looked for */
-    uint32_t *consumed;      /* per word of this rank: raises that earlier calls used up */
-    uint32_t calls;          /* calls begun on this buffer, */
-    bool unnumbered;         /* which are counted no more: a graph of the caller's has some */
-    unsigned in_flight;      /* of those, not yet ended */
-    uint32_t id;             /* among the buffers of the group */
-    uint32_t nops;           /* operators made on this buffer, */
-    bool background;         /* all of which are in the background, or none */
-    size_t reserved;         /* words from 0 that belong to its operators */
-    size_t reserved_bytes;   /* and bytes */
-    size_t keepers;          /* operators that were made on it and are still there */
-    bool is_destroyed;       /* by its owner: it goes with the last of them */
-    bool broken;             /* a call failed half-way: its signals can no longer be counted on */
-    bool no_graphs;          /* every call must be issued step by step */
+    lap_region_t *regions; /* size of the group; regions[r] is rank r's memory */
+    char **data;           /* data[r]: the bytes of rank r; NULL: cannot be addressed */
+    lap_bank_t **banks;    /* banks[r]: the signal words of rank r; NULL: as above */
+    lap_call_record_t *
+        *records; /* records[r]: LAP_CALL_RECORDS of rank r, or its latest report of them */
+    lap_call_place_t place; /* where they are looked for */
+    uint32_t *consumed;     /* per word of this rank: raises that earlier calls used up */
+    uint32_t calls;         /* calls begun on this buffer, */
+    bool unnumbered;        /* which are counted no more: a graph of the caller's has some */
+    unsigned in_flight;     /* of those, not yet ended */
+    uint32_t id;            /* among the buffers of the group */
+    uint32_t nops;          /* operators made on this buffer, */
+    bool background;        /* all of which are in the background, or none */
+    size_t reserved;        /* words from 0 that belong to its operators */
+    size_t reserved_bytes;  /* and bytes */
+    size_t keepers;         /* operators that were made on it and are still there */
+    bool is_destroyed;      /* by its owner: it goes with the last of them */
+    bool broken;            /* a call failed half-way: its signals can no longer be counted on */
+    bool no_graphs;         /* every call must be issued step by step */
     lap_link_t link;
     struct lap_pacer *pacer; /* of the link */
     void *backend;           /* the transport's own */
@@ -121,14 +122,14 @@ typedef struct lap_transport_ops {
     unsigned (*group_can)(const lap_group_t *group); /* (optional) more LAP_CAN_..., of a group */
 
     /*
-     * Fills regions, data, banks and notes. Collective over buffer->group; a failure
+     * Fills regions, data, banks and records. Collective over buffer->group; a failure
      * leaves nothing allocated.
      */
     lap_status_t (*buffer_create)(lap_buffer_t *buffer);
     void (*buffer_destroy)(lap_buffer_t *buffer);
 
-    /* Brings this rank's note of a call to the ranks that cannot read it in place. */
-    void (*tell_note)(lap_buffer_t *buffer, const lap_wait_reason_t *reason);
+    /* Brings this rank's record of a call to the ranks that cannot read it in place. */
+    void (*send_record)(lap_buffer_t *buffer, const lap_wait_reason_t *reason);
 
     /*
      * What follows in the calling thread, for hosts that signal from within a GEMM and for callers
@@ -211,7 +212,7 @@ lap_status_t lap_buffer_stall_failed(const lap_stall_t *stall, lap_status_t stat
 lap_status_t lap_buffer_wait_passed(lap_buffer_t *buffer, const lap_wait_t *wait);
 
 /*
- * While a wait lasts: LAP_ERR_MISMATCH, breaking the group, when the notes of `peer` show that it
+ * While a wait lasts: LAP_ERR_MISMATCH, breaking the group, when the records of `peer` show that it
  * is in another operator or has other active rows in this call, so that the signal cannot come.
  */
 lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_reason_t *reason);
@@ -223,13 +224,13 @@ lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_r
  */
 lap_status_t lap_buffer_look(lap_buffer_t *buffer, int peer, const lap_wait_reason_t *reason);
 
-/* Writes a note, so that whoever reads it meanwhile can tell. */
-void lap_buffer_write_note(lap_call_note_t *notes, uint32_t call, uint32_t op, uint64_t m);
+/* Writes a record, so that whoever reads it meanwhile notices. */
+void lap_buffer_write_record(lap_call_record_t *records, uint32_t call, uint32_t op, uint64_t m);
 
 /* Says to the peers which call this rank begins; before any signal of that call is raised. */
 void lap_buffer_announce(lap_buffer_t *buffer, const lap_wait_reason_t *reason);
 
-/* Writes what reason->call and so on say into a note that lap_buffer_write_note does the rest of. */
-void lap_buffer_write_call(lap_call_note_t *notes, const lap_wait_reason_t *reason);
+/* Writes what reason->call and so on say into a record that lap_buffer_write_record does the rest of. */
+void lap_buffer_write_call(lap_call_record_t *records, const lap_wait_reason_t *reason);
 
 #endif

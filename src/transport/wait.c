@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What waits on a symmetric buffer have in common: who is watched meanwhile, the sentence when one
- * fails, and the notes by which ranks find out that they are not in the same call.
+ * fails, and the records by which ranks find out that they are not in the same call.
  */
 #include <stdio.h>
 #include <string.h>
@@ -77,8 +77,8 @@ static void tell_come(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32
  * "rank 0 waited in ag_gemm (ring), step 7, for signal data[3] number 2 of rank 3; it has come 1
  * time in this call"
  */
-static void tell(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t come, char *text,
-                 size_t bytes)
+static void describe(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t come, char *text,
+                     size_t bytes)
 {
     char signal[32], where[96] = "", how_far[96], mine[LAP_RANK_TEXT], theirs[LAP_RANK_TEXT];
     const lap_wait_reason_t *reason = wait->reason;
@@ -102,7 +102,7 @@ static void tell_late(const lap_buffer_t *buffer, const lap_wait_t *wait, char *
     if (!wait->reason || wait->reason->number == 0)
         return;
     const lap_blocked_t mine = blocked_in(buffer, wait->peer, wait->reason);
-    lap_blocked_tell(&mine, text, bytes);
+    lap_blocked_describe(&mine, text, bytes);
 }
 
 static lap_status_t wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t come,
@@ -110,7 +110,7 @@ static lap_status_t wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait, ui
 {
     lap_group_t *group = buffer->group;
     char cause[LAP_ERROR_TEXT], context[448];
-    tell(buffer, wait, come, context, sizeof(context));
+    describe(buffer, wait, come, context, sizeof(context));
     /*
      * A wait that ran out of time has no sentence, unless another rank broke the group just before.
      */
@@ -118,7 +118,7 @@ static lap_status_t wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait, ui
     if (broken == LAP_OK) {
         char stopped[256], late[448];
         tell_late(buffer, wait, late, sizeof(late));
-        lap_group_tell_stopped(group, stopped, sizeof(stopped));
+        lap_group_list_stopped(group, stopped, sizeof(stopped));
         snprintf(cause, sizeof(cause), "timeout after %g s%s%s",
                  (double)group->world->timeout_ns / 1e9, late, stopped);
     } else {
@@ -146,7 +146,7 @@ typedef struct call {
     uint64_t m;
 } call_t;
 
-/* The lower rank comes first, so that both sides tell the same. */
+/* The lower rank comes first, so that both sides say the same. */
 static lap_status_t mismatch(lap_buffer_t *buffer, int peer, const lap_wait_reason_t *reason,
                              call_t their)
 {
@@ -176,12 +176,12 @@ static lap_status_t mismatch(lap_buffer_t *buffer, int peer, const lap_wait_reas
 static call_t latest_call(const lap_buffer_t *buffer, int rank)
 {
     call_t latest = {0, 0, 0};
-    for (int i = 0; i < LAP_CALL_NOTES; i++) {
-        lap_call_note_t *note = &buffer->notes[rank][i];
-        const uint32_t number = atomic_load_explicit(&note->call, memory_order_acquire);
+    for (int i = 0; i < LAP_CALL_RECORDS; i++) {
+        lap_call_record_t *record = &buffer->records[rank][i];
+        const uint32_t number = atomic_load_explicit(&record->call, memory_order_acquire);
         if (number > latest.number)
-            latest = (call_t){number, atomic_load_explicit(&note->op, memory_order_relaxed),
-                              atomic_load_explicit(&note->m, memory_order_relaxed)};
+            latest = (call_t){number, atomic_load_explicit(&record->op, memory_order_relaxed),
+                              atomic_load_explicit(&record->m, memory_order_relaxed)};
     }
     return latest;
 }
@@ -221,53 +221,53 @@ lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_r
 {
     if (!reason || reason->call == 0)
         return LAP_OK;
-    lap_call_note_t *note = &buffer->notes[peer][reason->call % LAP_CALL_NOTES];
-    /* Pairs with the last store in lap_buffer_write_note: op and m are those of this call. */
-    if (atomic_load_explicit(&note->call, memory_order_acquire) != reason->call)
+    lap_call_record_t *record = &buffer->records[peer][reason->call % LAP_CALL_RECORDS];
+    /* Pairs with the last store in lap_buffer_write_record: op and m are those of this call. */
+    if (atomic_load_explicit(&record->call, memory_order_acquire) != reason->call)
         return LAP_OK;
-    const uint32_t op = atomic_load_explicit(&note->op, memory_order_acquire);
-    const uint64_t m = atomic_load_explicit(&note->m, memory_order_acquire);
+    const uint32_t op = atomic_load_explicit(&record->op, memory_order_acquire);
+    const uint64_t m = atomic_load_explicit(&record->m, memory_order_acquire);
     if (op == reason->op_index && m == reason->m)
         return LAP_OK;
     /*
      * A peer that begins several calls without ending them may be writing a later one into this
-     * note. The loads above pair with the releases in lap_buffer_write_note: whoever has read a
+     * record. The loads above pair with the releases in lap_buffer_write_record: whoever has read a
      * part of the later one sees here that the number has changed.
      */
-    if (atomic_load_explicit(&note->call, memory_order_relaxed) != reason->call)
+    if (atomic_load_explicit(&record->call, memory_order_relaxed) != reason->call)
         return LAP_OK;
     return mismatch(buffer, peer, reason, (call_t){reason->call, op, m});
 }
 
-void lap_buffer_write_note(lap_call_note_t *notes, uint32_t call, uint32_t op, uint64_t m)
+void lap_buffer_write_record(lap_call_record_t *records, uint32_t call, uint32_t op, uint64_t m)
 {
-    lap_call_note_t *note = &notes[call % LAP_CALL_NOTES];
+    lap_call_record_t *record = &records[call % LAP_CALL_RECORDS];
     /* Each store releases the ones before it to the loads in lap_buffer_compare. */
-    atomic_store_explicit(&note->call, 0, memory_order_relaxed);
-    atomic_store_explicit(&note->m, m, memory_order_release);
-    atomic_store_explicit(&note->op, op, memory_order_release);
-    atomic_store_explicit(&note->call, call, memory_order_release);
+    atomic_store_explicit(&record->call, 0, memory_order_relaxed);
+    atomic_store_explicit(&record->m, m, memory_order_release);
+    atomic_store_explicit(&record->op, op, memory_order_release);
+    atomic_store_explicit(&record->call, call, memory_order_release);
 }
 
-void lap_buffer_write_call(lap_call_note_t *notes, const lap_wait_reason_t *reason)
+void lap_buffer_write_call(lap_call_record_t *records, const lap_wait_reason_t *reason)
 {
-    lap_call_note_t *note = &notes[reason->call % LAP_CALL_NOTES];
+    lap_call_record_t *record = &records[reason->call % LAP_CALL_RECORDS];
     char name[LAP_CALL_NAME];
     memset(name, 0, sizeof(name));
     snprintf(name, sizeof(name), "%s", reason->op);
-    /* The number is 0 while the rest changes: see read_note in core/blocked.c. */
-    atomic_store_explicit(&note->number, 0, memory_order_relaxed);
+    /* The number is 0 while the rest changes: see read_record in core/blocked.c. */
+    atomic_store_explicit(&record->number, 0, memory_order_relaxed);
     for (size_t i = 0; i < LAP_CALL_NAME / sizeof(uint64_t); i++) {
         uint64_t word;
         memcpy(&word, name + i * sizeof(word), sizeof(word));
-        atomic_store_explicit(&note->name[i], word, memory_order_release);
+        atomic_store_explicit(&record->name[i], word, memory_order_release);
     }
-    lap_buffer_write_note(notes, reason->call, reason->op_index, reason->m);
-    atomic_store_explicit(&note->number, reason->number, memory_order_release);
+    lap_buffer_write_record(records, reason->call, reason->op_index, reason->m);
+    atomic_store_explicit(&record->number, reason->number, memory_order_release);
 }
 
 void lap_buffer_announce(lap_buffer_t *buffer, const lap_wait_reason_t *reason)
 {
-    lap_buffer_write_call(buffer->notes[buffer->group->rank], reason);
-    buffer->ops->tell_note(buffer, reason);
+    lap_buffer_write_call(buffer->records[buffer->group->rank], reason);
+    buffer->ops->send_record(buffer, reason);
 }

@@ -44,7 +44,7 @@ typedef struct lap_deadline_part {
 lap_deadline_part_t lap_deadline_begin_part(lap_deadline_t *deadline, uint64_t ns);
 void lap_deadline_end_part(lap_deadline_t *deadline, const lap_deadline_part_t *part);
 
-/* Looks, and tells how long poll() may wait until the next look, in milliseconds. */
+/* Looks, and returns how long poll() may wait until the next look, in milliseconds. */
 int lap_deadline_poll_ms(lap_deadline_t *deadline);
 
 #endif

@@ -8,7 +8,7 @@
  *         lap_json_put(&json, "%.9g", ms[i]);
  *     lap_json_put(&json, "] best:{%s:%.3f}}", name, best);
  *
- * A failure to write stays in the file: ferror tells.
+ * A failure to write stays in the file: see ferror.
  */
 #ifndef LAP_UTIL_JSON_WRITE_H
 #define LAP_UTIL_JSON_WRITE_H

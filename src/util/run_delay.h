@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-/* A descriptor that tells of the calling thread, to be closed; -1: this system does not tell. */
+/* A descriptor of the counters of the calling thread, to be closed; -1: this system has none. */
 int lap_run_delay_open(void);
 
 /* In nanoseconds, since the thread began; 0 where that is not known. */

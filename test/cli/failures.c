@@ -158,7 +158,7 @@ static void check_others(void)
     expect("lap test: rank 12: no memory");
     expect("");
     report(-1, "no such rank");
-    tap_ok(lap_job_tell(dir, "short", 5), "somebody else tells something");
+    tap_ok(lap_job_send(dir, "short", 5), "somebody else tells something");
     expect("");
 }
 

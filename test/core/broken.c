@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/board.h"
+#include "core/control.h"
 #include "core/group.h"
 #include "core/status.h"
 #include "core/world.h"
@@ -75,7 +75,7 @@ static void hear_failure(lap_group_t *group, const char *sentence)
     const lap_packet_t packet = {.kind = LAP_PACKET_FAILURE,
                                  .words = {(uint64_t)(int64_t)LAP_ERR_MISMATCH},
                                  .bytes = strlen(sentence) + 1};
-    lap_board_deliver(group, &packet, sentence);
+    lap_control_deliver(group, &packet, sentence);
 }
 
 static void leave_while_looked_for(lap_group_t *all)

@@ -31,7 +31,7 @@ static char base[64]; /* private to this run */
 /* In memory shared by all ranks of a case. */
 typedef struct shared {
     _Atomic int arrived, generation;
-    char cards[RANKS_MAX][4096];
+    char records[RANKS_MAX][4096];
     char sentences[RANKS_MAX][1024];
     int pids[RANKS_MAX];
 } shared_t;
@@ -184,7 +184,7 @@ static inline void use_regions(lap_world_t *world)
     expect(lap_region_create(world, 1, 1, &probe) == LAP_OK, "another region");
     lap_region_unmap(world, &probe);
     fstat(world->peers[rank].heap_fd, &file);
-    /* Rank 0 also holds the board. */
+    /* Rank 0 also holds the control page. */
     expect(rank == 0 || file.st_blocks == 0, "an empty heap");
 }
 

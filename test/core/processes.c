@@ -129,12 +129,12 @@ static int own_barrier(void *context)
 static int own_allgather(void *context, const void *mine, size_t bytes, void *all)
 {
     const int rank = my_rank, size = my_size;
-    if (bytes > sizeof(shared->cards[0]))
+    if (bytes > sizeof(shared->records[0]))
         return -1;
-    memcpy(shared->cards[rank], mine, bytes);
+    memcpy(shared->records[rank], mine, bytes);
     own_barrier(context);
     for (int r = 0; r < size; r++)
-        memcpy((char *)all + (size_t)r * bytes, shared->cards[r], bytes);
+        memcpy((char *)all + (size_t)r * bytes, shared->records[r], bytes);
     return own_barrier(context);
 }
 
@@ -150,21 +150,21 @@ static int broken_allgather(void *context, const void *mine, size_t bytes, void 
     return 18;
 }
 
-/* Makes the cards of the last rank say that it runs on another machine. */
+/* Makes the records of the last rank say that it runs on another machine. */
 static int far_allgather(void *context, const void *mine, size_t bytes, void *all)
 {
     const int rank = my_rank, size = my_size;
-    char card[4096], name[64] = "";
+    char record[4096], name[64] = "";
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
     expect(file && fgets(name, sizeof(name), file), "a boot id");
     fclose(file);
     name[strcspn(name, "\n")] = '\0';
-    memcpy(card, mine, bytes);
-    char *id = memmem(card, bytes, name, strlen(name));
-    expect(id != NULL, "the boot id in the card");
+    memcpy(record, mine, bytes);
+    char *id = memmem(record, bytes, name, strlen(name));
+    expect(id != NULL, "the boot id in the record");
     if (rank == size - 1)
         id[0] = 'x';
-    return own_allgather(context, card, bytes, all);
+    return own_allgather(context, record, bytes, all);
 }
 
 static lap_bootstrap_t own_bootstrap(void)

@@ -55,7 +55,7 @@ static void *meet_main(void *arg)
     member_t *member = arg;
     const uint64_t began = lap_now_ns();
     lap_deadline_t deadline = lap_deadline_after(member->hub.timeout_ns);
-    member->status = lap_hub_meet(&member->hub, LAP_OK, &deadline);
+    member->status = lap_hub_join(&member->hub, LAP_OK, &deadline);
     member->took_ns = lap_now_ns() - began;
     if (member->status != LAP_OK)
         snprintf(member->sentence, sizeof(member->sentence), "%s", lap_last_error());
@@ -76,7 +76,7 @@ static void start(member_t *member, int rank, int size, uint64_t timeout_ns)
 static void end(member_t *member)
 {
     pthread_join(member->thread, NULL);
-    lap_hub_part(&member->hub);
+    lap_hub_leave(&member->hub);
     if (member->sentence[0])
         tap_note("rank %d: %s", member->hub.rank, member->sentence);
 }

@@ -84,16 +84,16 @@ static void reach(step_t step)
     raise(SIGKILL);
 }
 
-lap_status_t __real_lap_hub_meet(lap_hub_t *, lap_status_t, lap_deadline_t *);
-lap_status_t __wrap_lap_hub_meet(lap_hub_t *, lap_status_t, lap_deadline_t *);
+lap_status_t __real_lap_hub_join(lap_hub_t *, lap_status_t, lap_deadline_t *);
+lap_status_t __wrap_lap_hub_join(lap_hub_t *, lap_status_t, lap_deadline_t *);
 lap_status_t __real_lap_hub_gather(lap_hub_t *, const void *, size_t, void *, lap_deadline_t *);
 lap_status_t __wrap_lap_hub_gather(lap_hub_t *, const void *, size_t, void *, lap_deadline_t *);
 lap_status_t __real_lap_pass_run(lap_pass_t *, lap_deadline_t *);
 lap_status_t __wrap_lap_pass_run(lap_pass_t *, lap_deadline_t *);
-lap_status_t __wrap_lap_hub_meet(lap_hub_t *hub, lap_status_t ready, lap_deadline_t *deadline)
+lap_status_t __wrap_lap_hub_join(lap_hub_t *hub, lap_status_t ready, lap_deadline_t *deadline)
 {
     reach(BEFORE_MEETING);
-    const lap_status_t status = __real_lap_hub_meet(hub, ready, deadline);
+    const lap_status_t status = __real_lap_hub_join(hub, ready, deadline);
     reach(AFTER_MEETING);
     return status;
 }

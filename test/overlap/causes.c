@@ -43,7 +43,7 @@ static void check_views(const lap_trace_t *trace, const char *label)
 static void await_others(const lap_group_t *group)
 {
     for (int r = 0; r < group->size; r++)
-        while (r != LATE && atomic_load(&lap_group_blocked_note(group, r)->number) == 0)
+        while (r != LATE && atomic_load(&lap_group_blocked_record(group, r)->number) == 0)
             lap_sleep_until_ns(lap_now_ns() + 1000000u);
 }
 

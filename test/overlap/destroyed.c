@@ -63,7 +63,7 @@ static test_call_t call_of(lap_group_t *group, const lap_op_desc_t *desc)
 static void die(const lap_group_t *group, size_t c)
 {
     for (int r = 0; cases[c].calls && r < lap_group_rank(group); r++)
-        while (atomic_load(&lap_group_blocked_note(group, r)->number) == 0)
+        while (atomic_load(&lap_group_blocked_record(group, r)->number) == 0)
             usleep(1000);
     usleep(cases[c].dies_first ? 0 : 300000);
     kill(getpid(), SIGKILL);

@@ -67,7 +67,7 @@ static void test_random(void)
             !pieces_agree(&a, &b, in_a, in_b),
             "%zu rows of %zu bytes at %zu every %zu, and %zu of %zu at %zu every %zu", a.rows,
             a.row_bytes, a.offset, a.stride, b.rows, b.row_bytes, b.offset, b.stride);
-        met += lap_range_meets(&a, &b);
+        met += lap_range_overlaps(&a, &b);
     }
     tap_ok(misshapen == 0, "normal forms hold the same bytes, extents end at the last (%zu wrong)",
            misshapen);

@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 
 #include "conformance.h"
-#include "core/board.h"
+#include "core/control.h"
 #include "util/clock.h"
 
 /* What comes to a buffer that is gone is dropped, and does no harm. */
@@ -102,7 +102,7 @@ static void check_many_packets(lap_world_t *world, bool one_way)
     lap_group_t *all = lap_world_group(world);
     uint64_t port, ports[64];
     const int size = world->size;
-    const lap_bank_t *bank = lap_board_bank(all);
+    const lap_bank_t *bank = lap_control_bank(all);
     tap_success(lap_wire_port_open(world->wire, take, &taken, bank, &port), "a port");
     tap_success(lap_group_allgather(all, &port, sizeof(port), ports), "the ports of all");
     for (size_t n = 0; n < packets; n++)

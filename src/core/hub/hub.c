@@ -300,7 +300,7 @@ static lap_status_t host_run(host_t *host, lap_status_t ready)
     return host->came < host->hub->size ? host_timeout(host) : LAP_OK;
 }
 
-static lap_status_t host_meet(lap_hub_t *hub, lap_status_t ready, lap_deadline_t *deadline)
+static lap_status_t host_join(lap_hub_t *hub, lap_status_t ready, lap_deadline_t *deadline)
 {
     const size_t size = (size_t)hub->size, most = size + LAP_HUB_PENDING;
     host_t host = {.hub = hub,
@@ -386,7 +386,7 @@ lap_status_t lap_hub_greet(lap_hub_attempt_t *attempt, int fd, int port, const c
     return status;
 }
 
-static lap_status_t client_meet(lap_hub_t *hub, lap_deadline_t *deadline)
+static lap_status_t client_join(lap_hub_t *hub, lap_deadline_t *deadline)
 {
     lap_hub_attempt_t attempt = {.hub = hub, .deadline = deadline};
     const uint64_t most = hub->kind->pause_most_ns;
@@ -408,7 +408,7 @@ static lap_status_t client_meet(lap_hub_t *hub, lap_deadline_t *deadline)
 
 /* ---- all ---- */
 
-lap_status_t lap_hub_meet(lap_hub_t *hub, lap_status_t ready, lap_deadline_t *deadline)
+lap_status_t lap_hub_join(lap_hub_t *hub, lap_status_t ready, lap_deadline_t *deadline)
 {
     hub->limit = (lap_limit_t){hub->timeout_ns, hub->rank};
     hub->fds = lap_alloc((size_t)hub->size, sizeof(int));
@@ -417,17 +417,17 @@ lap_status_t lap_hub_meet(lap_hub_t *hub, lap_status_t ready, lap_deadline_t *de
     for (int rank = 0; rank < hub->size; rank++)
         hub->fds[rank] = -1;
     if (hub->rank == 0)
-        return host_meet(hub, ready, deadline);
+        return host_join(hub, ready, deadline);
     if (ready == LAP_OK)
-        return client_meet(hub, deadline);
+        return client_join(hub, deadline);
     lap_saved_error_t saved;
     lap_error_save(&saved);
-    const lap_status_t met = client_meet(hub, deadline);
+    const lap_status_t met = client_join(hub, deadline);
     lap_error_restore(&saved);
     return met == LAP_OK ? lap_hub_report(hub, ready, deadline) : ready;
 }
 
-void lap_hub_part(lap_hub_t *hub)
+void lap_hub_leave(lap_hub_t *hub)
 {
     for (int rank = 0; hub->fds && rank < hub->size; rank++)
         if (hub->fds[rank] >= 0)

@@ -66,7 +66,7 @@ void lap_tcp_prepare(int fd, uint64_t timeout_ns);
 
 /* ---- proofs of identity: hub_proof.c ---- */
 
-#define LAP_HUB_HELLO_MAGIC 0x4c61704d65657434u /* also tells the order of bytes */
+#define LAP_HUB_HELLO_MAGIC 0x4c61704d65657434u /* also shows the order of bytes */
 #define LAP_HUB_CHALLENGE_MAGIC 0x4c61704d65657433u
 
 /* The first message of a rank. It, and the proofs, are the same in all versions. */
@@ -145,7 +145,7 @@ struct lap_hub_kind {
     /* "gpu1:29501" or "'/tmp/lap-...'". Returns the text. */
     const char *(*place)(const lap_hub_t *hub, char text[LAP_HUB_PLACE_TEXT]);
 
-    /* Rank 0 listens, and ends that; `listener` is as lap_hub_meet begins it. */
+    /* Rank 0 listens, and ends that; `listener` is as lap_hub_join begins it. */
     lap_status_t (*listen)(lap_hub_t *hub, lap_hub_listener_t *listener);
     void (*close)(lap_hub_t *hub, lap_hub_listener_t *listener);
 
@@ -177,10 +177,10 @@ lap_status_t lap_hub_greet(lap_hub_attempt_t *attempt, int fd, int port, const c
  * All ranks come to rank 0. Needs the fields up to timeout_ns. Collective; on failure all who
  * came learn of it. `ready`: the result of this rank's preparations; a failure, with this thread's
  * sentence, is returned. Others than rank 0 come all the same and report it; rank 0 first sends it to those who come
- * within a moment. Ended by lap_hub_part in any case.
+ * within a moment. Ended by lap_hub_leave in any case.
  */
-lap_status_t lap_hub_meet(lap_hub_t *hub, lap_status_t ready, lap_deadline_t *deadline);
-void lap_hub_part(lap_hub_t *hub);
+lap_status_t lap_hub_join(lap_hub_t *hub, lap_status_t ready, lap_deadline_t *deadline);
+void lap_hub_leave(lap_hub_t *hub);
 
 /* ---- gathering there: hub_gather.c ---- */
 

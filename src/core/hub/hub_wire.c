@@ -4,7 +4,7 @@
  * which it met rank 0, and rank 0 passes on what is for others. Who sends a packet writes it to its
  * socket at once, as far as the kernel takes it. One thread per world does the rest: it sleeps until a
  * socket can be read, or written where something is left over. A connection that ends without a goodbye
- * is a rank that is lost, of which rank 0 tells the others.
+ * is a rank that is lost, which rank 0 reports to the others.
  */
 #include <errno.h>
 #include <linux/sockios.h>
@@ -99,7 +99,7 @@ static int network_error(int error)
 }
 
 /*
- * With the lock of the connection held, as in flush. Without memory for what a rank is to hear it is
+ * With the lock of the connection held, as in flush. Without memory for a packet to a rank it is
  * lost: the thread finds the end of the connection.
  */
 static void append(conn_t *conn, int to, int from, const lap_packet_t *packet)
@@ -152,7 +152,7 @@ static void flush(hub_wire_t *self, conn_t *conn)
         watch(self, conn, conn->end > 0);
 }
 
-/* Before the world is made, what is sent is heard by nobody: ranks still gather at the connections. */
+/* Before the world is made, packets are dropped: ranks still gather at the connections. */
 static void lap_hub_send(lap_wire_t *wire, lap_packet_t *packet)
 {
     hub_wire_t *self = self_of(wire);
@@ -198,7 +198,7 @@ static void flush_all(hub_wire_t *self)
 
 static void lose(hub_wire_t *self, int peer, int error)
 {
-    lap_wire_note_error(&self->base, peer, error);
+    lap_wire_set_error(&self->base, peer, error);
     lap_wire_lose(&self->base, peer);
 }
 
@@ -248,7 +248,7 @@ static bool take_frames(hub_wire_t *self, conn_t *conn)
     return true;
 }
 
-/* Rank 0 has lost a rank, and tells the others; another one has lost with rank 0 all who are left. */
+/* Rank 0 has lost a rank, and reports it to the others; another one has lost with rank 0 all who are left. */
 static void lose_all(hub_wire_t *self, const conn_t *conn, int error)
 {
     const lap_packet_t news = {.port = LOST_PORT, .words = {(uint64_t)conn->peer, (uint64_t)error}};
@@ -264,7 +264,7 @@ static void lose_all(hub_wire_t *self, const conn_t *conn, int error)
             lose(self, peer, peer == 0 ? error : LAP_WIRE_NO_HUB);
 }
 
-/* Nothing more comes from a rank. Of an error, who sends may have heard instead. */
+/* Nothing more comes from a rank. Of an error, who sends may have learned instead. */
 static void end_conn(hub_wire_t *self, conn_t *conn, int error)
 {
     (void)epoll_ctl(self->epoll, EPOLL_CTL_DEL, conn->fd, NULL);
@@ -282,7 +282,7 @@ static void receive(hub_wire_t *self, conn_t *conn)
     if (!conn->in)
         conn->in = lap_alloc(1, IN_BYTES);
     if (!conn->in) {
-        end_conn(self, conn, ENOMEM); /* for its packets: the rank cannot be heard */
+        end_conn(self, conn, ENOMEM); /* for its packets: they cannot be received */
         return;
     }
     const ssize_t got = recv(conn->fd, conn->in + conn->got, IN_BYTES - conn->got, MSG_DONTWAIT);
@@ -406,7 +406,7 @@ static void lap_hub_close(lap_wire_t *wire, bool well)
 {
     hub_wire_t *self = self_of(wire);
     const bool started = atomic_load(&self->started);
-    lap_wire_say_bye(&self->base, well);
+    lap_wire_send_bye(&self->base, well);
     if (started && is_hub(self))
         await_others(self, well);
     if (started)

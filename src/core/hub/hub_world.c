@@ -72,7 +72,7 @@ static lap_status_t run(hub_maker_t *self, lap_world_t **world_p)
 {
     lap_maker_t *maker = &self->maker;
     if (maker->size > 1)
-        LAP_TRY(lap_hub_meet(&self->hub, prepare(maker), &maker->deadline));
+        LAP_TRY(lap_hub_join(&self->hub, prepare(maker), &maker->deadline));
     maker->limit = self->hub.limit;
     const lap_status_t status = lap_maker_run(maker, LAP_OK, world_p);
     if (status == LAP_OK && (*world_p)->wire) {
@@ -103,7 +103,7 @@ static lap_status_t create(const lap_environment_t *environment, const lap_maker
                                 .timeout_ns = settings->timeout_ns}};
     const lap_status_t status = run(&self, world_p);
     *no_files_p = self.hub.no_files;
-    lap_hub_part(&self.hub);
+    lap_hub_leave(&self.hub);
     lap_maker_clear(&self.maker);
     return status;
 }

@@ -46,7 +46,7 @@ typedef struct mpi_wire {
     pthread_t thread;
     _Atomic uint64_t stop_ns;   /* 0: not yet; else how long the thread still has for the rest */
     _Atomic uint64_t nudged_at; /* when a caller last announced a wait */
-    bool hears_byes;            /* set before stop_ns: the end waits for those of all */
+    bool awaits_byes;           /* set before stop_ns: the end waits for those of all */
     bool drained;               /* of the thread, at its end: nothing was left */
     lap_out_t *first, **last;   /* the queue, with the lock of the base */
 
@@ -172,7 +172,7 @@ static void post(mpi_wire_t *self, in_t *in)
         lap_mpi.MPI_Irecv(in->packet, (int)(sizeof(lap_packet_t) + LAP_WIRE_BODY), lap_mpi.byte,
                           MPI_ANY_SOURCE, TAG, self->comm, &in->request) == MPI_SUCCESS;
     for (int peer = 0; !in->posted && peer < self->base.world->size; peer++)
-        lap_wire_lose(&self->base, peer); /* nothing can be heard of anybody any more */
+        lap_wire_lose(&self->base, peer); /* nothing can be received any more */
 }
 
 static void take(mpi_wire_t *self, const lap_packet_t *packet, int source, size_t bytes)
@@ -257,7 +257,7 @@ static bool all_done(const mpi_wire_t *self)
 {
     /* Packets are put into the queue before stop_ns is set, and not after. */
     return !self->sending && !self->first &&
-           (!self->hears_byes ||
+           (!self->awaits_byes ||
             atomic_load_explicit(&self->byes, memory_order_relaxed) == self->base.world->size - 1);
 }
 
@@ -328,7 +328,7 @@ static bool somebody_died(const lap_world_t *world)
  * Waits until all have sent their goodbye, unless somebody cannot any more. Only then may the
  * communicator be freed: a packet that comes later would meet one that MPI gives the same number.
  */
-static void hear_byes(mpi_wire_t *self, lap_deadline_t *deadline)
+static void await_byes(mpi_wire_t *self, lap_deadline_t *deadline)
 {
     while (!lap_deadline_passed(deadline) &&
            atomic_load_explicit(&self->byes, memory_order_relaxed) < self->base.world->size - 1) {
@@ -344,7 +344,7 @@ static void hear_byes(mpi_wire_t *self, lap_deadline_t *deadline)
  * Gets all ranks to the same place before MPI ends: some MPIs end their connections one by one, and
  * need the other side to be at it too.
  */
-static bool meet_at_the_end(mpi_wire_t *self, lap_deadline_t *deadline)
+static bool end_together(mpi_wire_t *self, lap_deadline_t *deadline)
 {
     MPI_Request request;
     int done = 0;
@@ -397,15 +397,15 @@ static void lap_mpi_close(lap_wire_t *wire, bool well)
     mpi_wire_t *self = self_of(wire);
     const uint64_t stop_ns = well ? self->base.world->timeout_ns : LAP_WIRE_LINGER_NS;
     lap_deadline_t deadline = lap_deadline_after(stop_ns);
-    lap_wire_say_bye(&self->base, well);
-    self->hears_byes = well;
+    lap_wire_send_bye(&self->base, well);
+    self->awaits_byes = well;
     atomic_store_explicit(&self->stop_ns, stop_ns, memory_order_release);
     if (well)
-        hear_byes(self, &deadline);
+        await_byes(self, &deadline);
     pthread_join(self->thread, NULL);
     cancel_receives(self);
     if (self->drained && well && atomic_load_explicit(&self->unwell, memory_order_relaxed) == 0 &&
-        meet_at_the_end(self, &deadline)) {
+        end_together(self, &deadline)) {
         lap_mpi.MPI_Comm_free(&self->comm);
         if (self->owns_mpi)
             finalise();

@@ -177,8 +177,8 @@ static lap_status_t check_mpi(void)
 }
 
 /*
- * The time-out of a rank whose settings make no sense: the others hear of it, and need somebody to
- * tell them. Keeps the sentence of `status`.
+ * The time-out of a rank whose settings make no sense: the others learn of it, and need somebody to
+ * report it. Keeps the sentence of `status`.
  */
 static uint64_t spare_timeout(lap_status_t status)
 {

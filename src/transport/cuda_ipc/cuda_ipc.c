@@ -6,12 +6,12 @@
  * as a graph. The memory itself is the business of cuda_ipc_memory.c.
  *
  * Besides, each rank has the memory that transports of hosts have, without data. In it are the
- * notes by which ranks find out that they are in different calls, and the words that
+ * records by which ranks find out that they are in different calls, and the words that
  * lap_buffer_put, _raise and _wait use: those of operators are on the GPU.
  *
  * Ranks that are threads and share a GPU also share its queues, where a wait of one may hold up the
  * signal of another that would end it. Such ranks take turns: a wait is launched when the signal
- * that it is for has been launched, which words in host memory tell. Begun calls then proceed no
+ * that it is for has been launched, as words in host memory say. Begun calls then proceed no
  * further than their peers have come.
  */
 #include "transport/cuda_ipc/cuda_ipc.h"
@@ -58,7 +58,7 @@ static lap_status_t await_launch(lap_buffer_t *buffer, const lap_wait_t *wait)
     return status;
 }
 
-/* Raises a signal, and tells when it has come. */
+/* Raises a signal, and says when it has come. */
 static lap_status_t raise_word(lap_buffer_t *buffer, lap_stream_t *stream, const lap_raise_t *raise)
 {
     const struct lap_part *part = buffer->backend;
@@ -82,7 +82,7 @@ lap_status_t lap_cuda_ipc_put(lap_buffer_t *buffer, const lap_device_ops_t *devi
     if (put->span)
         LAP_TRY(device->stamp(stream, &put->span->begin));
     if (lap_part_of(buffer)->paced)
-        LAP_TRY(lap_paced_note(buffer, stream, put->peer));
+        LAP_TRY(lap_paced_begin(buffer, stream, put->peer));
     LAP_TRY(device->copy(stream, &copy));
     if (signals)
         return raise_word(buffer, stream, &raise);
@@ -137,7 +137,7 @@ const lap_transport_ops_t lap_cuda_ipc_ops = {
     .device = "cuda",
     .buffer_create = lap_cuda_ipc_buffer_create,
     .buffer_destroy = lap_cuda_ipc_buffer_destroy,
-    .tell_note = lap_host_tell_note,
+    .send_record = lap_host_send_record,
     .put_now = lap_cuda_ipc_put_now,
     .raise_now = lap_host_raise_now,
     .wait_now = lap_host_wait_now,

@@ -51,7 +51,7 @@ lap_status_t lap_cuda_ipc_end_signals(lap_buffer_t *buffer, const lap_device_ops
 /* The rows of a put, not its signal, by the calling thread. */
 lap_status_t lap_part_copy_now(lap_buffer_t *buffer, const lap_put_t *put);
 
-/* Where a rank computes, as it tells the others. No padding: it is sent as bytes. */
+/* Where a rank computes, as it is sent to the others. No padding: it is sent as bytes. */
 typedef struct lap_part_place {
     int32_t gpu, part, parts;
 } lap_part_place_t;
@@ -85,7 +85,7 @@ void lap_paced_free(struct lap_part *part);
  * The time at which a transfer to a peer begins, noted on its stream unless one has begun already
  * whose signal is still to come.
  */
-lap_status_t lap_paced_note(lap_buffer_t *buffer, lap_stream_t *stream, int peer);
+lap_status_t lap_paced_begin(lap_buffer_t *buffer, lap_stream_t *stream, int peer);
 /* The way of a signal with `raise->bytes` bytes of data; raise->span: its end will be known. */
 lap_status_t lap_paced_transit(lap_buffer_t *buffer, const lap_raise_t *raise,
                                lap_cuda_transit_t *transit_p);

@@ -8,15 +8,15 @@
 #include "transport/cuda_ipc/cuda_ipc.h"
 #include "util/alloc.h"
 
-#define NOTES 4096u     /* transfers of a call whose beginning is noted at once */
+#define STAMPS 4096u    /* transfers of a call whose beginning is stamped at once */
 #define LONGEST_NS 1e18 /* thirty years: keeps sums of times from wrapping */
 
 struct lap_paced {
-    uint64_t *notes; /* device memory: when transfers began; then when the link is free */
-    unsigned nnotes;
+    uint64_t *stamps; /* device memory: when transfers began; then when the link is free */
+    unsigned nstamps;
     const uint64_t *
         *begun;    /* of each peer: when the transfer began whose signal is still to come */
-    bool captured; /* those were noted while a graph was captured */
+    bool captured; /* those were stamped while a graph was captured */
 };
 
 static uint64_t to_ns(double seconds)
@@ -28,7 +28,7 @@ static uint64_t to_ns(double seconds)
 lap_status_t lap_cuda_ipc_link_begin(lap_buffer_t *buffer)
 {
     struct lap_part *part = buffer->backend;
-    CUdeviceptr notes;
+    CUdeviceptr stamps;
     part->paced = lap_alloc(1, sizeof(*part->paced));
     if (!part->paced)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for an emulated link");
@@ -36,9 +36,9 @@ lap_status_t lap_cuda_ipc_link_begin(lap_buffer_t *buffer)
     if (!part->paced->begun)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for an emulated link");
     LAP_TRY(lap_cuda_enter(part->device));
-    LAP_TRY(lap_cuda_leave(part->device,
-                           lap_cuda_memory(part->device, (NOTES + 1) * sizeof(uint64_t), &notes)));
-    part->paced->notes = (uint64_t *)(uintptr_t)notes;
+    LAP_TRY(lap_cuda_leave(
+        part->device, lap_cuda_memory(part->device, (STAMPS + 1) * sizeof(uint64_t), &stamps)));
+    part->paced->stamps = (uint64_t *)(uintptr_t)stamps;
     return LAP_OK;
 }
 
@@ -46,13 +46,13 @@ void lap_paced_free(struct lap_part *part)
 {
     if (!part->paced)
         return;
-    lap_cuda_free(&part->device->base, part->paced->notes);
+    lap_cuda_free(&part->device->base, part->paced->stamps);
     lap_free(part->paced->begun);
     lap_free(part->paced);
     part->paced = NULL;
 }
 
-/* A graph that was given up may have left some whose signal never came, nor were they noted. */
+/* A graph that was given up may have left some whose signal never came, nor were they stamped. */
 static void forget_given_up(struct lap_part *part, int size)
 {
     struct lap_paced *paced = part->paced;
@@ -63,15 +63,15 @@ static void forget_given_up(struct lap_part *part, int size)
     paced->captured = part->device->capturing;
 }
 
-lap_status_t lap_paced_note(lap_buffer_t *buffer, lap_stream_t *stream, int peer)
+lap_status_t lap_paced_begin(lap_buffer_t *buffer, lap_stream_t *stream, int peer)
 {
     struct lap_paced *paced = lap_part_of(buffer)->paced;
     forget_given_up(buffer->backend, buffer->group->size);
     if (paced->begun[peer])
         return LAP_OK;
-    uint64_t *note = &paced->notes[paced->nnotes++ % NOTES];
-    paced->begun[peer] = note;
-    return lap_cuda_write_time(stream, note);
+    uint64_t *stamp = &paced->stamps[paced->nstamps++ % STAMPS];
+    paced->begun[peer] = stamp;
+    return lap_cuda_write_time(stream, stamp);
 }
 
 /* What a rank sends to itself needs no link. */
@@ -86,7 +86,7 @@ lap_status_t lap_paced_transit(lap_buffer_t *buffer, const lap_raise_t *raise,
         LAP_TRY(lap_cuda_await_arrival(part->device, &raise->span->end, &arrival));
     *transit_p = (lap_cuda_transit_t){
         .issued = raise->bytes > 0 ? part->paced->begun[raise->peer] : NULL,
-        .link_free = leaves && raise->bytes > 0 ? &part->paced->notes[NOTES] : NULL,
+        .link_free = leaves && raise->bytes > 0 ? &part->paced->stamps[STAMPS] : NULL,
         .carry_ns = link->bytes_per_s > 0 ? to_ns((double)raise->bytes / link->bytes_per_s) : 0,
         .latency_ns = leaves ? to_ns(link->latency_s) : 0,
         .arrival = arrival,

@@ -218,7 +218,7 @@ static lap_status_t create_own(lap_buffer_t *buffer)
     return LAP_OK;
 }
 
-/* What a rank tells the others of its memory. No padding: it is sent as bytes. */
+/* The record of a rank's memory for the others. No padding: it is sent as bytes. */
 typedef struct offer {
     uint64_t base, context; /* for threads of one process */
     lap_part_place_t place;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What transports share whose ranks map each other's memory: a region per rank holds its call
- * notes, its signal words and its data; a put is a copy; a signal is an atomic addition.
+ * records, its signal words and its data; a put is a copy; a signal is an atomic addition.
  */
 #ifndef LAP_TRANSPORT_HOST_HOST_H
 #define LAP_TRANSPORT_HOST_HOST_H
@@ -29,7 +29,7 @@ static inline lap_copy_t lap_put_copy(const lap_buffer_t *buffer, const lap_put_
                         .src_stride = put->src_stride};
 }
 
-void lap_host_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *reason);
+void lap_host_send_record(lap_buffer_t *buffer, const lap_wait_reason_t *reason);
 lap_status_t lap_host_put_now(lap_buffer_t *buffer, const lap_put_t *put);
 lap_status_t lap_host_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise);
 lap_status_t lap_host_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait);
@@ -47,7 +47,7 @@ lap_status_t lap_host_wait(lap_buffer_t *buffer, const lap_device_ops_t *device,
 
 /* The slots of a transport over mapped memory, but for buffer_create, which checks who the ranks are. */
 #define LAP_MAPPED_SLOTS                                                                           \
-    .buffer_destroy = lap_host_buffer_destroy, .tell_note = lap_host_tell_note,                    \
+    .buffer_destroy = lap_host_buffer_destroy, .send_record = lap_host_send_record,                \
     .link_begin = lap_link_begin, .put_now = lap_host_put_now, .raise_now = lap_host_raise_now,    \
     .wait_now = lap_host_wait_now, .put = lap_host_put, .raise = lap_host_raise,                   \
     .wait = lap_host_wait

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes and ends symmetric buffers in mapped memory. Per rank one region: [notes | signal words |
+ * Makes and ends symmetric buffers in mapped memory. Per rank one region: [records | signal words |
  * data].
  */
 #include <stdint.h>
@@ -12,7 +12,7 @@
 
 #define DATA_ALIGNMENT 4096u
 
-/* Where the parts of a region start; the notes are at 0. */
+/* Where the parts of a region start; the records are at 0. */
 typedef struct layout {
     size_t bank;
     size_t data;
@@ -27,7 +27,7 @@ static size_t round_up(size_t value, size_t multiple)
 static lap_status_t lay_out(const lap_buffer_t *buffer, size_t bytes, layout_t *layout_p)
 {
     layout_t layout;
-    layout.bank = round_up(LAP_CALL_NOTES * sizeof(lap_call_note_t), _Alignof(lap_bank_t));
+    layout.bank = round_up(LAP_CALL_RECORDS * sizeof(lap_call_record_t), _Alignof(lap_bank_t));
     layout.data = round_up(layout.bank + lap_bank_bytes(buffer->nsignals), DATA_ALIGNMENT);
     if (bytes > SIZE_MAX / 2 - layout.data)
         return lap_error(LAP_ERR_NO_MEMORY,
@@ -44,8 +44,8 @@ static lap_status_t alloc_tables(lap_buffer_t *buffer)
     buffer->regions = lap_alloc(size, sizeof(*buffer->regions));
     buffer->data = lap_alloc(size, sizeof(*buffer->data));
     buffer->banks = lap_alloc(size, sizeof(*buffer->banks));
-    buffer->notes = lap_alloc(size, sizeof(*buffer->notes));
-    if (buffer->regions && buffer->data && buffer->banks && buffer->notes)
+    buffer->records = lap_alloc(size, sizeof(*buffer->records));
+    if (buffer->regions && buffer->data && buffer->banks && buffer->records)
         return LAP_OK;
     return lap_error(LAP_ERR_NO_MEMORY, "no memory for the tables of a buffer of %zu ranks", size);
 }
@@ -72,7 +72,7 @@ static lap_status_t map_peers(lap_buffer_t *buffer, maps_t maps, const layout_t 
             LAP_TRY(lap_region_map(group->world, group->members[r], handles[r], layout->bytes,
                                    &buffer->regions[r]));
         char *base = buffer->regions[r].data;
-        buffer->notes[r] = (lap_call_note_t *)base;
+        buffer->records[r] = (lap_call_record_t *)base;
         buffer->banks[r] = (lap_bank_t *)(base + layout->bank);
         buffer->data[r] = base + layout->data;
         if (lap_host_guard_is_on())
@@ -119,11 +119,11 @@ void lap_host_buffer_destroy(lap_buffer_t *buffer)
         lap_host_guard_uncover(buffer->data[r]);
     for (int r = 0; buffer->regions && r < buffer->group->size; r++)
         lap_region_unmap(buffer->group->world, &buffer->regions[r]);
-    lap_free(buffer->notes);
+    lap_free(buffer->records);
     lap_free(buffer->banks);
     lap_free(buffer->data);
     lap_free(buffer->regions);
-    buffer->notes = NULL;
+    buffer->records = NULL;
     buffer->banks = NULL;
     buffer->data = NULL;
     buffer->regions = NULL;

@@ -28,7 +28,7 @@ lap_status_t lap_host_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise)
     return LAP_OK;
 }
 
-void lap_host_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *reason)
+void lap_host_send_record(lap_buffer_t *buffer, const lap_wait_reason_t *reason)
 {
     /* The peers read it where it is. */
     (void)buffer;

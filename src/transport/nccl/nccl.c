@@ -5,7 +5,7 @@
  * wherever NVLink reaches, puts, signals and waits are those of `cuda_ipc`. In other groups peers are
  * reached by nccl_far.c; waits are the same there, so that they have tags and give up by themselves.
  *
- * Besides, each rank has the memory that transports of hosts have, without data: the notes by which
+ * Besides, each rank has the memory that transports of hosts have, without data: the records by which
  * ranks find out that they are in different calls, and the words that lap_buffer_raise and _wait
  * use.
  */
@@ -185,7 +185,7 @@ const lap_transport_ops_t lap_nccl_ops = {
     .group_can = lap_nccl_group_can,
     .buffer_create = lap_nccl_buffer_create,
     .buffer_destroy = lap_nccl_buffer_destroy,
-    .tell_note = lap_wire_tell_note,
+    .send_record = lap_wire_send_record,
     .put_now = lap_nccl_put_now,
     .raise_now = lap_wire_raise_now,
     .wait_now = lap_wire_wait_now,

@@ -63,7 +63,7 @@ lap_status_t lap_nccl_await_wire(lap_nccl_comm_t *comm);
  */
 #define LAP_NCCL_LAST_NS 500000000u
 lap_status_t lap_nccl_look(lap_group_t *group, uint64_t now, uint64_t *since_p);
-/* As lap_group_agree; what this rank gave up on is told by the rank that failed. */
+/* As lap_group_agree; a failure that this rank gave up on is reported by the rank that failed. */
 lap_status_t lap_nccl_agree(lap_group_t *group, lap_status_t status);
 
 /* Memory that is registered as a window on all ranks. */

@@ -4,7 +4,7 @@
  * the owner of the memory takes in a thread of its own, whatever its other threads do: its words are
  * raised there as if the peer had done so. `mpi` uses MPI between all ranks, `hosts` only where memory
  * cannot be mapped. They do not see MPI itself: that is in core/mpi. A wire over TCP is for control
- * alone; transport/nccl has its notes and its signals from the host on either.
+ * alone; transport/nccl has its records and its signals from the host on either.
  */
 #include "transport/wire/wire.h"
 
@@ -29,7 +29,7 @@ struct lap_slot {
     uint64_t port;
     bool open;
     uint64_t *ports;
-    lap_call_note_t *notes; /* the others' reports of theirs: LAP_CALL_NOTES of each */
+    lap_call_record_t *records; /* the others' reports of theirs: LAP_CALL_RECORDS of each */
 };
 
 static struct lap_slot *slot_of(const lap_buffer_t *buffer)
@@ -75,7 +75,7 @@ static void take_note(lap_buffer_t *buffer, const lap_packet_t *packet)
         .m = packet->words[NOTE_M],
         .number = packet->words[NOTE_NUMBER],
     };
-    lap_buffer_write_call(buffer->notes[packet->from], &reason);
+    lap_buffer_write_call(buffer->records[packet->from], &reason);
 }
 
 static void deliver(void *context, const lap_packet_t *packet, const char *body)
@@ -188,7 +188,7 @@ lap_status_t lap_wire_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait)
     return lap_host_wait_now(buffer, wait);
 }
 
-void lap_wire_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *reason)
+void lap_wire_send_record(lap_buffer_t *buffer, const lap_wait_reason_t *reason)
 {
     lap_wire_t *wire = buffer->group->world->wire;
     for (int peer = 0; peer < buffer->group->size; peer++) {
@@ -216,7 +216,7 @@ void lap_wire_buffer_destroy(lap_buffer_t *buffer)
     if (slot) {
         if (slot->open)
             lap_wire_port_close(wire, slot->port); /* nothing comes into the memory after this */
-        lap_free(slot->notes);
+        lap_free(slot->records);
         lap_free(slot->ports);
         lap_free(slot);
     }
@@ -232,14 +232,14 @@ static lap_status_t open_slot(lap_buffer_t *buffer)
     struct lap_slot *slot = buffer->slot = lap_alloc(1, sizeof(*slot));
     if (slot) {
         slot->ports = lap_alloc(size, sizeof(*slot->ports));
-        slot->notes = lap_alloc(size * LAP_CALL_NOTES, sizeof(*slot->notes));
+        slot->records = lap_alloc(size * LAP_CALL_RECORDS, sizeof(*slot->records));
     }
-    if (!slot || !slot->ports || !slot->notes)
+    if (!slot || !slot->ports || !slot->records)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the ports of a buffer of %zu ranks",
                          size);
     for (size_t r = 0; r < size; r++)
-        if (!buffer->notes[r])
-            buffer->notes[r] = &slot->notes[r * LAP_CALL_NOTES];
+        if (!buffer->records[r])
+            buffer->records[r] = &slot->records[r * LAP_CALL_RECORDS];
     LAP_TRY(lap_wire_port_open(wire, deliver, buffer, buffer->banks[rank], &slot->port));
     slot->open = true;
     return LAP_OK;
@@ -315,9 +315,9 @@ static lap_status_t lap_hosts_buffer_create(lap_buffer_t *buffer)
 /* They differ in what they map, and in the wire. */
 #define OVER_A_WIRE                                                                                \
     .can = LAP_CAN_PUT | LAP_CAN_SPAN, .buffer_destroy = lap_wire_buffer_destroy,                  \
-    .tell_note = lap_wire_tell_note, .put_now = lap_wire_put_now, .raise_now = lap_wire_raise_now, \
-    .wait_now = lap_wire_wait_now, .put = lap_host_put, .raise = lap_host_raise,                   \
-    .wait = lap_host_wait, .link_begin = lap_link_begin
+    .send_record = lap_wire_send_record, .put_now = lap_wire_put_now,                              \
+    .raise_now = lap_wire_raise_now, .wait_now = lap_wire_wait_now, .put = lap_host_put,           \
+    .raise = lap_host_raise, .wait = lap_host_wait, .link_begin = lap_link_begin
 
 const lap_transport_ops_t lap_mpi_ops = {
     .name = "mpi",

@@ -9,7 +9,7 @@
 lap_status_t lap_hosts_buffer_create_some(lap_buffer_t *buffer, size_t bytes);
 void lap_wire_buffer_destroy(lap_buffer_t *buffer);
 
-void lap_wire_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *reason);
+void lap_wire_send_record(lap_buffer_t *buffer, const lap_wait_reason_t *reason);
 lap_status_t lap_wire_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise);
 lap_status_t lap_wire_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The board of a group: what its ranks have written for one another, packets from board to board in a
+ * The control page of a group: what its ranks have written for one another, packets from page to page in a
  * world with a wire, the failure that broke the group, and who still lives.
  */
-#include "core/board.h"
+#include "core/control.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ enum { FAILURE_NONE, FAILURE_BEING_WRITTEN, FAILURE_SET };
 
 static size_t bank_offset(int size)
 {
-    return sizeof(lap_board_t) + (size_t)size * sizeof(lap_board_rank_t);
+    return sizeof(lap_control_t) + (size_t)size * sizeof(lap_control_rank_t);
 }
 
 static size_t blocked_offset(int size)
@@ -25,30 +25,30 @@ static size_t blocked_offset(int size)
     return bank_offset(size) + lap_bank_bytes((size_t)size);
 }
 
-size_t lap_board_bytes(int size)
+size_t lap_control_bytes(int size)
 {
-    return blocked_offset(size) + (size_t)size * sizeof(lap_blocked_note_t);
+    return blocked_offset(size) + (size_t)size * sizeof(lap_blocked_record_t);
 }
 
-lap_bank_t *lap_board_bank(const lap_group_t *group)
+lap_bank_t *lap_control_bank(const lap_group_t *group)
 {
-    return (lap_bank_t *)(void *)((char *)group->board + bank_offset(group->size));
+    return (lap_bank_t *)(void *)((char *)group->control + bank_offset(group->size));
 }
 
-lap_blocked_note_t *lap_group_blocked_note(const lap_group_t *group, int rank)
+lap_blocked_record_t *lap_group_blocked_record(const lap_group_t *group, int rank)
 {
-    char *notes = (char *)group->board + blocked_offset(group->size);
-    return (lap_blocked_note_t *)(void *)notes + rank;
+    char *records = (char *)group->control + blocked_offset(group->size);
+    return (lap_blocked_record_t *)(void *)records + rank;
 }
 
 bool lap_group_has_come(const lap_group_t *group, int rank, uint32_t round)
 {
-    return lap_bank_reached(lap_board_bank(group), (size_t)rank, round);
+    return lap_bank_reached(lap_control_bank(group), (size_t)rank, round);
 }
 
-lap_board_slot_t *lap_board_slot(const lap_group_t *group, int rank)
+lap_control_slot_t *lap_control_slot(const lap_group_t *group, int rank)
 {
-    return &group->board->ranks[rank].slots[group->round % 2];
+    return &group->control->ranks[rank].slots[group->round % 2];
 }
 
 const char *lap_group_name(const lap_group_t *group, int rank, char text[LAP_RANK_TEXT])
@@ -74,13 +74,14 @@ const char *lap_group_describe(const lap_group_t *group, int rank, char *text, s
     return text;
 }
 
-/* Packets from board to board. */
+/* Packets from page to page. */
 
 /* So that publish waits for nobody, and has no need to watch anybody. */
 _Static_assert(LAP_SLOT_BYTES <= LAP_WIRE_SMALL && LAP_ERROR_TEXT <= LAP_WIRE_SMALL,
-               "packets between boards must be small");
+               "packets between control pages must be small");
 
-lap_status_t lap_board_publish(const lap_group_t *group, const lap_packet_t *what, const void *body)
+lap_status_t lap_control_publish(const lap_group_t *group, const lap_packet_t *what,
+                                 const void *body)
 {
     lap_wire_t *wire = group->world->wire;
     for (int rank = 0; group->ports_known && rank < group->size; rank++) {
@@ -98,33 +99,33 @@ lap_status_t lap_board_publish(const lap_group_t *group, const lap_packet_t *wha
     return LAP_OK;
 }
 
-void lap_group_tell_blocked(lap_group_t *group, const lap_blocked_words_t *words)
+void lap_group_publish_blocked(lap_group_t *group, const lap_blocked_words_t *words)
 {
     const lap_packet_t packet = {.kind = LAP_PACKET_BLOCKED, .bytes = sizeof(*words)};
-    lap_blocked_write(lap_group_blocked_note(group, group->rank), words);
+    lap_blocked_write(lap_group_blocked_record(group, group->rank), words);
     /* Without memory for packets others learn of it by a timeout. */
-    (void)lap_board_publish(group, &packet, words);
+    (void)lap_control_publish(group, &packet, words);
 }
 
-/* Writes a failure on the board; false when there is one already. */
-static bool note_failure(lap_board_t *board, lap_status_t status, const char *sentence)
+/* Writes a failure on the control page; false when there is one already. */
+static bool set_failure(lap_control_t *control, lap_status_t status, const char *sentence)
 {
     uint32_t none = FAILURE_NONE;
-    if (!atomic_compare_exchange_strong(&board->failure, &none, FAILURE_BEING_WRITTEN))
+    if (!atomic_compare_exchange_strong(&control->failure, &none, FAILURE_BEING_WRITTEN))
         return false;
-    board->status = status;
-    snprintf(board->sentence, sizeof(board->sentence), "%s", sentence);
-    atomic_store_explicit(&board->failure, FAILURE_SET, memory_order_release);
+    control->status = status;
+    snprintf(control->sentence, sizeof(control->sentence), "%s", sentence);
+    atomic_store_explicit(&control->failure, FAILURE_SET, memory_order_release);
     return true;
 }
 
-void lap_board_deliver(void *context, const lap_packet_t *packet, const char *body)
+void lap_control_deliver(void *context, const lap_packet_t *packet, const char *body)
 {
     lap_group_t *group = context;
     if (packet->from >= (uint32_t)group->size || packet->bytes > LAP_SLOT_BYTES)
         return;
-    lap_board_rank_t *sender = &group->board->ranks[packet->from];
-    lap_board_slot_t *slot = &sender->slots[packet->words[0] % 2];
+    lap_control_rank_t *sender = &group->control->ranks[packet->from];
+    lap_control_slot_t *slot = &sender->slots[packet->words[0] % 2];
     lap_blocked_words_t words;
     switch (packet->kind) {
     case LAP_PACKET_ROUND:
@@ -133,21 +134,21 @@ void lap_board_deliver(void *context, const lap_packet_t *packet, const char *bo
         memcpy(slot->doing, &packet->words[3], LAP_DOING_BYTES);
         slot->doing[LAP_DOING_BYTES - 1] = '\0';
         memcpy(slot->data, body, packet->bytes);
-        lap_bank_raise(lap_board_bank(group), packet->from);
+        lap_bank_raise(lap_control_bank(group), packet->from);
         break;
     case LAP_PACKET_FAILURE:
         if (packet->bytes > 0 && body[packet->bytes - 1] == '\0')
-            note_failure(group->board, (lap_status_t)(int32_t)packet->words[0], body);
-        lap_bank_ring(lap_board_bank(group));
+            set_failure(group->control, (lap_status_t)(int32_t)packet->words[0], body);
+        lap_bank_ring(lap_control_bank(group));
         break;
     case LAP_PACKET_LEFT:
         atomic_store_explicit(&sender->left, 1, memory_order_release);
-        lap_bank_ring(lap_board_bank(group));
+        lap_bank_ring(lap_control_bank(group));
         break;
     case LAP_PACKET_BLOCKED:
         if (packet->bytes == sizeof(words)) {
             memcpy(&words, body, sizeof(words));
-            lap_blocked_write(lap_group_blocked_note(group, (int)packet->from), &words);
+            lap_blocked_write(lap_group_blocked_record(group, (int)packet->from), &words);
         }
         break;
     default:
@@ -157,40 +158,40 @@ void lap_board_deliver(void *context, const lap_packet_t *packet, const char *bo
 
 /* Failures. */
 
-static bool has_failed(const lap_board_t *board)
+static bool has_failed(const lap_control_t *control)
 {
-    return atomic_load_explicit(&board->failure, memory_order_acquire) == FAILURE_SET;
+    return atomic_load_explicit(&control->failure, memory_order_acquire) == FAILURE_SET;
 }
 
 lap_status_t lap_group_broken(const lap_group_t *group)
 {
-    lap_board_t *board = group->board;
+    lap_control_t *control = group->control;
     if (atomic_load(&group->ended))
         return lap_error(
             LAP_ERR_INVALID,
             "rank %d has destroyed the group or its world, expected what was made from "
             "it to be destroyed before",
             group->rank);
-    if (!has_failed(board))
+    if (!has_failed(control))
         return LAP_OK;
-    return lap_error((lap_status_t)board->status, "%s", board->sentence);
+    return lap_error((lap_status_t)control->status, "%s", control->sentence);
 }
 
-/* Sends the failure on the board. Without memory for packets the others find out by themselves. */
+/* Sends the failure on the control page. Without memory for packets the others find out by themselves. */
 static void publish_failure(const lap_group_t *group)
 {
-    const lap_board_t *board = group->board;
+    const lap_control_t *control = group->control;
     const lap_packet_t packet = {.kind = LAP_PACKET_FAILURE,
-                                 .words = {(uint64_t)(int64_t)board->status},
-                                 .bytes = strlen(board->sentence) + 1};
-    (void)lap_board_publish(group, &packet, board->sentence);
+                                 .words = {(uint64_t)(int64_t)control->status},
+                                 .bytes = strlen(control->sentence) + 1};
+    (void)lap_control_publish(group, &packet, control->sentence);
 }
 
 void lap_group_fail(lap_group_t *group, lap_status_t status, const char *sentence)
 {
-    if (note_failure(group->board, status, sentence))
+    if (set_failure(group->control, status, sentence))
         publish_failure(group);
-    lap_bank_ring(lap_board_bank(group));
+    lap_bank_ring(lap_control_bank(group));
 }
 
 void lap_group_fail_here(lap_group_t *group, lap_status_t status, const char *sentence)
@@ -204,7 +205,7 @@ void lap_group_fail_here(lap_group_t *group, lap_status_t status, const char *se
 
 static bool has_left(const lap_group_t *group, int rank)
 {
-    return atomic_load_explicit(&group->board->ranks[rank].left, memory_order_acquire) != 0;
+    return atomic_load_explicit(&group->control->ranks[rank].left, memory_order_acquire) != 0;
 }
 
 /* Whether all that a rank whose process has ended has written or sent is there. */
@@ -302,7 +303,7 @@ static bool is_stopped(int pid)
     return end && (end[2] == 'T' || end[2] == 't');
 }
 
-void lap_group_tell_stopped(const lap_group_t *group, char *text, size_t bytes)
+void lap_group_list_stopped(const lap_group_t *group, char *text, size_t bytes)
 {
     size_t used = 0;
     text[0] = '\0';
@@ -315,17 +316,17 @@ void lap_group_tell_stopped(const lap_group_t *group, char *text, size_t bytes)
                                  lap_group_describe(group, rank, who, sizeof(who)));
     }
 }
-void lap_board_leave(lap_group_t *group)
+void lap_control_leave(lap_group_t *group)
 {
     const lap_packet_t packet = {.kind = LAP_PACKET_LEFT};
     if (group->has_left)
         return;
     group->has_left = true;
     /* From another rank the failure may come later than from this one that it has left. */
-    if (has_failed(group->board))
+    if (has_failed(group->control))
         publish_failure(group);
     /* Releases all that this rank has done here to who finds that it has left. */
-    atomic_store_explicit(&group->board->ranks[group->rank].left, 1, memory_order_release);
-    lap_bank_ring(lap_board_bank(group));
-    (void)lap_board_publish(group, &packet, NULL);
+    atomic_store_explicit(&group->control->ranks[group->rank].left, 1, memory_order_release);
+    lap_bank_ring(lap_control_bank(group));
+    (void)lap_control_publish(group, &packet, NULL);
 }

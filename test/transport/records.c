@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The notes by which a rank finds out that a peer is in another call, under stress: one rank writes
- * notes of call after call, over and over in the same few places, and the other compares while that
- * goes on. What it reads is either the note of the call it asks for, whole, or not that call's: it
+ * The records by which a rank finds out that a peer is in another call, under stress: one rank writes
+ * records of call after call, over and over in the same few places, and the other compares while that
+ * goes on. What it reads is either the record of the call it asks for, whole, or not that call's: it
  * never finds a difference that is none, nor misses one that is there. On a busy machine two threads
  * seldom run at the same time, so that a timer also interrupts the writer, wherever it is, to
  * compare.
@@ -20,7 +20,7 @@
 #define CALLS 3000000u
 #define INTERRUPTS 150
 
-static _Atomic uint32_t written; /* the latest call whose note is there */
+static _Atomic uint32_t written; /* the latest call whose record is there */
 static _Atomic bool over;
 
 /* What call `call` says: each part tells the call, so that parts of two calls do not match. */
@@ -37,13 +37,13 @@ static uint64_t m_of(uint32_t call)
 static void write_notes(lap_buffer_t *buffer)
 {
     for (uint32_t call = 1; call <= CALLS && !atomic_load(&over); call++) {
-        lap_buffer_write_note(buffer->notes[0], call, op_of(call), m_of(call));
+        lap_buffer_write_record(buffer->records[0], call, op_of(call), m_of(call));
         atomic_store_explicit(&written, call, memory_order_release);
     }
     atomic_store(&over, true);
 }
 
-/* Asks for the oldest call whose note may still be there: it is the next to be written over. */
+/* Asks for the oldest call whose record may still be there: it is the next to be written over. */
 static void compare_notes(lap_buffer_t *buffer)
 {
     lap_wait_reason_t reason = {.op = "test", .method = "none"};
@@ -51,9 +51,9 @@ static void compare_notes(lap_buffer_t *buffer)
     size_t looks = 0;
     while (!atomic_load_explicit(&over, memory_order_relaxed) && status == LAP_OK) {
         const uint32_t latest = atomic_load_explicit(&written, memory_order_acquire);
-        if (latest < LAP_CALL_NOTES)
+        if (latest < LAP_CALL_RECORDS)
             continue;
-        reason.call = latest - LAP_CALL_NOTES + 1;
+        reason.call = latest - LAP_CALL_RECORDS + 1;
         reason.op_index = op_of(reason.call);
         reason.m = m_of(reason.call);
         for (int i = 0; i < 64 && status == LAP_OK; i++, looks++)
@@ -85,9 +85,9 @@ static void compare_inside(int signal)
     (void)signal;
     const int saved = errno;
     const uint32_t latest = atomic_load_explicit(&written, memory_order_relaxed);
-    if (latest < LAP_CALL_NOTES || !interrupted_buffer)
+    if (latest < LAP_CALL_RECORDS || !interrupted_buffer)
         return;
-    const uint32_t call = latest - LAP_CALL_NOTES + 1;
+    const uint32_t call = latest - LAP_CALL_RECORDS + 1;
     const lap_wait_reason_t reason = {
         .op = "test", .method = "none", .call = call, .op_index = op_of(call), .m = m_of(call)};
     interrupts++;
@@ -118,7 +118,7 @@ static void test_interrupted(lap_world_t *world, void *arg)
     let_interrupt(true);
     setitimer(ITIMER_PROF, &often, NULL);
     for (uint32_t call = 1; interrupts < INTERRUPTS && !differences; call++) {
-        lap_buffer_write_note(buffer->notes[0], call, op_of(call), m_of(call));
+        lap_buffer_write_record(buffer->records[0], call, op_of(call), m_of(call));
         atomic_store_explicit(&written, call, memory_order_relaxed);
     }
     setitimer(ITIMER_PROF, &never, NULL);
@@ -128,7 +128,7 @@ static void test_interrupted(lap_world_t *world, void *arg)
     lap_buffer_destroy(buffer);
 }
 
-/* Each part of a note counts. */
+/* Each part of a record counts. */
 static void test_differences(lap_world_t *world, void *arg)
 {
     const int which = *(const int *)arg;
@@ -137,7 +137,7 @@ static void test_differences(lap_world_t *world, void *arg)
     if (!tap_success(lap_buffer_create(group, 8, 1, NULL, &buffer), "a buffer"))
         exit(tap_done());
     if (lap_world_rank(world) == 0)
-        lap_buffer_write_note(buffer->notes[0], 5, 2, 300);
+        lap_buffer_write_record(buffer->records[0], 5, 2, 300);
     lap_group_barrier(group);
     if (lap_world_rank(world) == 1) {
         lap_wait_reason_t reason = {.op = "test", .method = "none", .call = 5, .op_index = 2};

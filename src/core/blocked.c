@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who is blocked in which call. Why what is found here is sure: a rank that says it is blocked by
- * another cannot have gone on, because that has not begun the call, and knows best itself whether it
- * has. So a record may be as old as it likes.
+ * another cannot have gone on, because that has not begun the call, and knows best itself whether
+ * it has. So a record may be as old as it likes.
  */
 #include "core/blocked.h"
 
@@ -253,8 +253,8 @@ static lap_group_t *find_mismatch(const lap_blocked_t *mine)
 /* ---- circles ---- */
 
 /*
- * How long a circle must be seen until it is sure, and how long a rank that is sure stays in its call
- * before it reports that: the others are to become sure, too, before they see it leave.
+ * How long a circle must be seen until it is sure, and how long a rank that is sure stays in its
+ * call before it reports that: the others are to become sure, too, before they see it leave.
  */
 #define CIRCLE_SURE_NS 500000000u
 #define CIRCLE_STAY_NS 500000000u

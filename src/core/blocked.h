@@ -22,7 +22,9 @@
 #define LAP_WAITER_WORDS (LAP_RANKS_MAX / 64)
 #define LAP_CALL_NAME 16
 
-/* What each rank says of an operator's call that it begins, for its peers to compare with theirs. */
+/*
+ * What each rank says of an operator's call that it begins, for its peers to compare with theirs.
+ */
 typedef struct lap_call_record {
     _Atomic uint32_t call; /* number of the call on this buffer, from 1; written last */
     _Atomic uint32_t op;   /* which operator of the buffer */
@@ -99,7 +101,10 @@ bool lap_await_is(const lap_world_t *world, const void *buffer, uint64_t number)
  */
 lap_status_t lap_blocked_look(const lap_blocked_t *mine);
 
-/* The call has ended: takes back what lap_blocked_look has reported. Costs nothing if that was nothing. */
+/*
+ * The call has ended: takes back what lap_blocked_look has reported. Costs nothing if that was
+ * nothing.
+ */
 void lap_blocked_end(lap_world_t *world);
 
 /*

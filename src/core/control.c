@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The control page of a group: what its ranks have written for one another, packets from page to page in a
- * world with a wire, the failure that broke the group, and who still lives.
+ * The control page of a group: what its ranks have written for one another, packets from page to
+ * page in a world with a wire, the failure that broke the group, and who still lives.
  */
 #include "core/control.h"
 
@@ -177,7 +177,10 @@ lap_status_t lap_group_broken(const lap_group_t *group)
     return lap_error((lap_status_t)control->status, "%s", control->sentence);
 }
 
-/* Sends the failure on the control page. Without memory for packets the others find out by themselves. */
+/*
+ * Sends the failure on the control page. Without memory for packets the others find out by
+ * themselves.
+ */
 static void publish_failure(const lap_group_t *group)
 {
     const lap_control_t *control = group->control;
@@ -283,7 +286,9 @@ lap_status_t lap_group_look_for(lap_group_t *group, int rank)
     LAP_TRY(lap_group_look(group));
     if (!has_left(group, rank))
         return LAP_OK;
-    /* A rank may leave because of a failure that came after the look above: that one is the cause. */
+    /*
+     * A rank may leave because of a failure that came after the look above: that one is the cause.
+     */
     LAP_TRY(lap_group_broken(group));
     char who[96];
     return lap_error(LAP_ERR_PEER_LOST, "%s has left the group",

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The control page of a group: a region of shared memory that the group's rank 0 allocates. It has two slots
- * per rank, a signal word per rank that counts its arrivals, and the failure that broke the group. In
- * a world with a wire every rank has a control page of its own. Whatever a rank writes on its control page it also
- * sends, in a packet, to the control pages of the others. The control page is for small messages of set-up; the data
- * of operators never goes through it.
+ * The control page of a group: a region of shared memory that the group's rank 0 allocates. It has
+ * two slots per rank, a signal word per rank that counts its arrivals, and the failure that broke
+ * the group. In a world with a wire every rank has a control page of its own. Whatever a rank
+ * writes on its control page it also sends, in a packet, to the control pages of the others. The
+ * control page is for small messages of set-up; the data of operators never goes through it.
  */
 #ifndef LAP_CORE_CONTROL_H
 #define LAP_CORE_CONTROL_H
@@ -39,7 +39,9 @@ struct lap_control {
     _Alignas(64) _Atomic uint32_t failure; /* FAILURE_SET, stored last, releases the two below */
     int32_t status;
     char sentence[LAP_ERROR_TEXT];
-    /* One per rank; the bank with one word per rank follows, and a lap_blocked_record_t for each. */
+    /*
+     * One per rank; the bank with one word per rank follows, and a lap_blocked_record_t for each.
+     */
     lap_control_rank_t ranks[];
 };
 
@@ -52,11 +54,16 @@ lap_bank_t *lap_control_bank(const lap_group_t *group);
 /* What a rank has written in the latest round. */
 lap_control_slot_t *lap_control_slot(const lap_group_t *group, int rank);
 
-/* Sends a packet to the control pages of all other ranks; does nothing in a world without a wire. */
+/*
+ * Sends a packet to the control pages of all other ranks; does nothing in a world without a wire.
+ */
 lap_status_t lap_control_publish(const lap_group_t *group, const lap_packet_t *what,
                                  const void *body);
 
-/* Writes on this rank's control page what another rank has written on its own; `context` is the group. */
+/*
+ * Writes on this rank's control page what another rank has written on its own; `context` is the
+ * group.
+ */
 void lap_control_deliver(void *context, const lap_packet_t *packet, const char *body);
 
 /* Says, once, that this rank leaves the group. */

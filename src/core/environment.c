@@ -402,8 +402,8 @@ static lap_status_t read_master(const launcher_t *launcher, lap_master_t *master
 }
 
 /*
- * Ranks that torchrun starts on several hosts meet where its variables say. Without them MPI would be
- * looked for, of which its users have none; who asks for it by name has it.
+ * Ranks that torchrun starts on several hosts meet where its variables say. Without them MPI would
+ * be looked for, of which its users have none; who asks for it by name has it.
  */
 static lap_status_t check_master(const launcher_t *launcher, const lap_environment_t *found)
 {
@@ -417,7 +417,9 @@ static lap_status_t check_master(const launcher_t *launcher, const lap_environme
                      host && *host ? "MASTER_PORT" : "MASTER_ADDR", found->hosts);
 }
 
-/* The launcher's number of the host, where it has one: two agents of torchrun may share a machine. */
+/*
+ * The launcher's number of the host, where it has one: two agents of torchrun may share a machine.
+ */
 static void read_host(const launcher_t *launcher, char *text, size_t bytes)
 {
     const char *node = launcher->node ? getenv(launcher->node) : NULL;

@@ -48,8 +48,8 @@ bool lap_environment_launched(void);
 lap_status_t lap_environment_read(lap_environment_t *environment_p);
 
 /*
- * What distinguishes this host from others: LAP_NODE, or else that of processes that can share memory, and
- * meet in a directory. Of a container, not of a machine.
+ * What distinguishes this host from others: LAP_NODE, or else that of processes that can share
+ * memory, and meet in a directory. Of a container, not of a machine.
  */
 void lap_environment_host(char *text, size_t bytes);
 
@@ -64,16 +64,23 @@ lap_status_t lap_timeout_parse(const char *name, const char *text, double *secon
 /* LAP_TIMEOUT_S, or the default when it is not set. */
 lap_status_t lap_environment_timeout(uint64_t *ns_p);
 
-/* LAP_SPIN_US in nanoseconds: how long a wait keeps its core busy before it sleeps; 50 us unless set. */
+/*
+ * LAP_SPIN_US in nanoseconds: how long a wait keeps its core busy before it sleeps; 50 us unless
+ * set.
+ */
 lap_status_t lap_environment_spin(uint64_t *ns_p);
 
-/* LAP_BLAS_EVEN: whether bits of GEMMs that do not depend on the schedule come before speed; 1 unless set. */
+/*
+ * LAP_BLAS_EVEN: whether bits of GEMMs that do not depend on the schedule come before speed; 1
+ * unless set.
+ */
 lap_status_t lap_environment_blas_even(bool *even_p);
 
 /*
  * Where private directories go: XDG_RUNTIME_DIR, TMPDIR, or /tmp. It is the first that leaves
  * `room` bytes for a name and where nobody else can remove or rename what is ours: a directory of
- * this user or of root, and sticky if others may write to it. The text lives as long as the environment.
+ * this user or of root, and sticky if others may write to it. The text lives as long as the
+ * environment.
  */
 lap_status_t lap_environment_base(size_t room, const char **base_p);
 

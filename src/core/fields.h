@@ -43,14 +43,16 @@ typedef struct lap_field {
 uint64_t lap_field_number(const lap_field_t *field, const void *of);
 void lap_field_set(const lap_field_t *field, void *of, uint64_t number);
 
-/* The value as sentences have it: of a choice its word. Returns the text, which may be elsewhere. */
+/*
+ * The value as sentences have it: of a choice its word. Returns the text, which may be elsewhere.
+ */
 #define LAP_FIELD_TEXT_BYTES LAP_SINGLE_TEXT
 const char *lap_field_text(const lap_field_t *field, const void *of,
                            char text[LAP_FIELD_TEXT_BYTES]);
 
 /*
- * Whether the value is within its bounds: LAP_OK, LAP_ERR_INVALID, or for a type or a bit that there is
- * not LAP_ERR_UNSUPPORTED, with the name, the value and what was expected.
+ * Whether the value is within its bounds: LAP_OK, LAP_ERR_INVALID, or for a type or a bit that
+ * there is not LAP_ERR_UNSUPPORTED, with the name, the value and what was expected.
  */
 lap_status_t lap_field_check(const lap_field_t *field, const void *of);
 

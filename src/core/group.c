@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups: collectives for set-up, in rounds over the control page (control.h), and how groups are made, split
- * and ended.
+ * Groups: collectives for set-up, in rounds over the control page (control.h), and how groups are
+ * made, split and ended.
  */
 #include "core/group.h"
 
@@ -472,7 +472,10 @@ static int place_in_colour(const lap_group_t *group, int rank, int *count_p)
     return place;
 }
 
-/* The new group of this rank, still without a control page, from the requests of the round just made. */
+/*
+ * The new group of this rank, still without a control page, from the requests of the round just
+ * made.
+ */
 static lap_status_t child_create(lap_group_t *group, int *leader_p, lap_group_t **child_p)
 {
     int size, unused;
@@ -513,8 +516,8 @@ static uint64_t handle_of(const lap_group_t *group, int rank)
 }
 
 /*
- * Whoever has made a control page sends its handle to all: the leader of each new group, and the others
- * map it; or everybody, and the handle is that of its port.
+ * Whoever has made a control page sends its handle to all: the leader of each new group, and the
+ * others map it; or everybody, and the handle is that of its port.
  */
 static lap_status_t share_pages(lap_group_t *group, int leader, lap_group_t *child)
 {

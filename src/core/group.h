@@ -8,12 +8,15 @@
 
 #include "core/world.h"
 
-/* The bytes of the region that holds the control page of `size` ranks. All zero is a valid control page. */
+/*
+ * The bytes of the region that holds the control page of `size` ranks. All zero is a valid control
+ * page.
+ */
 size_t lap_control_bytes(int size);
 
 /*
- * Makes the group of all ranks of a world. On success the group owns the mapped control page and *control is
- * zeroed; on failure the caller still does.
+ * Makes the group of all ranks of a world. On success the group owns the mapped control page and
+ * *control is zeroed; on failure the caller still does.
  */
 lap_status_t lap_group_create_world(lap_world_t *world, lap_region_t *control,
                                     lap_group_t **group_p);
@@ -28,8 +31,8 @@ bool lap_group_all_here(lap_group_t *group);
 bool lap_group_has_come(const lap_group_t *group, int rank, uint32_t round);
 
 /*
- * Whether another rank has come with a failure to the lap_group_agree that this rank calls next: who
- * waits before it, for that rank, can give up. Local.
+ * Whether another rank has come with a failure to the lap_group_agree that this rank calls next:
+ * who waits before it, for that rank, can give up. Local.
  */
 bool lap_group_fails_ahead(const lap_group_t *group);
 
@@ -40,7 +43,10 @@ void lap_group_publish_blocked(lap_group_t *group, const lap_blocked_words_t *wo
 /* For a world that is destroyed before what was made from it: its groups refuse all calls. */
 void lap_group_end_all(lap_world_t *world);
 
-/* Says on the control page that this rank leaves, unmaps the control page and frees the group. NULL is fine. */
+/*
+ * Says on the control page that this rank leaves, unmaps the control page and frees the group. NULL
+ * is fine.
+ */
 void lap_group_release(lap_group_t *group);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A process announces something by listening at an abstract socket with a name for it. Nobody is ever answered
- * there: who wants to know connects, and the kernel says which process listens. The name is gone
- * with the process, however that ends. Another user who takes it keeps nobody from anything.
+ * A process announces something by listening at an abstract socket with a name for it. Nobody is
+ * ever answered there: who wants to know connects, and the kernel says which process listens. The
+ * name is gone with the process, however that ends. Another user who takes it keeps nobody from
+ * anything.
  */
 #include "core/job.h"
 
@@ -117,7 +118,9 @@ static int open_no_files(const char *dir, int rank)
     return fd;
 }
 
-/* Each asks once. To count one takes a descriptor: without any, only that somebody asks is known. */
+/*
+ * Each asks once. To count one takes a descriptor: without any, only that somebody asks is known.
+ */
 void lap_job_announce_no_files(const char *dir, int rank, int askers, uint64_t ns)
 {
     const uint64_t end = lap_now_ns() + ns;

@@ -23,8 +23,8 @@ typedef enum lap_job_word {
 
 /*
  * Takes a rank of the job whose ranks meet in `dir` for this process, until *fd_p is closed or the
- * process ends. LAP_ERR_MISMATCH, with the process that has it, when it is taken; it may be our own.
- * *fd_p is -1 after success where there is nothing to close.
+ * process ends. LAP_ERR_MISMATCH, with the process that has it, when it is taken; it may be our
+ * own. *fd_p is -1 after success where there is nothing to close.
  */
 lap_status_t lap_job_take(const char *dir, int rank, int *fd_p);
 
@@ -32,8 +32,9 @@ lap_status_t lap_job_take(const char *dir, int rank, int *fd_p);
 int lap_job_announce(const char *dir, int rank, lap_job_word_t word);
 
 /*
- * Announces for so long, or until as many processes have seen it, that the rank has no files left. Needs one:
- * where there is none, and the hard limit is higher than the soft one, that is raised for a moment.
+ * Announces for so long, or until as many processes have seen it, that the rank has no files left.
+ * Needs one: where there is none, and the hard limit is higher than the soft one, that is raised
+ * for a moment.
  */
 void lap_job_announce_no_files(const char *dir, int rank, int askers, uint64_t ns);
 
@@ -44,9 +45,9 @@ lap_status_t lap_job_look(const char *dir, int self, int rank);
 
 /*
  * Messages of ranks to their launcher. It listens until it closes the descriptor; -1: it cannot. A
- * rank sends, and waits a while if the launcher has no time: false, when nobody receives it, or only
- * somebody of another user, who takes no notice. Hearing takes the next message of this user and
- * returns its bytes; -1: none has come.
+ * rank sends, and waits a while if the launcher has no time: false, when nobody receives it, or
+ * only somebody of another user, who takes no notice. Hearing takes the next message of this user
+ * and returns its bytes; -1: none has come.
  */
 int lap_job_listen(const char *dir);
 bool lap_job_send(const char *dir, const void *bytes, size_t count);

@@ -72,7 +72,9 @@ lap_status_t lap_library_find(const lap_library_t *library, void *handle, const 
     if (!symbol)
         return lap_error(LAP_ERR_UNSUPPORTED, "the %s here has no %s%s%s", library->title, name,
                          library->least ? ": expected " : "", library->least ? library->least : "");
-    /* ISO C has no cast from an object's address to a function's; POSIX promises that this works. */
+    /*
+     * ISO C has no cast from an object's address to a function's; POSIX promises that this works.
+     */
     memcpy(field, &symbol, sizeof(symbol));
     return LAP_OK;
 }

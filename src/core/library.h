@@ -20,8 +20,8 @@ typedef struct lap_library {
 
 /*
  * Opens what the variable names and nothing else; without it, what the program's own search path
- * leads to, then what is where the build found it. It stays in the process for as long as nobody closes
- * it. LAP_ERR_UNSUPPORTED says what is missing, and where it was looked for.
+ * leads to, then what is where the build found it. It stays in the process for as long as nobody
+ * closes it. LAP_ERR_UNSUPPORTED says what is missing, and where it was looked for.
  */
 lap_status_t lap_library_open(const lap_library_t *library, void **handle_p);
 

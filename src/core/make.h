@@ -21,8 +21,9 @@ typedef struct lap_settings {
 lap_status_t lap_settings_make(const lap_world_options_t *given, lap_settings_t *settings_p);
 
 /*
- * Instead of lap_world_create: this rank cannot take part, for the reason in lap_last_error. It goes where the others of
- * the environment meet, and reports it to those that are there or come in a moment, who fail with that sentence.
+ * Instead of lap_world_create: this rank cannot take part, for the reason in lap_last_error. It
+ * goes where the others of the environment meet, and reports it to those that are there or come in
+ * a moment, who fail with that sentence.
  */
 void lap_world_decline(lap_status_t status);
 
@@ -44,8 +45,9 @@ lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
                                   const lap_settings_t *settings, lap_world_t **world_p);
 
 /*
- * The same without MPI, where ranks meet at rank 0: those of one host, which share memory, in the directory
- * of the environment; those of several, which then talk through rank 0 over TCP, where the environment says it is.
+ * The same without MPI, where ranks meet at rank 0: those of one host, which share memory, in the
+ * directory of the environment; those of several, which then talk through rank 0 over TCP, where
+ * the environment says it is.
  */
 lap_status_t lap_dir_world_create(const lap_environment_t *environment,
                                   const lap_settings_t *settings, lap_world_t **world_p);
@@ -53,8 +55,8 @@ lap_status_t lap_tcp_world_create(const lap_environment_t *environment,
                                   const lap_settings_t *settings, lap_world_t **world_p);
 
 /*
- * Rank 0 listens, for others, to which its caller sends the place: all of *master_p is filled in. The
- * listener is the caller's, who closes it after lap_tcp_world_create.
+ * Rank 0 listens, for others, to which its caller sends the place: all of *master_p is filled in.
+ * The listener is the caller's, who closes it after lap_tcp_world_create.
  */
 lap_status_t lap_tcp_master_open(lap_master_t *master_p);
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How ranks that have met become a world. They exchange whether all is well; those of one host pass
- * their memory to one another, and watch each other; on several hosts a wire connects all. Then they
- * exchange whether all is well again. Every step that waits for others has the world's deadline.
+ * their memory to one another, and watch each other; on several hosts a wire connects all. Then
+ * they exchange whether all is well again. Every step that waits for others has the world's
+ * deadline.
  */
 #include "core/maker.h"
 
@@ -180,8 +181,8 @@ static lap_status_t pass_timeout(const lap_maker_t *maker, bool all)
 }
 
 /*
- * The ranks of this host pass their heaps to one another. Where there are other hosts, those wait for
- * them: who waits here gives up first, since it alone knows which rank has not come.
+ * The ranks of this host pass their heaps to one another. Where there are other hosts, those wait
+ * for them: who waits here gives up first, since it alone knows which rank has not come.
  */
 static lap_status_t pass_heaps(lap_maker_t *maker)
 {
@@ -213,8 +214,8 @@ static lap_status_t pass_heaps(lap_maker_t *maker)
 /* ---- the world ---- */
 
 /*
- * What a rank does by itself. It comes before the first exchange, so that nobody waits for a rank that has
- * no memory.
+ * What a rank does by itself. It comes before the first exchange, so that nobody waits for a rank
+ * that has no memory.
  */
 static lap_status_t prepare_world(lap_maker_t *maker)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How processes become a world, over a stream that they have met on: that of rank 0 (core/hub), or a
- * communicator of MPI (core/mpi).
+ * How processes become a world, over a stream that they have met on: that of rank 0 (core/hub), or
+ * a communicator of MPI (core/mpi).
  */
 #ifndef LAP_CORE_MAKER_H
 #define LAP_CORE_MAKER_H
@@ -17,13 +17,19 @@ typedef struct lap_maker_ops {
     /* Gathers `bytes` of each rank, in their order, on every rank, before the deadline. */
     lap_status_t (*gather)(lap_maker_t *maker, const void *mine, size_t bytes, void *all);
     /*
-     * Instead of gathering: this rank has failed, with this thread's sentence, and its record says so.
-     * Returns the failure by which the world ends here.
+     * Instead of gathering: this rank has failed, with this thread's sentence, and its record says
+     * so. Returns the failure by which the world ends here.
      */
     lap_status_t (*report)(lap_maker_t *maker, lap_status_t status);
-    /* While this rank waits for others of its host: a failure that another rank has reported, or its end. */
+    /*
+     * While this rank waits for others of its host: a failure that another rank has reported, or
+     * its end.
+     */
     lap_status_t (*look)(lap_maker_t *maker);
-    /* Connects all ranks of the world. (optional) Without: all are of one host, and share a control page. */
+    /*
+     * Connects all ranks of the world. (optional) Without: all are of one host, and share a control
+     * page.
+     */
     lap_status_t (*open_wire)(lap_maker_t *maker, lap_world_t *world, lap_wire_t **wire_p);
 } lap_maker_ops_t;
 
@@ -51,8 +57,8 @@ struct lap_maker {
 };
 
 /*
- * Makes the world: all ranks do, or none. `status` is a failure of this rank before, of which the others
- * learn. Needs the fields up to `socket`. Collective.
+ * Makes the world: all ranks do, or none. `status` is a failure of this rank before, of which the
+ * others learn. Needs the fields up to `socket`. Collective.
  */
 lap_status_t lap_maker_run(lap_maker_t *maker, lap_status_t status, lap_world_t **world_p);
 

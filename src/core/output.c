@@ -181,8 +181,8 @@ lap_status_t lap_output_open_as(const char *what, const char *name, const char *
 lap_status_t lap_output_close(lap_output_t *output, lap_status_t status)
 {
     /*
-     * What the stream still holds is written here; some file systems report a full disk at last. The
-     * stream may have failed before it wrote, and does not say why.
+     * What the stream still holds is written here; some file systems report a full disk at last.
+     * The stream may have failed before it wrote, and does not say why.
      */
     const bool failed = ferror(output->file);
     errno = 0;

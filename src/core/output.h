@@ -25,7 +25,8 @@ typedef struct lap_output {
 /*
  * Opens a file for writing. `what` says what it is: "the timeline". What is there already must be a
  * regular file that this user may write; the new one gets its mode. `what` and `path` must live
- * until lap_output_close, and the output itself stay where it is. LAP_ERR_INVALID: the path is empty.
+ * until lap_output_close, and the output itself stay where it is. LAP_ERR_INVALID: the path is
+ * empty.
  */
 lap_status_t lap_output_open(const char *what, const char *path, lap_output_t *output_p);
 
@@ -34,8 +35,8 @@ lap_status_t lap_output_open_as(const char *what, const char *name, const char *
                                 lap_output_t *output_p);
 
 /*
- * Ends it, when what was to be written came to `status`: puts the file in its place if that is LAP_OK and all
- * of it could be written. Returns the first failure, with its sentence.
+ * Ends it, when what was to be written came to `status`: puts the file in its place if that is
+ * LAP_OK and all of it could be written. Returns the first failure, with its sentence.
  */
 lap_status_t lap_output_close(lap_output_t *output, lap_status_t status);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Passing descriptors: each rank opens a socket, to which the kernel gives a name, and sends that to
- * the others; then everybody sends its descriptor to everybody. The sockets are closed at the end.
- * The kernel says who has sent a message: one of another process is thrown away.
+ * Passing descriptors: each rank opens a socket, to which the kernel gives a name, and sends that
+ * to the others; then everybody sends its descriptor to everybody. The sockets are closed at the
+ * end. The kernel says who has sent a message: one of another process is thrown away.
  */
 #include "core/pass.h"
 

@@ -52,8 +52,8 @@ static inline lap_pass_peer_t lap_pass_peer(int rank, const lap_pass_name_t *nam
 lap_status_t lap_pass_open(int *socket_p, lap_pass_name_t *name_p);
 
 /*
- * Passes `mine` to all peers, and fills in those of all that have `came`, which the caller closes, also on failure.
- * When it has timed out LAP_ERR_TIMEOUT comes without a sentence.
+ * Passes `mine` to all peers, and fills in those of all that have `came`, which the caller closes,
+ * also on failure. When it has timed out LAP_ERR_TIMEOUT comes without a sentence.
  */
 lap_status_t lap_pass_run(lap_pass_t *pass, lap_deadline_t *deadline);
 

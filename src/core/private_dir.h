@@ -41,7 +41,10 @@ lap_status_t lap_private_dir_open(const char *dir, int *fd_p);
  */
 int lap_private_dir_look(const char *dir);
 
-/* The address of the socket where ranks meet, in an open directory; and a new socket for it, which never blocks: -1 with errno. */
+/*
+ * The address of the socket where ranks meet, in an open directory; and a new socket for it, which
+ * never blocks: -1 with errno.
+ */
 struct sockaddr_un lap_private_dir_socket(int fd);
 int lap_private_dir_open_socket(void);
 

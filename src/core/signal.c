@@ -19,8 +19,9 @@ size_t lap_bank_bytes(size_t nwords)
 }
 
 /*
- * The bell rings in one of 32 tones, and a sleeper is woken by those of its words only: a raise does not
- * wake who waits for another word, such as another stream of the rank, only to sleep again.
+ * The bell rings in one of 32 tones, and a sleeper is woken by those of its words only: a raise
+ * does not wake who waits for another word, such as another stream of the rank, only to sleep
+ * again.
  */
 static uint32_t tone_of(size_t word)
 {
@@ -106,8 +107,8 @@ static bool spin(const lap_bank_t *bank, const lap_bank_wait_t *waits, size_t co
 }
 
 /*
- * Sleeps at most `ns` unless the bell has been rung since it showed `bell`, until it is rung in one of
- * these tones. May wake early.
+ * Sleeps at most `ns` unless the bell has been rung since it showed `bell`, until it is rung in one
+ * of these tones. May wake early.
  */
 static void sleep_on(lap_bank_t *bank, uint32_t bell, uint32_t tones, uint64_t ns)
 {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element types by size and name, and the rules by which rows and features are shared among ranks. */
+/*
+ * Element types by size and name, and the rules by which rows and features are shared among ranks.
+ */
 #include <lap/tensor.h>
 
 #include <stdint.h>

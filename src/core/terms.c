@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Comparing what ranks say. As a rule all say the same, and a digest of it is all that travels; only
- * where digests differ the terms themselves do, a few at a time, until one is found.
+ * Comparing what ranks say. As a rule all say the same, and a digest of it is all that travels;
+ * only where digests differ the terms themselves do, a few at a time, until one is found.
  */
 #include "core/terms.h"
 

@@ -40,8 +40,8 @@ const char *lap_single_text(float value, char text[LAP_SINGLE_TEXT]);
 
 /*
  * Ends what ranks prepared each by itself, as lap_group_agree does, and when all went well compares
- * their terms: LAP_ERR_MISMATCH names the first that differs, two ranks and both values, in the same
- * words on every rank. Collective.
+ * their terms: LAP_ERR_MISMATCH names the first that differs, two ranks and both values, in the
+ * same words on every rank. Collective.
  */
 lap_status_t lap_terms_agree(const lap_terms_t *terms, lap_group_t *group, lap_status_t mine);
 

@@ -2,7 +2,8 @@
 /*
  * What wires have in common: ports, and memory for packets. A packet is copied into memory of the
  * wire's own by its sender and out of it by the receiver's thread: after a time-out nobody must go
- * on reading or writing memory that its owner thinks is free. The two copies are cheap compared with a network.
+ * on reading or writing memory that its owner thinks is free. The two copies are cheap compared
+ * with a network.
  */
 #include "core/wire.h"
 

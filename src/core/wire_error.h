@@ -16,8 +16,9 @@ int lap_wire_error(const lap_wire_t *wire, int peer);
 
 /*
  * The process of a rank of this host has ended, but its last packets may still have to be taken, of
- * which one may say that it left in order. True once the wire has seen the end of its connection, or
- * a moment after the first call: a process that the rank has forked may hold the connection open.
+ * which one may say that it left in order. True once the wire has seen the end of its connection,
+ * or a moment after the first call: a process that the rank has forked may hold the connection
+ * open.
  */
 bool lap_wire_is_over(lap_wire_t *wire, int peer);
 

@@ -105,9 +105,9 @@ void lap_group_let_go(lap_group_t *group);
 
 /*
  * The failure that broke the group, if any: LAP_OK, or its status with its sentence in
- * lap_last_error. Looks at the control page and at whether all processes of the group live; a death found
- * here is written on the control page, so that every rank gives the same sentence. Cheap enough to call every
- * LAP_WATCH_NS; never blocks.
+ * lap_last_error. Looks at the control page and at whether all processes of the group live; a death
+ * found here is written on the control page, so that every rank gives the same sentence. Cheap
+ * enough to call every LAP_WATCH_NS; never blocks.
  */
 lap_status_t lap_group_look(lap_group_t *group);
 
@@ -131,8 +131,8 @@ static inline void lap_leave(lap_world_t *world, const char *before)
 }
 
 /*
- * Breaks the group: writes status and sentence on the control page unless one is there already, and wakes
- * the ranks that wait in group collectives. Waits elsewhere see it within LAP_WATCH_NS.
+ * Breaks the group: writes status and sentence on the control page unless one is there already, and
+ * wakes the ranks that wait in group collectives. Waits elsewhere see it within LAP_WATCH_NS.
  */
 void lap_group_fail(lap_group_t *group, lap_status_t status, const char *sentence);
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings in YAML: mappings of names to scalars, lists of scalars and further mappings, as a flat list. */
+/*
+ * Settings in YAML: mappings of names to scalars, lists of scalars and further mappings, as a flat
+ * list.
+ */
 #ifndef LAP_CORE_YAML_H
 #define LAP_CORE_YAML_H
 
@@ -31,9 +34,9 @@ typedef struct lap_yaml_entry {
 } lap_yaml_entry_t;
 
 /*
- * Reads a file, and calls `each` with every entry, in their order. LAP_ERR_INVALID: it is no YAML, or no
- * mapping, with the line; LAP_ERR_SYSTEM: it cannot be read; LAP_ERR_UNSUPPORTED: this build cannot read YAML; or
- * what `each` returns.
+ * Reads a file, and calls `each` with every entry, in their order. LAP_ERR_INVALID: it is no YAML,
+ * or no mapping, with the line; LAP_ERR_SYSTEM: it cannot be read; LAP_ERR_UNSUPPORTED: this build
+ * cannot read YAML; or what `each` returns.
  */
 typedef lap_status_t (*lap_yaml_each_t)(void *context, const lap_yaml_entry_t *entry);
 lap_status_t lap_yaml_read(const char *path, lap_yaml_each_t each, void *context);

@@ -179,7 +179,10 @@ void *lap_buffer_data(lap_buffer_t *buffer, int rank)
     return buffer->data[rank];
 }
 
-/* What calls between ranks have in common: there is such a rank and such a word, and the world goes on. */
+/*
+ * What calls between ranks have in common: there is such a rank and such a word, and the world goes
+ * on.
+ */
 static lap_status_t check_call(const lap_buffer_t *buffer, const char *name, int rank,
                                size_t signal)
 {

@@ -78,7 +78,10 @@ bool lap_transport_spans(const lap_group_t *group)
     return false;
 }
 
-/* Of those that reach the memory of such a device: the one that the world was given, or by where ranks are. */
+/*
+ * Of those that reach the memory of such a device: the one that the world was given, or by where
+ * ranks are.
+ */
 static const char *default_of(const lap_group_t *group, const lap_device_ops_t *device)
 {
     const bool far = lap_transport_spans(group);

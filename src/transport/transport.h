@@ -174,7 +174,10 @@ static inline unsigned lap_buffer_can(const lap_buffer_t *buffer)
 /* Whether ranks of a group are on several hosts. */
 bool lap_transport_spans(const lap_group_t *group);
 
-/* The name of the transport that fits a group: the one given to its world, or by where its ranks are. */
+/*
+ * The name of the transport that fits a group: the one given to its world, or by where its ranks
+ * are.
+ */
 const char *lap_transport_default(const lap_group_t *group);
 
 /* The transport of a name. LAP_ERR_INVALID names the transports there are. */
@@ -230,7 +233,10 @@ void lap_buffer_write_record(lap_call_record_t *records, uint32_t call, uint32_t
 /* Says to the peers which call this rank begins; before any signal of that call is raised. */
 void lap_buffer_announce(lap_buffer_t *buffer, const lap_wait_reason_t *reason);
 
-/* Writes what reason->call and so on say into a record that lap_buffer_write_record does the rest of. */
+/*
+ * Writes what reason->call and so on say into a record that lap_buffer_write_record does the rest
+ * of.
+ */
 void lap_buffer_write_call(lap_call_record_t *records, const lap_wait_reason_t *reason);
 
 #endif

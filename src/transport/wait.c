@@ -55,8 +55,8 @@ void lap_buffer_watch_init(lap_buffer_watch_t *watch, lap_buffer_t *buffer, int 
 }
 
 /*
- * "it has come 1 time in this call". Within an operator raises are counted by the call: a user has no
- * use for those of the calls before, and a GPU does not count them.
+ * "it has come 1 time in this call". Within an operator raises are counted by the call: a user has
+ * no use for those of the calls before, and a GPU does not count them.
  */
 static void tell_come(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t come, char *text,
                       size_t bytes)

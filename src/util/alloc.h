@@ -16,10 +16,10 @@ void *lap_alloc(size_t count, size_t size);
 void *lap_realloc(void *old, size_t old_count, size_t count, size_t size);
 
 /*
- * Makes room in an array of `count` elements for `more`, by doubling *room_p until they fit, from 1:
- * most lists of a program have one or two. New elements are zero. NULL, with both untouched, when
- * there is no memory. Inline, so that a test that makes lap_realloc fail fails this too, whoever
- * calls it.
+ * Makes room in an array of `count` elements for `more`, by doubling *room_p until they fit, from
+ * 1: most lists of a program have one or two. New elements are zero. NULL, with both untouched,
+ * when there is no memory. Inline, so that a test that makes lap_realloc fail fails this too,
+ * whoever calls it.
  */
 static inline void *lap_grow_by(void *array, size_t count, size_t more, size_t *room_p, size_t size)
 {

@@ -33,8 +33,8 @@ void lap_deadline_shorten(lap_deadline_t *deadline, uint64_t ns);
 
 /*
  * A part of a wait, of at most `ns`, with a deadline of its own to look at. At its end the whole
- * deadline, which nobody has looked at meanwhile, is brought up to date: only where the part found a
- * stop was there one, the rest has been waited for.
+ * deadline, which nobody has looked at meanwhile, is brought up to date: only where the part found
+ * a stop was there one, the rest has been waited for.
  */
 typedef struct lap_deadline_part {
     lap_deadline_t until;

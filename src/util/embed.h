@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A file as bytes of this program: the build says where it is. Who embeds it declares the symbol, and
- * symbol##_end after its last byte, as arrays of unsigned char. A 0 follows.
+ * A file as bytes of this program: the build says where it is. Who embeds it declares the symbol,
+ * and symbol##_end after its last byte, as arrays of unsigned char. A 0 follows.
  */
 #ifndef LAP_UTIL_EMBED_H
 #define LAP_UTIL_EMBED_H

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A strict reader of JSON: see json.h. Of fractions, true, false and null it only knows what they look like. */
+/*
+ * A strict reader of JSON: see json.h. Of fractions, true, false and null it only knows what they
+ * look like.
+ */
 #include "util/json.h"
 
 #include <string.h>
@@ -64,8 +67,8 @@ static int take_hex(lap_json_reader_t *json)
 }
 
 /*
- * What follows a backslash, as one byte; -1: not that. Names of tensors are ASCII: characters beyond
- * come as they are, in UTF-8, or are refused.
+ * What follows a backslash, as one byte; -1: not that. Names of tensors are ASCII: characters
+ * beyond come as they are, in UTF-8, or are refused.
  */
 static int take_escape(lap_json_reader_t *json)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads JSON that its caller knows the shape of: strictly, and never past its end. The first failure
- * stays: all calls after it return false.
+ * Reads JSON that its caller knows the shape of: strictly, and never past its end. The first
+ * failure stays: all calls after it return false.
  *
  *     for (bool more = lap_json_open(json, '{'); more; more = lap_json_next(json, '}'))
  *         ok = lap_json_take_key(json, key, sizeof(key)) && lap_json_take_number(json, &value);
@@ -40,7 +40,10 @@ typedef struct lap_json_member {
     void *to;
 } lap_json_member_t;
 
-/* An object of these members, whose list ends with a NULL; others are left out, and any may be missing. */
+/*
+ * An object of these members, whose list ends with a NULL; others are left out, and any may be
+ * missing.
+ */
 bool lap_json_take_members(lap_json_reader_t *json, const lap_json_member_t *members);
 
 /* Any value, which is looked at and left out; LAP_JSON_DEPTH objects and lists deep at most. */

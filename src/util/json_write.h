@@ -24,10 +24,11 @@ typedef struct lap_json {
 } lap_json_t;
 
 /*
- * Writes a piece of JSON, which goes on where the one before ended. Braces and brackets are themselves; a
- * line break after [ gives each element a line. Keys are words, or %s, with a colon. Values are as in JSON, but
- * with single quotes, or conversions of printf: %s a string, NULL is null; %i true or false; %d, %ld, %u, %lu
- * and %zu whole numbers; %.9g and %.3f numbers, and null where JSON has none. What is outermost ends a line.
+ * Writes a piece of JSON, which goes on where the one before ended. Braces and brackets are
+ * themselves; a line break after [ gives each element a line. Keys are words, or %s, with a colon.
+ * Values are as in JSON, but with single quotes, or conversions of printf: %s a string, NULL is
+ * null; %i true or false; %d, %ld, %u, %lu and %zu whole numbers; %.9g and %.3f numbers, and null
+ * where JSON has none. What is outermost ends a line.
  */
 void lap_json_put(lap_json_t *json, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

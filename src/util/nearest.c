@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which of several names somebody may have meant. It counts letters, of which small and capital ones are the same, and knows one
- * word; names of 32 letters and more are not compared.
+ * Which of several names somebody may have meant. It counts letters, of which small and capital
+ * ones are the same, and knows one word; names of 32 letters and more are not compared.
  */
 #include "util/nearest.h"
 

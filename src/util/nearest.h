@@ -6,8 +6,8 @@
 #include <stddef.h>
 
 /*
- * The one of `names` (NULL at the end) nearest to `text`; NULL when none can be meant: up to a third of a name may be wrong, or
- * one `part` of it.
+ * The one of `names` (NULL at the end) nearest to `text`; NULL when none can be meant: up to a
+ * third of a name may be wrong, or one `part` of it.
  */
 const char *lap_nearest(const char *text, const char *const *names);
 const char *lap_nearest_within(const char *text, const char *const *names, size_t part);

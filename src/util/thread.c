@@ -30,8 +30,9 @@ int lap_thread_start(pthread_t *thread_p, const char *name, void *(*main)(void *
 }
 
 /*
- * Of a real-time policy a thread keeps its core for as long as it likes: what wakes up meanwhile with
- * the same priority waits until it sleeps. Other policies let threads that sleep much go first.
+ * Of a real-time policy a thread keeps its core for as long as it likes: what wakes up meanwhile
+ * with the same priority waits until it sleeps. Other policies let threads that sleep much go
+ * first.
  */
 void lap_thread_be_urgent(void)
 {

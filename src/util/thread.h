@@ -14,9 +14,9 @@ int lap_thread_start(pthread_t *thread_p, const char *name, void *(*main)(void *
                      void *context);
 
 /*
- * Lets the calling thread have a core as soon as it has something to do, before threads that compute:
- * of a real-time policy it takes the next priority, where the system permits it. For threads that do
- * little at a time.
+ * Lets the calling thread have a core as soon as it has something to do, before threads that
+ * compute: of a real-time policy it takes the next priority, where the system permits it. For
+ * threads that do little at a time.
  */
 void lap_thread_be_urgent(void);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several ranks break a group at the same time, while others look: one sentence wins, and every rank
- * reads the same one, whole. That what it reads was written before is for a thread sanitizer to see.
+ * Several ranks break a group at the same time, while others look: one sentence wins, and every
+ * rank reads the same one, whole. That what it reads was written before is for a thread sanitizer
+ * to see.
  *
  * broken processes: two processes of the world that the environment describes. One leaves a group
  * because it is broken, while the other looks for it: that one learns the cause.

@@ -71,7 +71,9 @@ static double value_after(const format_t *f, unsigned code)
                               : value_of(f, code + 1);
 }
 
-/* The values of codes from 0 on that are not negative, in their order; made once for each format. */
+/*
+ * The values of codes from 0 on that are not negative, in their order; made once for each format.
+ */
 static const double *values_of(const format_t *f)
 {
     static double values[sizeof(formats) / sizeof(formats[0])][0x8000];

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Output files: one that could not be written whole is not put in its place, and the sentence says why. */
+/*
+ * Output files: one that could not be written whole is not put in its place, and the sentence says
+ * why.
+ */
 #include "core/output.h"
 
 #include <errno.h>

@@ -29,8 +29,8 @@ static void slow_start(void)
 /* Ranks that go away. */
 
 /*
- * The others return before their timeout, with a sentence about who and what; afterwards everything can be
- * destroyed.
+ * The others return before their timeout, with a sentence about who and what; afterwards everything
+ * can be destroyed.
  */
 static void mourn(lap_world_t *world, lap_status_t expected, const char *word)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who comes to a rendezvous over TCP and is no rank of the job, or listens where rank 0 is looked for:
- * it is played here, byte by byte. Ranks are threads.
+ * Who comes to a rendezvous over TCP and is no rank of the job, or listens where rank 0 is looked
+ * for: it is played here, byte by byte. Ranks are threads.
  */
 #include "core/hub/hub.h"
 
@@ -532,7 +532,10 @@ static void test_unserved(void)
     }
 }
 
-/* Rank 0 ends, then rank 1 because of it: rank 2, which sees only that rank 1 did, learns the cause. */
+/*
+ * Rank 0 ends, then rank 1 because of it: rank 2, which sees only that rank 1 did, learns the
+ * cause.
+ */
 static void check_report(lap_status_t status, const char *sentence, const char *expected)
 {
     int ends[2] = {-1, -1}, fds[3] = {-1, -1, -1};

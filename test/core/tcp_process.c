@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Worlds of processes over TCP that go wrong: a rank is killed at each step on the way to a world, in it and
- * at its end. Everybody else has to return the same failure, with the
- * rank and the cause, long before the timeout. Ranks are forked; of four, two are on each of two hosts.
+ * Worlds of processes over TCP that go wrong: a rank is killed at each step on the way to a world,
+ * in it and at its end. Everybody else has to return the same failure, with the rank and the cause,
+ * long before the timeout. Ranks are forked; of four, two are on each of two hosts.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -212,7 +212,10 @@ static void run(const char *timeout_s)
     }
 }
 
-/* Whether all but the victim have returned that status and these words, well before 100 s were over. */
+/*
+ * Whether all but the victim have returned that status and these words, well before 100 s were
+ * over.
+ */
 static void check(lap_status_t status, const char *words)
 {
     for (int i = 0; i < RANKS; i++) {
@@ -274,8 +277,8 @@ static void test_absent(void)
 }
 
 /*
- * A rank that stands still is named, and not the one that waits for it; which timeout has counted, and whose
- * it is, is told by all.
+ * A rank that stands still is named, and not the one that waits for it; which timeout has counted,
+ * and whose it is, is told by all.
  */
 static void test_still(void)
 {
@@ -339,7 +342,9 @@ static void test_goodbye(void)
     fatal = NOWHERE;
 }
 
-/* Ranks but 0 go on among themselves, as long as rank 0 lives, which has left the world in order. */
+/*
+ * Ranks but 0 go on among themselves, as long as rank 0 lives, which has left the world in order.
+ */
 static void test_part(void)
 {
     parts = true;
@@ -362,7 +367,10 @@ static void test_part(void)
     fatal = NOWHERE;
 }
 
-/* A rank that is killed where it has made a directory for those of its host leaves that, and nothing in it. */
+/*
+ * A rank that is killed where it has made a directory for those of its host leaves that, and
+ * nothing in it.
+ */
 static void remove_folder(const char *folder)
 {
     DIR *left = opendir(folder);

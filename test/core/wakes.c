@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who sleeps on a bank is woken by a raise of its word, all of them and at once, and by no other. One
- * that is left asleep finds its word all the same when it looks, 20 ms later, so that no result tells:
- * the futex is asked. Linked with --wrap=syscall. A sleep that ends by its time although the word was
- * raised before is one that nobody woke; time itself is not measured, so that a busy machine makes no
- * difference.
+ * Who sleeps on a bank is woken by a raise of its word, all of them and at once, and by no other.
+ * One that is left asleep finds its word all the same when it looks, 20 ms later, so that no result
+ * tells: the futex is asked. Linked with --wrap=syscall. A sleep that ends by its time although the
+ * word was raised before is one that nobody woke; time itself is not measured, so that a busy
+ * machine makes no difference.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -82,8 +82,8 @@ static void raise_asleep(lap_bank_t *bank, size_t word, uint32_t waiters)
 }
 
 /*
- * All sleep when they are raised. They wait for one word, or for one each: then only one of them has
- * what it waits for, and the others sleep on.
+ * All sleep when they are raised. They wait for one word, or for one each: then only one of them
+ * has what it waits for, and the others sleep on.
  */
 static void test_wakes(bool apart)
 {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Many signals in a row on a stream. A device may hold them back and launch them together, so many
- * at a time: whatever their number, each is raised, waited for and counted. Every rank raises all but
- * one of them at its neighbour, and that one with its data, a while later: nobody may see the data
- * too early. That last one goes around: no rank has a wait on a stream while it has still to send what
- * the next waits for, since streams may share a queue, in which the wait would hold it up for ever.
- * The copy that waits goes alone, or may go together with the next, which has nothing to wait for: a
- * device may hold such work back with the waits before it, and must not lose them when more comes.
+ * at a time: whatever their number, each is raised, waited for and counted. Every rank raises all
+ * but one of them at its neighbour, and that one with its data, a while later: nobody may see the
+ * data too early. That last one goes around: no rank has a wait on a stream while it has still to
+ * send what the next waits for, since streams may share a queue, in which the wait would hold it up
+ * for ever. The copy that waits goes alone, or may go together with the next, which has nothing to
+ * wait for: a device may hold such work back with the waits before it, and must not lose them when
+ * more comes.
  *
  * Ranks are the processes of the world that the environment describes. --link GB/s: an emulated
  * link carries them.

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The records by which a rank finds out that a peer is in another call, under stress: one rank writes
- * records of call after call, over and over in the same few places, and the other compares while that
- * goes on. What it reads is either the record of the call it asks for, whole, or not that call's: it
- * never finds a difference that is none, nor misses one that is there. On a busy machine two threads
- * seldom run at the same time, so that a timer also interrupts the writer, wherever it is, to
- * compare.
+ * The records by which a rank finds out that a peer is in another call, under stress: one rank
+ * writes records of call after call, over and over in the same few places, and the other compares
+ * while that goes on. What it reads is either the record of the call it asks for, whole, or not
+ * that call's: it never finds a difference that is none, nor misses one that is there. On a busy
+ * machine two threads seldom run at the same time, so that a timer also interrupts the writer,
+ * wherever it is, to compare.
  */
 #include <errno.h>
 #include <pthread.h>

@@ -75,7 +75,9 @@ static void refuse_data(lap_world_t *world)
     tap_success(lap_group_barrier(all), "all go on");
 }
 
-/* What has come to a port: of each rank how many packets, in order and whole, and how many others. */
+/*
+ * What has come to a port: of each rank how many packets, in order and whole, and how many others.
+ */
 typedef struct taken {
     _Atomic size_t right[64], wrong;
 } taken_t;
@@ -92,8 +94,8 @@ static void take(void *context, const lap_packet_t *packet, const char *body)
 }
 
 /*
- * More than the kernel takes at once, of many sizes: the wire sends the rest. From the last rank to the
- * first, which has nothing to say that would wake it, or from each rank to each.
+ * More than the kernel takes at once, of many sizes: the wire sends the rest. From the last rank to
+ * the first, which has nothing to say that would wake it, or from each rank to each.
  */
 static void check_many_packets(lap_world_t *world, bool one_way)
 {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How ranks meet at rank 0. Rank 0 listens; each of the others sends a hello, rank 0 proves that it has
- * the key of the job, the other proves the same, and is welcomed. Then they gather bytes through rank 0
- * as often as they like. Whatever goes wrong, rank 0 sends its sentence to all who came. Who cannot
- * prove it is no rank: it is turned away, is not believed, and does not disturb the others. Where rank 0
- * is, and how streams to it are made, is of the kind: hub_dir.c and hub_tcp.c.
+ * How ranks meet at rank 0. Rank 0 listens; each of the others sends a hello, rank 0 proves that it
+ * has the key of the job, the other proves the same, and is welcomed. Then they gather bytes
+ * through rank 0 as often as they like. Whatever goes wrong, rank 0 sends its sentence to all who
+ * came. Who cannot prove it is no rank: it is turned away, is not believed, and does not disturb
+ * the others. Where rank 0 is, and how streams to it are made, is of the kind: hub_dir.c and
+ * hub_tcp.c.
  */
 #include "core/hub/hub.h"
 
@@ -268,8 +269,8 @@ static lap_status_t host_timeout(const host_t *host)
 }
 
 /*
- * Keeps the first failure, of which all learn who have come, and leaves only a moment for ranks that are still to
- * come and learn of it.
+ * Keeps the first failure, of which all learn who have come, and leaves only a moment for ranks
+ * that are still to come and learn of it.
  */
 static void keep_failure(host_t *host, lap_status_t status)
 {

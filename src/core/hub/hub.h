@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The one rendezvous, and the control channel between hosts: all ranks come to rank 0, the hub, over a
- * stream, gather bytes through it, and part; or, on several hosts, go on to talk through it. The
- * streams are Unix sockets in a directory, where all ranks are of one host, or TCP.
+ * The one rendezvous, and the control channel between hosts: all ranks come to rank 0, the hub,
+ * over a stream, gather bytes through it, and part; or, on several hosts, go on to talk through it.
+ * The streams are Unix sockets in a directory, where all ranks are of one host, or TCP.
  */
 #ifndef LAP_CORE_HUB_HUB_H
 #define LAP_CORE_HUB_HUB_H
@@ -93,8 +93,8 @@ lap_status_t lap_hub_random(lap_key_t *nonce_p);
 
 /*
  * Only one who has the key of the job can make it: of both nonces, of all of the hello, and of the
- * port of rank 0, so that one who listens at another port cannot pass on the messages of both sides. In
- * a directory, where the kernel proves the user, the key and the port are 0.
+ * port of rank 0, so that one who listens at another port cannot pass on the messages of both
+ * sides. In a directory, where the kernel proves the user, the key and the port are 0.
  */
 uint64_t lap_hub_proof(const lap_key_t *key, lap_hub_side_t side, const lap_hub_hello_t *hello,
                        const lap_key_t *nonce, int port);
@@ -149,7 +149,9 @@ struct lap_hub_kind {
     lap_status_t (*listen)(lap_hub_t *hub, lap_hub_listener_t *listener);
     void (*close)(lap_hub_t *hub, lap_hub_listener_t *listener);
 
-    /* One who has connected; -1: nobody has, or has gone again. *pid_p is 0 where it is not known. */
+    /*
+     * One who has connected; -1: nobody has, or has gone again. *pid_p is 0 where it is not known.
+     */
     lap_status_t (*accept)(lap_hub_t *hub, const lap_hub_listener_t *listener, int *fd_p,
                            int *pid_p, char from[LAP_STREAM_TEXT]);
 
@@ -167,17 +169,18 @@ extern const lap_hub_kind_t lap_hub_dir; /* hub_dir.c */
 extern const lap_hub_kind_t lap_hub_tcp; /* hub_tcp.c */
 
 /*
- * Says hello over a new stream to who listens at `name`, which may be somebody else: nothing is believed
- * before its proof. Takes the stream over: it is that of the hub, or closed. LAP_ERR_PEER_LOST and
- * LAP_ERR_TIMEOUT of an attempt that has not reached rank 0 come without a sentence.
+ * Says hello over a new stream to who listens at `name`, which may be somebody else: nothing is
+ * believed before its proof. Takes the stream over: it is that of the hub, or closed.
+ * LAP_ERR_PEER_LOST and LAP_ERR_TIMEOUT of an attempt that has not reached rank 0 come without a
+ * sentence.
  */
 lap_status_t lap_hub_greet(lap_hub_attempt_t *attempt, int fd, int port, const char *name);
 
 /*
- * All ranks come to rank 0. Needs the fields up to timeout_ns. Collective; on failure all who
- * came learn of it. `ready`: the result of this rank's preparations; a failure, with this thread's
- * sentence, is returned. Others than rank 0 come all the same and report it; rank 0 first sends it to those who come
- * within a moment. Ended by lap_hub_leave in any case.
+ * All ranks come to rank 0. Needs the fields up to timeout_ns. Collective; on failure all who came
+ * learn of it. `ready`: the result of this rank's preparations; a failure, with this thread's
+ * sentence, is returned. Others than rank 0 come all the same and report it; rank 0 first sends it
+ * to those who come within a moment. Ended by lap_hub_leave in any case.
  */
 lap_status_t lap_hub_join(lap_hub_t *hub, lap_status_t ready, lap_deadline_t *deadline);
 void lap_hub_leave(lap_hub_t *hub);
@@ -201,7 +204,9 @@ void lap_hub_fail_all(lap_hub_t *hub, lap_status_t status);
 /* The connection to a rank has ended before its time. */
 lap_status_t lap_hub_lost(const lap_hub_t *hub, int rank);
 
-/* Gathers `bytes` of each rank on every rank. Collective. After a failure nobody can gather again. */
+/*
+ * Gathers `bytes` of each rank on every rank. Collective. After a failure nobody can gather again.
+ */
 lap_status_t lap_hub_gather(lap_hub_t *hub, const void *mine, size_t bytes, void *all,
                             lap_deadline_t *deadline);
 
@@ -224,8 +229,8 @@ lap_status_t lap_hub_check_all(lap_hub_t *hub);
 /* ---- the control channel of the world: hub_wire.c ---- */
 
 /*
- * A wire over the connections of a hub, at which ranks go on to gather until it starts; then it
- * has taken the connections over. Until then what is sent is dropped, and closing it leaves them open.
+ * A wire over the connections of a hub, at which ranks go on to gather until it starts; then it has
+ * taken the connections over. Until then what is sent is dropped, and closing it leaves them open.
  */
 lap_status_t lap_hub_wire_open(lap_world_t *world, const int *fds, lap_wire_t **wire_p);
 void lap_hub_wire_start(lap_wire_t *wire);

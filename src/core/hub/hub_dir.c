@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Unix sockets in a private directory, for ranks of one host. Rank 0 makes the directory and removes it
- * again, also on failure. One that is there must be private and ours, and stays, unless a rank 0 that
- * was killed has left it with its socket. The kernel says who is at the other end of a socket: only a
- * process of this user has any business here.
+ * Unix sockets in a private directory, for ranks of one host. Rank 0 makes the directory and
+ * removes it again, also on failure. One that is there must be private and ours, and stays, unless
+ * a rank 0 that was killed has left it with its socket. The kernel says who is at the other end of
+ * a socket: only a process of this user has any business here.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -118,8 +118,9 @@ static lap_status_t frame_failed(const lap_hub_t *hub, int rank, lap_status_t st
 }
 
 /*
- * Takes the frames as they come: a rank that fails ends it for all, and so does one that goes away. When all have
- * come all were still there after the others had sent theirs: pidfds opened before are of the right processes.
+ * Takes the frames as they come: a rank that fails ends it for all, and so does one that goes away.
+ * When all have come all were still there after the others had sent theirs: pidfds opened before
+ * are of the right processes.
  */
 static lap_status_t host_collect(const lap_hub_t *hub, struct pollfd *polls, size_t bytes,
                                  char *all, lap_deadline_t *deadline)
@@ -185,7 +186,9 @@ lap_status_t lap_hub_gather(lap_hub_t *hub, const void *mine, size_t bytes, void
         memcpy(all, mine, bytes);
         return host_gather(hub, bytes, all, deadline);
     }
-    /* What cannot be sent because rank 0 is gone is no failure yet: it may have left its sentence. */
+    /*
+     * What cannot be sent because rank 0 is gone is no failure yet: it may have left its sentence.
+     */
     bool verdict = false;
     lap_status_t status = lap_hub_send_frame(hub->fds[0], LAP_OK, mine, bytes, deadline);
     if (status == LAP_OK || status == LAP_ERR_PEER_LOST)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How rank 0 and another rank prove to each other that they are of one job, without showing their key
- * to anybody: see hub.c for the order, and SECURITY.md for what holds.
+ * How rank 0 and another rank prove to each other that they are of one job, without showing their
+ * key to anybody: see hub.c for the order, and SECURITY.md for what holds.
  */
 #include <sys/random.h>
 

@@ -203,9 +203,10 @@ lap_status_t lap_tcp_connect(const lap_tcp_address_t *address, lap_deadline_t *d
 }
 
 /*
- * The kernel asks the host of an idle peer for a sign of life: one that is gone is found before those
- * that wait give up. There is no TCP_USER_TIMEOUT: it also counts the time in which a peer that is
- * stopped reads nothing, and would end a job that is stopped as a whole, whose deadlines rest.
+ * The kernel asks the host of an idle peer for a sign of life: one that is gone is found before
+ * those that wait give up. There is no TCP_USER_TIMEOUT: it also counts the time in which a peer
+ * that is stopped reads nothing, and would end a job that is stopped as a whole, whose deadlines
+ * rest.
  */
 void lap_tcp_prepare(int fd, uint64_t timeout_ns)
 {

@@ -2,9 +2,9 @@
 /*
  * The control channel between hosts: packets through rank 0. Every other rank has the connection by
  * which it met rank 0, and rank 0 passes on what is for others. Who sends a packet writes it to its
- * socket at once, as far as the kernel takes it. One thread per world does the rest: it sleeps until a
- * socket can be read, or written where something is left over. A connection that ends without a goodbye
- * is a rank that is lost, which rank 0 reports to the others.
+ * socket at once, as far as the kernel takes it. One thread per world does the rest: it sleeps
+ * until a socket can be read, or written where something is left over. A connection that ends
+ * without a goodbye is a rank that is lost, which rank 0 reports to the others.
  */
 #include <errno.h>
 #include <linux/sockios.h>
@@ -127,8 +127,8 @@ static void append(conn_t *conn, int to, int from, const lap_packet_t *packet)
 }
 
 /*
- * Writes what the kernel takes. A failure is not yet a lost rank: it may have sent its goodbye, which
- * the thread has yet to read.
+ * Writes what the kernel takes. A failure is not yet a lost rank: it may have sent its goodbye,
+ * which the thread has yet to read.
  */
 static void flush(hub_wire_t *self, conn_t *conn)
 {
@@ -248,7 +248,10 @@ static bool take_frames(hub_wire_t *self, conn_t *conn)
     return true;
 }
 
-/* Rank 0 has lost a rank, and reports it to the others; another one has lost with rank 0 all who are left. */
+/*
+ * Rank 0 has lost a rank, and reports it to the others; another one has lost with rank 0 all who
+ * are left.
+ */
 static void lose_all(hub_wire_t *self, const conn_t *conn, int error)
 {
     const lap_packet_t news = {.port = LOST_PORT, .words = {(uint64_t)conn->peer, (uint64_t)error}};
@@ -351,8 +354,8 @@ static size_t undelivered(conn_t *conn)
 }
 
 /*
- * Until the other hosts have what was sent, as long as it gets on. A host behind a link that is down
- * takes nothing, and is not waited for as long as a rank that is late.
+ * Until the other hosts have what was sent, as long as it gets on. A host behind a link that is
+ * down takes nothing, and is not waited for as long as a rank that is late.
  */
 static void drain(hub_wire_t *self, bool well)
 {
@@ -399,8 +402,9 @@ static void wire_free(hub_wire_t *self)
 }
 
 /*
- * A socket that is closed before the kernel of the other host has what was sent, with something left to
- * read, would take it back. A process that this one has forked may hold it open: it is shut down.
+ * A socket that is closed before the kernel of the other host has what was sent, with something
+ * left to read, would take it back. A process that this one has forked may hold it open: it is shut
+ * down.
  */
 static void lap_hub_close(lap_wire_t *wire, bool well)
 {

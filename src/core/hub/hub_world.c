@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How ranks that know where rank 0 is become a world (core/maker.c): they meet there, make the world
- * over those streams, and part; or, on several hosts, go on to talk through rank 0.
+ * How ranks that know where rank 0 is become a world (core/maker.c): they meet there, make the
+ * world over those streams, and part; or, on several hosts, go on to talk through rank 0.
  */
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -116,8 +116,8 @@ lap_status_t lap_tcp_world_create(const lap_environment_t *environment,
 }
 
 /*
- * A rank without a descriptor to come to the others announces that: they learn of it, at once if they wait already.
- * It takes a moment, and one descriptor: that of the job is closed for it.
+ * A rank without a descriptor to come to the others announces that: they learn of it, at once if
+ * they wait already. It takes a moment, and one descriptor: that of the job is closed for it.
  */
 static void announce_no_files(const lap_environment_t *environment, int *job_fd)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The transport `cuda_ipc`: ranks of one host whose memory is that of GPUs, one or several, mapped
- * by all. A put is a copy that the driver makes; signals are words in the memory of the GPU, raised and
- * waited for by kernels in the order of a stream, and counted there, so that a call can be replayed
- * as a graph. The memory itself is the business of cuda_ipc_memory.c.
+ * by all. A put is a copy that the driver makes; signals are words in the memory of the GPU, raised
+ * and waited for by kernels in the order of a stream, and counted there, so that a call can be
+ * replayed as a graph. The memory itself is the business of cuda_ipc_memory.c.
  *
  * Besides, each rank has the memory that transports of hosts have, without data. In it are the
  * records by which ranks find out that they are in different calls, and the words that

@@ -12,7 +12,9 @@ typedef enum lap_cuda_memory {
     LAP_CUDA_MEMORY_VMM,
 } lap_cuda_memory_t;
 
-/* What LAP_CUDA_MEMORY says, and whether it says anything; LAP_ERR_INVALID: nothing that is known. */
+/*
+ * What LAP_CUDA_MEMORY says, and whether it says anything; LAP_ERR_INVALID: nothing that is known.
+ */
 lap_status_t lap_cuda_memory_chosen(lap_cuda_memory_t *kind_p, bool *chosen_p);
 
 #endif

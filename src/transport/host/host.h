@@ -45,7 +45,10 @@ lap_status_t lap_host_raise(lap_buffer_t *buffer, const lap_device_ops_t *device
 lap_status_t lap_host_wait(lap_buffer_t *buffer, const lap_device_ops_t *device,
                            lap_stream_t *stream, const lap_wait_t *wait);
 
-/* The slots of a transport over mapped memory, but for buffer_create, which checks who the ranks are. */
+/*
+ * The slots of a transport over mapped memory, but for buffer_create, which checks who the ranks
+ * are.
+ */
 #define LAP_MAPPED_SLOTS                                                                           \
     .buffer_destroy = lap_host_buffer_destroy, .send_record = lap_host_send_record,                \
     .link_begin = lap_link_begin, .put_now = lap_host_put_now, .raise_now = lap_host_raise_now,    \

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The transport `nccl`: ranks on GPUs of one host or several, whose memory is windows of NCCL. Where
- * NCCL gives all ranks of a group the addresses of all others' memory, which it does inside a host and
- * wherever NVLink reaches, puts, signals and waits are those of `cuda_ipc`. In other groups peers are
- * reached by nccl_far.c; waits are the same there, so that they have tags and give up by themselves.
+ * The transport `nccl`: ranks on GPUs of one host or several, whose memory is windows of NCCL.
+ * Where NCCL gives all ranks of a group the addresses of all others' memory, which it does inside a
+ * host and wherever NVLink reaches, puts, signals and waits are those of `cuda_ipc`. In other
+ * groups peers are reached by nccl_far.c; waits are the same there, so that they have tags and give
+ * up by themselves.
  *
- * Besides, each rank has the memory that transports of hosts have, without data: the records by which
- * ranks find out that they are in different calls, and the words that lap_buffer_raise and _wait
- * use.
+ * Besides, each rank has the memory that transports of hosts have, without data: the records by
+ * which ranks find out that they are in different calls, and the words that lap_buffer_raise and
+ * _wait use.
  */
 #include <stdlib.h>
 #include <string.h>

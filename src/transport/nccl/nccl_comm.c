@@ -209,8 +209,8 @@ void lap_nccl_window_destroy(lap_nccl_comm_t *comm, lap_nccl_window_t *window)
 /* ---- ending ---- */
 
 /*
- * What is on its way over a network may wait for a peer that is gone. A communicator of the caller's
- * has other users, whom the failure of a call of ours is nothing to.
+ * What is on its way over a network may wait for a peer that is gone. A communicator of the
+ * caller's has other users, whom the failure of a call of ours is nothing to.
  */
 static void client_end(lap_cuda_client_t *client)
 {

@@ -7,9 +7,9 @@
 #include "transport/nccl/nccl_load.h"
 
 /*
- * Memory that becomes a window, and where NCCL writes the handle: it does so when all ranks are there,
- * or, of one that they do not come to, when the communicator is aborted. Until then neither is freed,
- * and of a communicator of the caller's they are left to it.
+ * Memory that becomes a window, and where NCCL writes the handle: it does so when all ranks are
+ * there, or, of one that they do not come to, when the communicator is aborted. Until then neither
+ * is freed, and of a communicator of the caller's they are left to it.
  */
 typedef struct lap_nccl_cell {
     void *memory;
@@ -58,8 +58,8 @@ lap_status_t lap_nccl_await_wire(lap_nccl_comm_t *comm);
 
 /*
  * While this rank waits in a step that all ranks take before lap_nccl_agree: LAP_IN_PROGRESS when
- * another rank has come there with a failure so long ago that the step does not end by itself, as it
- * does where all ranks fail alike. *since_p is 0 at first.
+ * another rank has come there with a failure so long ago that the step does not end by itself, as
+ * it does where all ranks fail alike. *since_p is 0 at first.
  */
 #define LAP_NCCL_LAST_NS 500000000u
 lap_status_t lap_nccl_look(lap_group_t *group, uint64_t now, uint64_t *since_p);
@@ -73,18 +73,18 @@ typedef struct lap_nccl_window {
 } lap_nccl_window_t;
 
 /*
- * Collective. The memory is zero. After a failure nothing is left of it, but for what NCCL may still
- * be at, which comm has.
+ * Collective. The memory is zero. After a failure nothing is left of it, but for what NCCL may
+ * still be at, which comm has.
  */
 lap_status_t lap_nccl_window_create(lap_nccl_comm_t *comm, size_t bytes,
                                     lap_nccl_window_t *window_p);
 void lap_nccl_window_destroy(lap_nccl_comm_t *comm, lap_nccl_window_t *window);
 
 /*
- * The memory of a buffer is that of `cuda_ipc`, in a window. Where not all ranks are near each other two
- * things follow the data. One is a copy of it: NCCL sends rows from a window only. The other is the
- * words that this rank has raised, [rank][signal]. They are put into those of the peer as they are:
- * each word has one rank that raises it.
+ * The memory of a buffer is that of `cuda_ipc`, in a window. Where not all ranks are near each
+ * other two things follow the data. One is a copy of it: NCCL sends rows from a window only. The
+ * other is the words that this rank has raised, [rank][signal]. They are put into those of the peer
+ * as they are: each word has one rank that raises it.
  */
 typedef struct lap_nccl_part {
     struct lap_part part; /* first; bases[r] is NULL where rank r is not near */

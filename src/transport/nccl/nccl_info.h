@@ -7,7 +7,8 @@
 
 /*
  * The version of the NCCL that can be loaded here: 23003 is 2.30.3. LAP_ERR_UNSUPPORTED, with a
- * sentence, when there is none, or an older one, or this build has no CUDA. It stays in the process.
+ * sentence, when there is none, or an older one, or this build has no CUDA. It stays in the
+ * process.
  */
 lap_status_t lap_nccl_version(int *version_p);
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The transports `mpi` and `hosts`: ranks that have a wire between them. A put becomes packets that
- * the owner of the memory takes in a thread of its own, whatever its other threads do: its words are
- * raised there as if the peer had done so. `mpi` uses MPI between all ranks, `hosts` only where memory
- * cannot be mapped. They do not see MPI itself: that is in core/mpi. A wire over TCP is for control
- * alone; transport/nccl has its records and its signals from the host on either.
+ * the owner of the memory takes in a thread of its own, whatever its other threads do: its words
+ * are raised there as if the peer had done so. `mpi` uses MPI between all ranks, `hosts` only where
+ * memory cannot be mapped. They do not see MPI itself: that is in core/mpi. A wire over TCP is for
+ * control alone; transport/nccl has its records and its signals from the host on either.
  */
 #include "transport/wire/wire.h"
 

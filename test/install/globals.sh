@@ -3,8 +3,9 @@
 # The library has no state of the process, but for the functions of other libraries that it has loaded, which a process has once.
 . "$(dirname "$0")/../cli/tap.bash"
 
-# Loaded once: blas, lap_mpi (with loaded and lock), once of NVTX. Of nobody, and never written: empty.
-known='^(blas|lap_mpi|loaded|lock|once|empty)$'
+# Loaded once: blas, lap_mpi (with loaded and lock), once of NVTX. Of nobody, and never written: empty. A process has one handler of
+# SIGSEGV: guard, of lap check --guard.
+known='^(blas|guard|lap_mpi|loaded|lock|once|empty)$'
 objdump -t "$LAP_BUILD_DIR/liblap.a" >"$work/symbols" 2>"$work/err"
 ok 'the library has symbols' grep -q lap_world_create "$work/symbols"
 awk '$2 ~ /[lg]/ && ($3 == "O" || $4 == "O") && / \.(bss|data)[ \t]/ { sub(/\.[0-9]+$/, "", $NF); print $NF }' "$work/symbols" | sort -u >"$work/found"

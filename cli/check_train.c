@@ -169,18 +169,11 @@ static int proved_replicas(const lap_train_t *train)
 /* ---- pipelines ---- */
 
 static lap_status_t prove_stages(const lap_train_t *train, const lap_nn_desc_t *desc,
-                                 const lap_target_t *target, lap_nn_proof_t *proof_p)
+                                 const lap_nn_linking_t *how, lap_nn_proof_t *proof_p)
 {
     const lap_pp_options_t options = lap_train_stages(train, train->overlap);
-    const lap_stage_proving_t proving = {.desc = desc,
-                                         .tp = train->grid.tp,
-                                         .pp = train->grid.pp,
-                                         .replication =
-                                             lap_train_replication(train, proved_replicas(train)),
-                                         .options = &options,
-                                         .optimizer = &train->optimizer,
-                                         .separate_step = !lap_train_joins(train, false),
-                                         .target = target};
+    const lap_stage_proving_t proving = {
+        .desc = desc, .tp = train->grid.tp, .pp = train->grid.pp, .options = &options, .how = *how};
     return lap_stage_prove(&proving, proof_p);
 }
 
@@ -214,7 +207,7 @@ static lap_status_t prove(const lap_train_t *train, const lap_nn_desc_t *desc,
     if (desc->shards > 1)
         proved.shards = desc->cp * (size_t)proved_replicas(train);
     if (train->grid.pp > 1)
-        return prove_stages(train, &proved, target, proof_p);
+        return prove_stages(train, &proved, &how, proof_p);
     LAP_TRY(lap_nn_plan_init(&proved, train->grid.tp, &plan));
     LAP_TRY(lap_nn_prove_linking(&plan, &how, proof_p));
     return proved.shards == desc->shards ? LAP_OK : count_shards(train, desc, proof_p);

@@ -199,14 +199,14 @@ static lap_status_t show_stage(const request_t *request, const lap_pass_t *pass)
     const lap_stage_proving_t proving = {.desc = &desc,
                                          .tp = train->grid.tp,
                                          .pp = train->grid.pp,
-                                         .replication =
+                                         .how.replication =
                                              lap_train_replication(train, train->grid.dp),
                                          .options = &options,
-                                         .optimizer = &train->optimizer,
-                                         .separate_step = !lap_train_joins(train, false),
-                                         .target = request->target,
-                                         .as_built = !pass,
-                                         .after = pass ? pass->name : NULL};
+                                         .how.optimizer = &train->optimizer,
+                                         .how.separate_step = !lap_train_joins(train, false),
+                                         .how.target = request->target,
+                                         .how.as_built = !pass,
+                                         .how.after = pass ? pass->name : NULL};
     return show_linked(request, &proving, pass, NULL, 0, 0, 0);
 }
 

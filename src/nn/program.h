@@ -213,6 +213,10 @@ typedef struct lap_nn_linking {
     size_t micros;      /* that a step has; 0: one */
 } lap_nn_linking_t;
 
+/* The schedule of an operator of `size` ranks from its description, for m active rows; "auto" is taken as serial. */
+lap_status_t lap_nn_build_described(const lap_nn_linking_t *how, const lap_op_desc_t *given,
+                                    int size, int rank, size_t m, lap_schedule_t *schedule_p);
+
 /* Whether the step before, which was linked in the same way, has begun to gather what this forward reads. */
 static inline bool lap_nn_is_started(const lap_nn_linking_t *linking)
 {

@@ -15,22 +15,28 @@
 #include "schedule/segments.h"
 #include "util/alloc.h"
 
-/* From the descriptions of operators; the context is how they are linked. */
-static lap_status_t build_described(void *context, const lap_nn_list_t *list, uint32_t step,
-                                    size_t m, lap_schedule_t *schedule_p)
+lap_status_t lap_nn_build_described(const lap_nn_linking_t *how, const lap_op_desc_t *given,
+                                    int size, int rank, size_t m, lap_schedule_t *schedule_p)
 {
-    const lap_nn_linking_t *linking = context;
-    lap_op_desc_t desc = list->steps[step].desc;
+    lap_op_desc_t desc = *given;
     lap_problem_t problem;
     const lap_builder_t *builder;
     if (lap_op_is_automatic(&desc))
         desc.method = "serial";
-    const lap_nn_slice_t slice = lap_nn_slice(list, list->steps[step].group);
-    LAP_TRY(lap_problem_init(&problem, &builder, &desc, slice.size, linking->target->can));
-    problem.rank = slice.rank;
+    LAP_TRY(lap_problem_init(&problem, &builder, &desc, size, how->target->can));
+    problem.rank = rank;
     problem.m = m;
     LAP_TRY(lap_build(builder, &problem, schedule_p));
-    return linking->as_built ? LAP_OK : lap_lower(schedule_p, 1, linking->target, linking->after);
+    return how->as_built ? LAP_OK : lap_lower(schedule_p, 1, how->target, how->after);
+}
+
+/* The context is how operators are linked. */
+static lap_status_t build_described(void *context, const lap_nn_list_t *list, uint32_t step,
+                                    size_t m, lap_schedule_t *schedule_p)
+{
+    const lap_nn_slice_t slice = lap_nn_slice(list, list->steps[step].group);
+    return lap_nn_build_described(context, &list->steps[step].desc, slice.size, slice.rank, m,
+                                  schedule_p);
 }
 
 /* How the buckets of a replica are built from their descriptions. */
@@ -42,15 +48,9 @@ typedef struct bucket_source {
 static lap_status_t build_bucket(void *context, size_t index, int which, lap_schedule_t *schedule_p)
 {
     const bucket_source_t *source = context;
-    const lap_nn_linking_t *linking = source->linking;
     const lap_op_desc_t desc = lap_nn_bucket_desc(&source->buckets, index, which);
-    lap_problem_t problem;
-    const lap_builder_t *builder;
-    LAP_TRY(lap_problem_init(&problem, &builder, &desc, source->buckets.replicas,
-                             linking->target->can));
-    problem.rank = source->buckets.replica;
-    LAP_TRY(lap_build(builder, &problem, schedule_p));
-    return linking->as_built ? LAP_OK : lap_lower(schedule_p, 1, linking->target, linking->after);
+    return lap_nn_build_described(source->linking, &desc, source->buckets.replicas,
+                                  source->buckets.replica, desc.m, schedule_p);
 }
 
 static lap_status_t link_parts(const lap_nn_list_t *list, const lap_nn_linking_t *linking,

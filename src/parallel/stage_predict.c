@@ -298,9 +298,9 @@ static lap_status_t play(const lap_pp_t *pp, const figures_t *figures, bool step
     lap_stage_programs_t programs;
     lap_simulated_t simulated;
     if (!steps)
-        proving.optimizer = NULL;
-    if (!background)
-        proving.replication = (lap_nn_replication_t){.late = true}; /* nor do contexts send any */
+        proving.how.optimizer = NULL;
+    if (!background) /* nor do contexts send any gradients */
+        proving.how.replication = (lap_nn_replication_t){.late = true};
     const int shown = viewer ? lap_stage_number(&proving, viewer->rank) : 0;
     proving.most = MOST_SIMULATED;
     lap_status_t status = lap_stage_programs_init(&programs, &proving);

@@ -144,9 +144,9 @@ lap_stage_proving_t lap_stage_own_proving(const lap_pp_t *pp, lap_nn_desc_t *des
                                  .pp = pp->pipeline->size,
                                  .options = &pp->options,
                                  .chosen = pp->choices.of,
-                                 .replication = lap_nn_replication(pp->nn),
-                                 .optimizer = pp->nn->has_optimizer ? &pp->nn->optimizer : NULL,
-                                 .target = &pp->target};
+                                 .how.replication = lap_nn_replication(pp->nn),
+                                 .how.optimizer = pp->nn->has_optimizer ? &pp->nn->optimizer : NULL,
+                                 .how.target = &pp->target};
 }
 
 lap_status_t lap_stage_prove_own(void *stage)

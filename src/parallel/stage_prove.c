@@ -4,28 +4,11 @@
 #include <inttypes.h>
 
 #include "core/status.h"
-#include "overlap/overlap.h"
 #include "parallel/stage.h"
 #include "schedule/digest.h"
-#include "schedule/lower.h"
 #include "util/alloc.h"
 
 /* ---- schedules ---- */
-
-static lap_status_t build(const lap_stage_proving_t *proving, const lap_op_desc_t *given, int size,
-                          int rank, size_t m, lap_schedule_t *schedule_p)
-{
-    lap_op_desc_t desc = *given;
-    lap_problem_t problem;
-    const lap_builder_t *builder;
-    if (lap_op_is_automatic(&desc))
-        desc.method = "serial";
-    LAP_TRY(lap_problem_init(&problem, &builder, &desc, size, proving->target->can));
-    problem.rank = rank;
-    problem.m = m;
-    LAP_TRY(lap_build(builder, &problem, schedule_p));
-    return proving->as_built ? LAP_OK : lap_lower(schedule_p, 1, proving->target, proving->after);
-}
 
 /* The operators of a rank. */
 typedef struct step_source {
@@ -39,21 +22,22 @@ static lap_status_t build_step(void *context, const lap_nn_list_t *list, uint32_
 {
     const step_source_t *source = context;
     const int tp = list->plan.nranks;
-    const bool of_optimizer = source->proving->optimizer && step >= list->own_steps;
+    const bool of_optimizer = source->proving->how.optimizer && step >= list->own_steps;
     lap_nn_slice_t slice = lap_nn_slice(list, list->steps[step].group);
     if (of_optimizer &&
         list->steps[step].group == LAP_NN_BY_LAYERS) /* over all stages: see stage_step.c */
         slice = (lap_nn_slice_t){tp * source->proving->pp, source->stage * tp + list->rank, 1};
     const lap_op_desc_t *desc =
         source->chosen && !of_optimizer ? &source->chosen[step] : &list->steps[step].desc;
-    return build(source->proving, desc, slice.size, slice.rank, m, schedule_p);
+    return lap_nn_build_described(&source->proving->how, desc, slice.size, slice.rank, m,
+                                  schedule_p);
 }
 
 static lap_status_t build_tied(void *context, const lap_nn_list_t *list, int rank,
                                lap_stage_kind_t which, lap_schedule_t *schedule_p)
 {
     const lap_op_desc_t desc = lap_stage_tied_desc(list, which);
-    return build(context, &desc, 2, rank, desc.m, schedule_p);
+    return lap_nn_build_described(context, &desc, 2, rank, desc.m, schedule_p);
 }
 
 /* The context of a bucket of a rank. */
@@ -66,8 +50,8 @@ static lap_status_t build_bucket(void *context, size_t index, int which, lap_sch
 {
     const bucket_source_t *source = context;
     const lap_op_desc_t desc = lap_nn_bucket_desc(source->buckets, index, which);
-    return build(source->proving, &desc, source->buckets->replicas, source->buckets->replica,
-                 desc.m, schedule_p);
+    return lap_nn_build_described(&source->proving->how, &desc, source->buckets->replicas,
+                                  source->buckets->replica, desc.m, schedule_p);
 }
 
 /* ---- all ranks ---- */
@@ -80,7 +64,7 @@ static int context_of(const lap_stage_proving_t *proving)
 
 static int replicas_of(const lap_stage_proving_t *proving)
 {
-    return proving->replication.replicas > 1 ? proving->replication.replicas : 1;
+    return proving->how.replication.replicas > 1 ? proving->how.replication.replicas : 1;
 }
 
 static int sharers_of(const lap_stage_proving_t *proving)
@@ -91,7 +75,7 @@ static int sharers_of(const lap_stage_proving_t *proving)
 /* Whether a step gathers the weights of a shared optimizer. */
 static bool gathers(const lap_stage_proving_t *proving)
 {
-    return proving->replication.ahead && proving->desc->shards > 1;
+    return proving->how.replication.ahead && proving->desc->shards > 1;
 }
 
 int lap_stage_number(const lap_stage_proving_t *proving, int rank)
@@ -126,7 +110,7 @@ static lap_status_t make_lists(lap_stage_programs_t *programs, const lap_stage_p
 {
     const lap_kernels_t *kernels = NULL; /* those of cpu */
     const int sharers = sharers_of(proving), place = context_of(proving) * proving->tp;
-    if (proving->target->device.graphs)
+    if (proving->how.target->device.graphs)
         LAP_TRY(lap_kernels_of_gpus(&kernels));
     for (int p = 0; p < proving->pp; p++) {
         lap_nn_plan_t plan = {.nranks = proving->tp};
@@ -136,8 +120,8 @@ static lap_status_t make_lists(lap_stage_programs_t *programs, const lap_stage_p
         for (int i = 0; i < sharers; i++) {
             lap_nn_list_t *list = &programs->all.lists[p * sharers + i];
             LAP_TRY(lap_nn_list_init(list, &plan, plan.desc.shards > 1 ? i : i % place, kernels));
-            if (proving->optimizer)
-                LAP_TRY(lap_nn_list_step(list, proving->optimizer, proving->tp * proving->pp));
+            if (proving->how.optimizer)
+                LAP_TRY(lap_nn_list_step(list, proving->how.optimizer, proving->tp * proving->pp));
         }
     }
     return LAP_OK;
@@ -145,10 +129,10 @@ static lap_status_t make_lists(lap_stage_programs_t *programs, const lap_stage_p
 
 static lap_status_t make_buckets(lap_stage_programs_t *programs, const lap_stage_proving_t *proving)
 {
-    const lap_nn_replication_t *replication = &proving->replication;
+    const lap_nn_replication_t *replication = &proving->how.replication;
     const int replicas = replicas_of(proving) * context_of(proving);
     const int size = programs->all.size, sharers = sharers_of(proving);
-    if (replicas == 1 || (replication->late && !gathers(proving) && !proving->optimizer))
+    if (replicas == 1 || (replication->late && !gathers(proving) && !proving->how.optimizer))
         return LAP_OK;
     programs->buckets = lap_alloc((size_t)size, sizeof(*programs->buckets));
     if (!programs->buckets)
@@ -241,8 +225,8 @@ static lap_status_t link_rank(lap_stage_programs_t *programs, const lap_stage_pr
                                         .stride = proving->tp,
                                         .build = build_bucket,
                                         .context = &bucket};
-    const bool starts =
-        programs->buckets && gathers(proving) && proving->replication.starts && proving->optimizer;
+    const bool starts = programs->buckets && gathers(proving) && proving->how.replication.starts &&
+                        proving->how.optimizer;
     const lap_stage_linking_t linking = {
         .stages = &programs->stages,
         .rank = (uint32_t)(rank / sharers),
@@ -250,21 +234,21 @@ static lap_status_t link_rank(lap_stage_programs_t *programs, const lap_stage_pr
         .base = rank % sharers,
         .stride = sharers,
         .replicas = programs->buckets ? &replicas : NULL,
-        .sends = programs->buckets && !proving->replication.late,
+        .sends = programs->buckets && !proving->how.replication.late,
         .gathers = programs->buckets && gathers(proving),
         .starts = starts,
-        .started = starts && !proving->first,
-        .late = programs->buckets && proving->replication.late && proving->optimizer,
-        .steps = proving->optimizer != NULL,
+        .started = starts && !proving->how.first,
+        .late = programs->buckets && proving->how.replication.late && proving->how.optimizer,
+        .steps = proving->how.optimizer != NULL,
         .seq = list->plan.desc.seq,
-        .first = proving->first,
-        .copies = proving->first && (programs->buckets || list->plan.desc.shards <= 1),
+        .first = proving->how.first,
+        .copies = proving->how.first && (programs->buckets || list->plan.desc.shards <= 1),
         .overlap = proving->options->overlap != 0,
-        .target = proving->as_built ? NULL : proving->target,
-        .after = proving->after,
+        .target = proving->how.as_built ? NULL : proving->how.target,
+        .after = proving->how.after,
         .source = &source,
         .tied = build_tied,
-        .context = &known,
+        .context = &known.how,
     };
     lap_stage_program_t *program = &programs->programs[rank];
     const lap_status_t status = lap_stage_link(&linking, program);
@@ -305,8 +289,8 @@ lap_status_t lap_stage_programs_init(lap_stage_programs_t *programs,
     lap_pp_options_t options;
     lap_nn_plan_t whole = {.nranks = proving->tp};
     *programs = (lap_stage_programs_t){.all = {.size = size,
-                                               .separate_step = proving->separate_step,
-                                               .late = proving->replication.late}};
+                                               .separate_step = proving->how.separate_step,
+                                               .late = proving->how.replication.late}};
     LAP_TRY(lap_stage_options(proving->options, &options));
     known.options = &options;
     LAP_TRY(lap_nn_plan_init(proving->desc, proving->tp, &whole));
@@ -351,10 +335,10 @@ static lap_status_t prove(const lap_stage_proving_t *proving, bool first, lap_nn
 {
     lap_stage_proving_t known = *proving;
     lap_stage_programs_t programs;
-    known.first = first;
+    known.how.first = first;
     lap_status_t status = lap_stage_programs_init(&programs, &known);
     if (status == LAP_OK)
-        status = lap_nn_programs_prove(&programs.all, proving->target);
+        status = lap_nn_programs_prove(&programs.all, proving->how.target);
     if (status == LAP_OK)
         *proof_p = lap_nn_programs_count(&programs.all);
     if (status == LAP_OK)

@@ -27,19 +27,15 @@ int lap_stage_world_rank(const lap_stage_proving_t *proving, int number);
 struct lap_stage_proving {
     const lap_nn_desc_t *desc;
     int tp, pp;
-    /* `late`: gradients travel after the step, and are no part of it; not `ahead`: weights. */
-    lap_nn_replication_t replication;
     const lap_pp_options_t *options;
-    const lap_optimizer_desc_t
-        *optimizer;     /* its step is a part of it, with late gradients, too; NULL: is none */
-    bool separate_step; /* the host comes between, see lap_nn_linking_t */
-    const lap_target_t *target;
+    /*
+     * As passes are linked. `late` gradients travel after the step, and are a part of it with an optimizer only; `first`:
+     * delayed FP8 scales have no history yet. There is neither `more` nor a source: see `chosen`.
+     */
+    lap_nn_linking_t how;
     /* Of each rank of the pipeline: the operators of its list, without those of an optimizer; NULL: as they are listed. */
     const lap_op_desc_t *const *chosen;
-    bool first;        /* delayed FP8 scales have no history yet */
-    bool as_built;     /* no pass of lowering runs */
-    const char *after; /* the pass of lowering to stop after; NULL: all run */
-    uint64_t most;     /* kernels and operators of all ranks, or LAP_ERR_NO_MEMORY; 0: any number */
+    uint64_t most; /* kernels and operators of all ranks, or LAP_ERR_NO_MEMORY; 0: any number */
 };
 
 /* Links them. The caller clears them, also after a failure. */

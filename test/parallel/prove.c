@@ -100,12 +100,13 @@ static void is_proved(const lap_pp_t *pp, const scene_t *scene, lap_status_t sta
     else
         tap_success(status, "%s of a pipeline, debug %d", what, scene->debug);
     if (!scene->spoiled)
-        tap_ok(proved.optimizer == &pp->nn->optimizer && pp->nn->has_optimizer,
+        tap_ok(proved.how.optimizer == &pp->nn->optimizer && pp->nn->has_optimizer,
                "%s: the optimizer's step is a part of what is proved", what);
     if (pp->nn->background && !scene->spoiled)
-        tap_ok(proved.replication.replicas == 2 && proved.replication.late == !scene->overlap,
+        tap_ok(proved.how.replication.replicas == 2 &&
+                   proved.how.replication.late == !scene->overlap,
                "%s: two replicas, gradients %s backward", what,
-               proved.replication.late ? "after" : "during");
+               proved.how.replication.late ? "after" : "during");
 }
 
 /* Whether all calls of this rank of an operator of its list have that method in what is proved. */

@@ -52,8 +52,11 @@ static lap_stage_proving_t proving_of(size_t i, const lap_nn_desc_t *desc,
     options->schedule = cases[i].schedule;
     options->micro_batches = cases[i].micro;
     options->virtual_stages = cases[i].virtual_stages;
-    return (lap_stage_proving_t){
-        .desc = desc, .tp = cases[i].tp, .pp = cases[i].pp, .options = options, .target = target};
+    return (lap_stage_proving_t){.desc = desc,
+                                 .tp = cases[i].tp,
+                                 .pp = cases[i].pp,
+                                 .options = options,
+                                 .how.target = target};
 }
 
 static void prove_all(void)
@@ -244,7 +247,7 @@ static void test_replicas(void)
         lap_pp_options_t options;
         lap_stage_programs_t programs;
         lap_stage_proving_t proving = proving_of(i, &desc, &options, target);
-        proving.replication = (lap_nn_replication_t){
+        proving.how.replication = (lap_nn_replication_t){
             .replicas = 2, .bucket = 300, .wire = i % 3 ? LAP_FLOAT32 : LAP_BFLOAT16};
         tap_success(lap_stage_programs_init(&programs, &proving), "%s with replicas is linked",
                     cases[i].schedule);
@@ -310,7 +313,7 @@ static void test_weights(void)
         lap_stage_proving_t proving = proving_of(i, &desc, &options, target);
         tally_t links = {0, 0};
         proved_for = target;
-        proving.replication =
+        proving.how.replication =
             (lap_nn_replication_t){.replicas = 2, .bucket = 300, .late = i % 3 == 2, .ahead = true};
         desc.shards = 2;
         desc.shard_bucket = 300;
@@ -376,11 +379,11 @@ static void test_step(void)
             tally_t tally = {0, 0};
             proved_for = target;
             optimizer.clip_norm = i % 3 ? 1 : 0;
-            proving.optimizer = &optimizer;
-            proving.replication = (lap_nn_replication_t){.replicas = ways[w].replicas,
-                                                         .bucket = 300,
-                                                         .wire = LAP_FLOAT32,
-                                                         .late = ways[w].late};
+            proving.how.optimizer = &optimizer;
+            proving.how.replication = (lap_nn_replication_t){.replicas = ways[w].replicas,
+                                                             .bucket = 300,
+                                                             .wire = LAP_FLOAT32,
+                                                             .late = ways[w].late};
             desc.shards = ways[w].shards;
             desc.shard_bucket = ways[w].shards ? 300 : 0;
             tap_success(lap_stage_programs_init(&programs, &proving), "%s with a step is linked",
@@ -420,8 +423,8 @@ static void mutate_order(size_t i, size_t shards)
     lap_pp_options_t options;
     lap_stage_programs_t programs;
     lap_stage_proving_t proving = proving_of(i, &desc, &options, lap_target_at(i % 2));
-    proving.optimizer = &optimizer;
-    proving.replication = (lap_nn_replication_t){.replicas = 2, .bucket = 1000};
+    proving.how.optimizer = &optimizer;
+    proving.how.replication = (lap_nn_replication_t){.replicas = 2, .bucket = 1000};
     desc.shards = shards;
     desc.shard_bucket = shards ? 1000 : 0;
     tap_success(lap_stage_programs_init(&programs, &proving), "%s is linked", cases[i].schedule);
@@ -441,7 +444,7 @@ static void test_first(void)
     lap_stage_proving_t proving = proving_of(0, &desc, &options, lap_target_at(0));
     order_tally_t tally = {0};
     desc.fp8 = LAP_FP8_DELAYED;
-    proving.first = true;
+    proving.how.first = true;
     tap_success(lap_stage_programs_init(&programs, &proving), "a first step is linked");
     order_state_t state = order_begin(&programs.all);
     for (int rank = 0; rank < programs.all.size; rank++) {

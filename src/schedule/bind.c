@@ -48,10 +48,11 @@ uint32_t lap_list_operands(const lap_linked_t *linked, const lap_fragment_t *fra
     for (uint32_t i = 0; fragment->kernel && i < schedule->nuses; i++) {
         const lap_use_t *use = &schedule->uses[i];
         lap_arg_t *arg = args;
-        while (arg < args + count && arg->role != use->role)
+        const uint32_t role = (uint32_t)use->role - LAP_ROLE_KERNEL;
+        while (arg < args + count && arg->role != role)
             arg++;
         if (arg == args + count)
-            args[count++] = arg_of(linked, use->role, use->dtype, &use->range);
+            args[count++] = arg_of(linked, role, use->dtype, &use->range);
         arg->reads = arg->reads || use->access == LAP_READ;
         arg->writes = arg->writes || use->access == LAP_WRITE;
     }

@@ -97,7 +97,7 @@ void lap_link_operand(lap_linked_t *linked, uint32_t role, bool write,
                       const lap_link_place_t *place, size_t rows)
 {
     const lap_use_t use = {.range = range_of(linked, place, rows, place->row_bytes),
-                           .role = (uint8_t)role,
+                           .role = (uint8_t)(LAP_ROLE_KERNEL + role),
                            .access = write ? LAP_WRITE : LAP_READ,
                            .dtype = place->dtype};
     add_use(linked, 0, LAP_NO_STEP, &use);

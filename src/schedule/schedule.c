@@ -241,7 +241,8 @@ static const lap_use_t *find_uses(const lap_schedule_t *schedule, uint32_t first
                                   lap_role_t role, uint32_t *count_p)
 {
     static const lap_use_t none = {.access = LAP_READ};
-    const uint32_t end = first + count;
+    const bool there = (size_t)first + count <= schedule->nuses; /* else check_form.c says so */
+    const uint32_t end = there ? first + count : first;
     while (first < end && schedule->uses[first].role != role)
         first++;
     uint32_t last = first;

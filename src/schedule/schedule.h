@@ -122,6 +122,7 @@ typedef enum lap_role {
     LAP_ROLE_SCALE,    /* of each a that has one, a float: in their order */
     LAP_ROLE_D,        /* what is written */
     LAP_ROLE_EPILOGUE, /* linked: what a call uses besides places, in regions of its program */
+    LAP_ROLE_KERNEL, /* this and those after it: operands of a kernel as its caller numbers them */
 } lap_role_t;
 
 enum { LAP_READ = 1, LAP_WRITE = 2 };
@@ -129,9 +130,8 @@ enum { LAP_READ = 1, LAP_WRITE = 2 };
 /* An operand: memory that a step, or a tile of it, reads or writes. */
 typedef struct lap_use {
     lap_range_t range;
-    uint8_t role,
-        access; /* lap_role_t, of a kernel as its caller numbers them; LAP_READ or LAP_WRITE */
-    lap_dtype_t dtype; /* what puts and copies move has none */
+    uint8_t role, access; /* lap_role_t; LAP_READ or LAP_WRITE */
+    lap_dtype_t dtype;    /* what puts and copies move has none */
 } lap_use_t;
 
 typedef struct lap_signal {

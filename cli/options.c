@@ -82,18 +82,33 @@ int lap_args_refused(const lap_command_t *command, lap_status_t status, const ch
     return requested ? LAP_CLI_USAGE : LAP_CLI_FAILED;
 }
 
-/*
- * Whether an option is for a field of the library: "desc.kv_heads" for kv_heads; or else has its
- * name.
- */
+/* Whether two names are alike, whichever of - and _ stands between their words. */
+static bool is_alike(const char *one, const char *other)
+{
+    for (; *one && *other; one++, other++)
+        if ((*one == '-' ? '_' : *one) != (*other == '-' ? '_' : *other))
+            return false;
+    return *one == *other;
+}
+
+/* Whether an option is for a field of the library: "desc.kv_heads" for kv_heads. */
 static bool is_for(const lap_option_t *option, const char *name)
 {
-    const char *field = option->field.name ? option->field.name : option->name;
-    const char *dot = strrchr(field, '.');
-    for (field = dot ? dot + 1 : field; *field && *name; field++, name++)
-        if ((*field == '-' ? '_' : *field) != (*name == '-' ? '_' : *name))
-            return false;
-    return *field == *name;
+    const char *dot = option->field.name ? strrchr(option->field.name, '.') : NULL;
+    return option->field.name && is_alike(dot ? dot + 1 : option->field.name, name);
+}
+
+/* The option for a field, or else that with its name; as many as there are: none. */
+static size_t option_of(const lap_command_t *command, const char *name)
+{
+    size_t o = 0;
+    while (o < command->noptions && !is_for(&command->options[o], name))
+        o++;
+    if (o < command->noptions)
+        return o;
+    for (o = 0; o < command->noptions && !is_alike(command->options[o].name, name);)
+        o++;
+    return o;
 }
 
 int lap_args_of_field(const lap_command_t *command, const char *sentence, char *told, size_t bytes)
@@ -101,12 +116,11 @@ int lap_args_of_field(const lap_command_t *command, const char *sentence, char *
     const size_t length = strcspn(sentence, " ");
     char name[64];
     snprintf(name, sizeof(name), "%.*s", (int)length, sentence);
-    for (size_t o = 0; o < command->noptions && strncmp(sentence + length, " is ", 4) == 0; o++)
-        if (is_for(&command->options[o], name)) {
-            snprintf(told, bytes, "--%s%s", command->options[o].name, sentence + length);
-            return (int)o;
-        }
-    return -1;
+    const size_t option = option_of(command, name);
+    if (option == command->noptions || strncmp(sentence + length, " is ", 4) != 0)
+        return -1;
+    snprintf(told, bytes, "--%s%s", command->options[option].name, sentence + length);
+    return (int)option;
 }
 
 static int fail_unknown(const lap_command_t *command, const char *arg)

@@ -258,8 +258,11 @@ bool lap_train_shape(lap_train_t *train)
     lap_nn_desc_t *desc = &train->desc;
     if (!train->args.values[DTYPE])
         desc->dtype = strcmp(train->device, "cuda") == 0 ? LAP_BFLOAT16 : LAP_FLOAT32;
-    return (train->model ? settle_model : settle_layers)(train) && settle_batch(train) &&
-           lap_arg_expansion(&train->args, FFN, EXPANSION, desc->hidden, &desc->ffn);
+    if (!(train->model ? settle_model : settle_layers)(train) || !settle_batch(train) ||
+        !lap_arg_expansion(&train->args, FFN, EXPANSION, desc->hidden, &desc->ffn))
+        return false;
+    desc->ffn = lap_nn_ffn(desc); /* what ranks have alike, also where only some of them say it */
+    return true;
 }
 
 void lap_json_digest(lap_json_t *json, uint64_t digest)

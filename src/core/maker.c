@@ -53,6 +53,8 @@ static lap_status_t gather_records(lap_maker_t *maker)
 
 lap_status_t lap_maker_report(lap_maker_t *maker, lap_status_t status)
 {
+    if (!maker->records) /* the others learn of it from who has started them */
+        return status;
     (void)gather_records(maker);
     /* The failure of this rank says more than that the others did not come to learn of it. */
     return lap_error(status, "%s", mine_of(maker)->text);
@@ -288,7 +290,8 @@ lap_status_t lap_maker_run(lap_maker_t *maker, lap_status_t status, lap_world_t 
     if (!maker->locals)
         maker->locals = lap_alloc(size, sizeof(int));
     if (!maker->records || !maker->peers || !maker->locals)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %d ranks", maker->size);
+        return maker->ops->report(
+            maker, lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %d ranks", maker->size));
     if (status == LAP_OK)
         status = prepare_world(maker);
     status = exchange(maker, status);

@@ -100,7 +100,7 @@ fi
 # All sentences pass through lap_tell, but those of lap itself, which has no aliases, and what a launcher says with no memory left. What begins
 # with a return of the carriage tells how far a command is.
 is 'no sentence goes by' "$(cd "$LAP_SOURCE_DIR/cli" && grep -l 'stderr' ./*.c | sort | tr '\n' ' ')" \
-    './bench_print.c ./check.c ./lap.c ./launch.c ./lines.c ./spelling.c '
+    './lap.c ./launch.c ./lines.c ./progress.c ./spelling.c '
 is '... in these files' "$(cd "$LAP_SOURCE_DIR/cli" && grep -h 'stderr, ' bench_print.c check.c launch.c lines.c | grep -vF '"\r' | sed 's/^ *//')" \
     'fprintf(stderr, "%s\n", text);'
 finish

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import lapstrake
 import lapstrake.torch as lap
-from torch_ranks import DEVICE, Case, fails
+from torch_ranks import Case, fails
 
 
 def killed(rank, ranks):
@@ -32,12 +32,6 @@ def killed(rank, ranks):
         fails(lapstrake.PeerLost, "rank 1", lap.all_gather_matmul, A, [B], 0, method="ring")
         return seconds, str(failure)
     raise AssertionError("nothing was raised")
-
-
-def killed_elsewhere(rank, ranks):
-    """A rank of another host dies."""
-    os.environ["LAP_NODE"] = str(rank)
-    return killed(rank, ranks)
 
 
 def killed_in_backward(rank, ranks):
@@ -73,18 +67,17 @@ def absent(rank, ranks):
     dist.barrier()
 
 
-for body in (killed, killed_elsewhere, killed_in_backward, killed_before, absent):
+for body in (killed, killed_in_backward, killed_before, absent):
     body.leaves = True  # gloo's own end would wait
 
 
 class Killed(Case):
     def test_a_killed_rank(self):
-        for body in (killed, killed_elsewhere) if DEVICE == "cpu" else (killed,):
-            results = self.on((3,), body, killed=[1])
-            for rank in (0, 2):
-                seconds, sentence = results[rank]
-                self.assertIn("rank 1", sentence)
-                self.assertLess(seconds, 10)
+        results = self.on((3,), killed, killed=[1])
+        for rank in (0, 2):
+            seconds, sentence = results[rank]
+            self.assertIn("rank 1", sentence)
+            self.assertLess(seconds, 10)
 
     def test_a_rank_killed_in_backward(self):
         self.on((3,), killed_in_backward, killed=[1])

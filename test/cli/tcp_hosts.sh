@@ -73,7 +73,10 @@ start() {
     IN_HOSTS=$work LAP_TIMEOUT_S=16 bash "$script" --tcp --ranks 4 "$@" >"$work/out" 2>"$work/err" </dev/null &
     started=$!
     for rank in 0 1 2 3; do ok "rank $rank is in its world: ${*:1:2}" patiently is_there $rank; done
-    sleep 1
+    case $* in
+    *' train '*) ok '... and trains' patiently grep -q ' Step 2/' "$work/out" ;;
+    *) sleep 1 ;;
+    esac
 }
 end() {
     ok '... and all ranks end' patiently has_ended || kill -TERM "$started"

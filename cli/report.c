@@ -87,7 +87,7 @@ int lap_cli_report(int argc, char **argv)
     if (parsed != LAP_CLI_GO)
         return parsed;
     char *data[LAP_REPORT_TRACES] = {NULL};
-    lap_report_trace_t traces[LAP_REPORT_TRACES] = {{NULL}};
+    lap_report_trace_t traces[LAP_REPORT_TRACES] = {{.data = NULL}};
     lap_status_t status = LAP_OK;
     for (size_t i = 0; i < args.npositionals && status == LAP_OK; i++) {
         if (lap_output_same(args.positionals[i], args.values[OUTPUT]))

@@ -113,7 +113,7 @@ static bool take_args(lap_json_reader_t *json, void *to)
 {
     event_t *event = to;
     const lap_json_member_t members[] = {
-        {"peer", take_count, &event->peer}, {"name", take_name, event->of}, {NULL}};
+        {"peer", take_count, &event->peer}, {"name", take_name, event->of}, {.key = NULL}};
     return *next_of(json) == '{' ? lap_json_take_members(json, members) : lap_json_skip(json);
 }
 
@@ -177,7 +177,7 @@ static bool take_event(lap_json_reader_t *json, picture_t *picture)
                                          {"ts", take_time, &event.begin},
                                          {"dur", take_time, &event.length},
                                          {"args", take_args, &event},
-                                         {NULL}};
+                                         {.key = NULL}};
     if (!lap_json_take_members(json, members))
         return false;
     if (strcmp(event.phase, "X") == 0 && (event.begin < 0 || event.length < 0))
@@ -210,7 +210,7 @@ static bool take_own(lap_json_reader_t *json, void *to)
                                          {"title", take_title, picture->title},
                                          {"measured", take_step, &picture->has_step},
                                          {"simulated", take_step, &picture->has_step},
-                                         {NULL}};
+                                         {.key = NULL}};
     picture->is_ours = true;
     return lap_json_take_members(json, members);
 }
@@ -240,7 +240,7 @@ lap_status_t lap_report_read(const char *path, const char *text, size_t bytes,
     lap_json_reader_t json = {.text = text, .bytes = bytes};
     picture_t *picture = lap_alloc(1, sizeof(*picture));
     const lap_json_member_t members[] = {
-        {"traceEvents", take_events, picture}, {"lapstrake", take_own, picture}, {NULL}};
+        {"traceEvents", take_events, picture}, {"lapstrake", take_own, picture}, {.key = NULL}};
     bool failed = !picture;
     (void)(picture && lap_json_take_members(&json, members));
     for (int i = 0; picture && i < 2 * SHOWN; i++) {

@@ -102,17 +102,18 @@ static backward_t new_backward(uint64_t seed, lap_norm_t kind, lap_dtype_t dtype
                     .scratch = new_shared(device, kernels->norm_scratch(shape.rows, shape.cols))};
     for (size_t i = 0; i < shape.rows && kind == LAP_RMSNORM; i++)
         b.moments[i] = 0;
-    b.norm = (lap_norm_backward_t){.kind = kind,
-                                   .x = tensor_of(&b.x),
-                                   .dy = tensor_of(&b.dy),
-                                   .skip = skips ? tensor_of(&b.skip) : (lap_tensor_t){NULL},
-                                   .dx = tensor_of(&b.dx),
-                                   .gamma = b.gamma,
-                                   .mean = b.moments,
-                                   .rstd = b.moments + shape.rows,
-                                   .dgamma = b.sums,
-                                   .dbeta = kind == LAP_LAYERNORM ? b.sums + shape.cols : NULL,
-                                   .scratch = b.scratch};
+    b.norm =
+        (lap_norm_backward_t){.kind = kind,
+                              .x = tensor_of(&b.x),
+                              .dy = tensor_of(&b.dy),
+                              .skip = skips ? tensor_of(&b.skip) : (lap_tensor_t){.data = NULL},
+                              .dx = tensor_of(&b.dx),
+                              .gamma = b.gamma,
+                              .mean = b.moments,
+                              .rstd = b.moments + shape.rows,
+                              .dgamma = b.sums,
+                              .dbeta = kind == LAP_LAYERNORM ? b.sums + shape.cols : NULL,
+                              .scratch = b.scratch};
     return b;
 }
 

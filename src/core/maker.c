@@ -290,8 +290,9 @@ lap_status_t lap_maker_run(lap_maker_t *maker, lap_status_t status, lap_world_t 
     if (!maker->locals)
         maker->locals = lap_alloc(size, sizeof(int));
     if (!maker->records || !maker->peers || !maker->locals)
-        return maker->ops->report(
-            maker, lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %d ranks", maker->size));
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %d ranks", maker->size);
+    if (!maker->records) /* in which it would say so */
+        return maker->ops->report(maker, status);
     if (status == LAP_OK)
         status = prepare_world(maker);
     status = exchange(maker, status);
